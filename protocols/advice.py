@@ -20,16 +20,13 @@ __all__ = [
     "MOST_COMPONENTS",
     "MOST_FACTORS",
     "NOISY",
-    "PAPER",
     "QUALITY_BY_COMPONENTS",
     "RECOMMENDED",
     "STARTED",
     "Advice",
     "Choice",
-    "StartSizes",
     "Variant",
     "advise",
-    "advise_start",
     "choose",
     "components_within",
     "parameters_for",
@@ -76,7 +73,7 @@ ones: 256 vectors ranked better than 64 at every epsilon and number of users. Ch
 
 _TOUCHED: Final[Mapping[str, Any]] = {"normalise": "touched", "reveal_touched": True}
 
-PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
+_PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED),
     "fair": {"max_interactions": 10_000, "reveal_weights": True},
     "pfedclr": {"max_interactions": 1000, "reveal_weights": True},
@@ -130,7 +127,7 @@ def parameters_for(
     """
     if variant == "paper":
         without_weights = given.get("noise_scale") is not None  # noise does not hide a weight
-        return dict(given) if without_weights else {**PAPER.get(recipe, {}), **given}
+        return dict(given) if without_weights else {**_PAPER.get(recipe, {}), **given}
     if given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None:
         return dict(given)
     more = STARTED.get(recipe, {}) if started else {}
@@ -180,24 +177,6 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
     cohort = min(clients, 1000, max(100, ceil(_COUNTED * items * clients / interactions)))
     training = ceil(_VISITS * items * clients / (cohort * interactions))
     return Advice(1 + min(1000, max(100, training)), cohort)
-
-
-class StartSizes(NamedTuple):
-    """Sizes of a spectral start. components: of the `privirec-k` task. dim: factors of the task that starts from it."""
-
-    components: int
-    dim: int
-
-
-def advise_start(items: int, budget: int = MESSAGE_BUDGET) -> StartSizes:
-    """Return the sizes for so many items, with messages of at most `budget` bytes; chosen on validation rows.
-
-    Raises `ParameterError` for less than one item.
-    """
-    if items < 1:
-        raise ParameterError(f"advice needs an item, got {items}")
-    components = components_within(items, budget)
-    return StartSizes(components, min(components, MOST_FACTORS))
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {

@@ -8,7 +8,7 @@ languages agree on it, numbers included: 600 and 600.0 are the same number, so b
 
 from __future__ import annotations
 
-import binascii
+import base64
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -106,26 +106,18 @@ def split_named(reader: Reader, lengths: Sequence[int]) -> tuple[str, list[bytes
     return name, [reader.fixed(size) for size in lengths]
 
 
-_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-_FROM_URL: Final = bytes.maketrans(b"-_+/=", b"+/!!!")  # "!" is in no alphabet
-_PADDING: Final = (b"", b"", b"==", b"=")
-_LAST: Final = ("", "", "AQgw", "AEIMQUYcgkosw048")
-"""By the number of characters modulo 4: the last characters whose unused bits are 0, so that bytes have one text."""
-
-
 def b64encode(body: bytes) -> str:
     """Return `body` as base64url without padding, the form of bytes in the JSON fields of the API."""
-    return binascii.b2a_base64(body, newline=False).translate(_TO_URL).rstrip(b"=").decode("ascii")
+    return base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
 
 
 def b64decode(text: str, length: int | None = None) -> bytes:
     """Decode the text of `b64encode`; `CodecError` for any other form, or another number of bytes than `length`."""
     try:
-        rest = len(text) % 4
-        body = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + _PADDING[rest], strict_mode=True)
-    except (binascii.Error, UnicodeEncodeError) as error:
+        body = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError as error:
         raise CodecError("not base64url") from error
-    if rest and text[-1] not in _LAST[rest]:
+    if b64encode(body) != text:  # foreign characters are skipped, unused bits ignored: bytes have one text here
         raise CodecError("not canonical base64url without padding")
     if length is not None and len(body) != length:
         raise CodecError(f"expected {length} bytes, got {len(body)}")

@@ -42,7 +42,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import ParameterError, RefusalError, RoutingError
+from protocols.errors import BudgetError, ParameterError, RefusalError, RoutingError
 
 __all__ = [
     "Block",
@@ -175,6 +175,21 @@ class Block:
         """Return which values are counts, bool (length,)."""
         return np.repeat([s.integral for s in self.segments], [s.length for s in self.segments])
 
+    def check_clips(self, values: NDArray[np.float64]) -> None:
+        """Raise `BudgetError` for a value, of (..., length), that is not finite or exceeds its clip."""
+        start = 0
+        for segment in self.segments:
+            part = values[..., start : start + segment.length]
+            start += segment.length
+            if not max(part.max(), -part.min()) <= segment.clip * CLIP_SLACK:
+                raise BudgetError(f"block {self.name!r} holds a value that is not finite or exceeds its clip")
+
+    def check_values(self, values: NDArray[np.float64]) -> None:
+        """Do `check_clips` for a vector; `ParameterError` for another shape than (length,)."""
+        if values.shape != (self.length,):
+            raise ParameterError(f"block {self.name!r} needs {self.length} values, got shape {values.shape}")
+        self.check_clips(values)
+
     def split(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return views of `values` (length,) by segment name."""
         edges = [0, *accumulate(s.length for s in self.segments)]
@@ -223,12 +238,6 @@ class VectorLayout:
     def length(self) -> int:
         """Number of values in the whole aggregate."""
         return len(self.blocks) * self.blocks[0].length if self.chosen else sum(block.length for block in self.blocks)
-
-    def integral_mask(self) -> NDArray[np.bool_]:
-        """Return which values of the aggregate are counts, bool (length,)."""
-        if self.chosen:
-            return np.tile(self.blocks[0].integral_mask(), len(self.blocks))
-        return np.concatenate([block.integral_mask() for block in self.blocks])
 
     def integral_spans(self) -> list[tuple[int, int]]:
         """Return where the counts of the aggregate are: first place and the one behind the last, of each segment."""
@@ -293,6 +302,18 @@ class VectorLayout:
         """Return the blocks of a contribution along `route`, in the order sent; `RoutingError` for an invalid route."""
         self.check_route(route)
         return tuple(self.blocks[targets[0]] for targets in route)
+
+    def check_contribution(self, route: Route, vectors: Sequence[NDArray[np.float64]]) -> tuple[Block, ...]:
+        """Return the blocks of a contribution along `route` that is made of these vectors.
+
+        Raises `ParameterError` for another number or shape of vectors, `BudgetError` as `Block.check_clips` does.
+        """
+        blocks = self.contribution_blocks(route)
+        if len(vectors) != len(blocks):
+            raise ParameterError(f"the route has {len(blocks)} blocks, {len(vectors)} were given")
+        for block, values in zip(blocks, vectors, strict=True):
+            block.check_values(values)
+        return blocks
 
 
 def whole_route(layout: VectorLayout) -> Route:

@@ -35,7 +35,6 @@ from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 
 __all__ = [
-    "INTERACTIONS",
     "NOISY_RECIPES",
     "Left",
     "NoiseOutlook",
@@ -50,7 +49,7 @@ __all__ = [
 
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
 """Recipes that can be trained with a privacy block."""
-INTERACTIONS: Final = 50
+_INTERACTIONS: Final = 50
 """Items of a user, where nothing better is known."""
 
 _WIDTH: Final = 32
@@ -187,7 +186,7 @@ def outlook(
     privacy: Privacy,
     sizes: Sizes,
     *,
-    interactions: int = INTERACTIONS,
+    interactions: int = _INTERACTIONS,
     parameters: Mapping[str, Any] | None = None,
 ) -> NoiseOutlook:
     """Return what a task with these sizes costs, and what its noise leaves.
@@ -208,7 +207,7 @@ def _planned(
     return Private(made, privacy, NoiseTerms.of(*of_block))
 
 
-def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = INTERACTIONS) -> NoiseOutlook:
+def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = _INTERACTIONS) -> NoiseOutlook:
     """Return what the noise of a task leaves, whose recipe is `made`; see `outlook` for the arguments."""
     recipe, privacy, terms = made.name, made.privacy, made.terms
     first, last = made.sum_kinds()[0], made.main_sum if made.main_sum > 1 else made.sum_kinds()[-1]

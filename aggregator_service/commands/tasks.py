@@ -64,11 +64,12 @@ from aggregator_service.tasks.starts import (
 from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
 from protocols.advice import (
     MESSAGE_BUDGET,
+    MOST_FACTORS,
     QUALITY_BY_COMPONENTS,
     STARTED,
     Variant,
-    advise_start,
     choose,
+    components_within,
     parameters_for,
     settings_of_ratings,
 )
@@ -344,10 +345,10 @@ def task_advise(
         for stage, length in upload_bytes(neighbourhood, planned.recipe.longest_vector(), plan.bits).items():
             typer.echo(f"  a client sends {length} bytes to {stage}, at most")
     if choice.recipe in STARTED and privacy is None:
-        start = advise_start(items, round(budget * 1e6))
+        components = components_within(items, round(budget * 1e6))
         typer.echo(
             "for a spectral start, which ranks better: a masked privirec-k task with "
-            f"-r components={start.components}, then --start-from it with -r dim={start.dim} -s rounds=20"
+            f"-r components={components}, then --start-from it with -r dim={min(components, MOST_FACTORS)} -s rounds=20"
         )
     named = {"items", "components", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))

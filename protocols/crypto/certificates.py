@@ -116,7 +116,12 @@ def certify(
     serial: unique among the organiser's certificates, 0 to 2^64 - 1. not_after: seconds since the epoch. Raises
     `ParameterError` for keys that no client can use, such as a mailbox key of low order, and for numbers out of range.
     """
-    _check_keys(identity_key, mailbox_key)
+    if len(identity_key) != KEY_BYTES or len(mailbox_key) != KEY_BYTES:
+        raise ParameterError(f"identity and mailbox keys must have {KEY_BYTES} bytes")
+    try:
+        check_public_key(mailbox_key)
+    except CodecError:
+        raise ParameterError("the mailbox key is of low order, so nothing can be sealed for it") from None
     if not (0 <= serial <= _MOST and 0 <= not_after <= _MOST):
         raise ParameterError("serial and not_after of a certificate must be 0 to 2^64 - 1")
     signature = organiser.sign(_statement(scope, identity_key, mailbox_key, role, serial, not_after))
@@ -224,16 +229,3 @@ def _statement(
 
 def _list_statement(scope: str, serials: frozenset[int], issued_at: int) -> bytes:
     return domain_tag("revoked certificates", scope, issued_at, b"".join(map(_SERIAL.pack, sorted(serials))))
-
-
-def _check_keys(identity_key: bytes, mailbox_key: bytes) -> None:
-    """Raise `ParameterError` for keys of a wrong length, and for a mailbox key of low order.
-
-    X25519 with a low-order key yields no secret, so no message could be sealed for that key.
-    """
-    if len(identity_key) != KEY_BYTES or len(mailbox_key) != KEY_BYTES:
-        raise ParameterError(f"identity and mailbox keys must have {KEY_BYTES} bytes")
-    try:
-        check_public_key(mailbox_key)
-    except CodecError:
-        raise ParameterError("the mailbox key is of low order, so nothing can be sealed for it") from None

@@ -17,12 +17,10 @@ from protocols.messages.base import HexDigest, Message
 
 __all__ = [
     "MASKED_MESSAGES",
-    "MASKED_STAGES",
     "MASKED_STATES",
     "MESSAGE_IN",
     "STATE_FOR",
     "MaskedMessage",
-    "MaskedStage",
     "RoundState",
     "StageMessage",
     "opening_state",
@@ -78,7 +76,7 @@ StageMessage = Literal["advertise", "share", "confirm", "unmask"]
 
 
 @dataclass(frozen=True)
-class MaskedStage:
+class _MaskedStage:
     """One stage of a masked round.
 
     state: the state of the round during the stage. message: what clients send in it. after: the message that a client
@@ -90,24 +88,24 @@ class MaskedStage:
     after: MaskedMessage | None
 
 
-MASKED_STAGES: Final = (
-    MaskedStage(RoundState.ADVERTISING, "advertise", after=None),
-    MaskedStage(RoundState.SHARING, "share", after="advertise"),
-    MaskedStage(RoundState.COLLECTING, "contribute", after="share"),
-    MaskedStage(RoundState.CONFIRMING, "confirm", after="contribute"),
-    MaskedStage(RoundState.UNMASKING, "unmask", after="confirm"),
+_MASKED_STAGES: Final = (
+    _MaskedStage(RoundState.ADVERTISING, "advertise", after=None),
+    _MaskedStage(RoundState.SHARING, "share", after="advertise"),
+    _MaskedStage(RoundState.COLLECTING, "contribute", after="share"),
+    _MaskedStage(RoundState.CONFIRMING, "confirm", after="contribute"),
+    _MaskedStage(RoundState.UNMASKING, "unmask", after="confirm"),
 )
 """The stages in order. Mode `curious` has no confirming stage: unmasking follows collecting."""
 
 MASKED_MESSAGES: Final[tuple[MaskedMessage, ...]] = get_args(MaskedMessage)
 """The messages, in the order of their stages."""
-MASKED_STATES: Final = tuple(stage.state for stage in MASKED_STAGES)
+MASKED_STATES: Final = tuple(stage.state for stage in _MASKED_STAGES)
 """The states of the stages, in order."""
-STATE_FOR: Final[Mapping[MaskedMessage, RoundState]] = {stage.message: stage.state for stage in MASKED_STAGES}
+STATE_FOR: Final[Mapping[MaskedMessage, RoundState]] = {stage.message: stage.state for stage in _MASKED_STAGES}
 """Message -> the state in which clients send it."""
-MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {stage.state: stage.message for stage in MASKED_STAGES}
+MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {stage.state: stage.message for stage in _MASKED_STAGES}
 """State -> the message that clients send in it; no entry for states in which clients send nothing."""
-_AFTER: Final = {stage.message: stage.after for stage in MASKED_STAGES}
+_AFTER: Final = {stage.message: stage.after for stage in _MASKED_STAGES}
 
 
 def opening_state(mechanism: str) -> RoundState:

@@ -60,20 +60,17 @@ __all__ = [
     "Arrays",
     "ArraysParameters",
     "ArraysState",
-    "Piece",
-    "arrays_of",
     "initial_parameters",
-    "initial_state",
     "shapes_of",
     "state_of",
     "step",
 ]
 
 
-Piece = NDArray[np.float32]
+_Piece = NDArray[np.float32]
 
 
-def step(p: ArraysParameters, values: Piece, first: Piece, second: Piece, update: NDArray[np.float64]) -> None:
+def step(p: ArraysParameters, values: _Piece, first: _Piece, second: _Piece, update: NDArray[np.float64]) -> None:
     """Change `values`, `first` and `second` in place by one step with the mean `update`; all of one length.
 
     first, second: (0,) where the optimiser has none. Results are rounded to float32.
@@ -112,30 +109,10 @@ class ArraysState(ModelState):
     second: NDArray[np.float32]
 
 
-def arrays_of(p: ArraysParameters, state: ModelState) -> dict[str, NDArray[np.float32]]:
-    """Return read-only views of the arrays of `state`, float32, by name."""
-    values = state_as(state, ArraysState).values.view()
-    values.flags.writeable = False
-    return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
-
-
 def _remembered(p: ArraysParameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the optimiser's vectors before the first sum: m = 0 and v = tau^2 (Reddi et al., Algorithm 2)."""
     first = np.zeros(p.values if p.slots > 0 else 0, np.float32)
     return first, np.full(p.values if p.slots > 1 else 0, p.adaptivity**2, np.float32)
-
-
-def initial_state(p: ArraysParameters, task_seed: bytes) -> ArraysState:
-    """Return the state of round 0 from the task's seed; `ParameterError` for a task whose values were uploaded."""
-    if p.initial is not None:
-        raise ParameterError("the initial values of this task were uploaded: they do not follow from its seed")
-    values = np.zeros(p.values, np.float32)
-    for name, place in p.places().items():
-        std = p.std_of(name)
-        for number, start in enumerate(range(place.start, place.stop, _DRAWN) if std else ()):
-            stop = min(start + _DRAWN, place.stop)
-            values[start:stop] = std * normals(task_seed, f"initial array {name} piece {number}", stop - start)
-    return ArraysState(0, values, *_remembered(p))
 
 
 def state_of(p: ArraysParameters, arrays: Mapping[str, NDArray[np.floating]]) -> ArraysState:
@@ -179,7 +156,16 @@ class Arrays(Recipe):
 
     def initial_state(self, task_seed: bytes) -> ArraysState:
         """Return the state of round 0; `ParameterError` for a task whose initial values were uploaded."""
-        return initial_state(self.parameters, task_seed)
+        p = self.parameters
+        if p.initial is not None:
+            raise ParameterError("the initial values of this task were uploaded: they do not follow from its seed")
+        values = np.zeros(p.values, np.float32)
+        for name, place in p.places().items():
+            std = p.std_of(name)
+            for number, start in enumerate(range(place.start, place.stop, _DRAWN) if std else ()):
+                stop = min(start + _DRAWN, place.stop)
+                values[start:stop] = std * normals(task_seed, f"initial array {name} piece {number}", stop - start)
+        return ArraysState(0, values, *_remembered(p))
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the values, and the vectors that the optimiser remembers."""
@@ -200,8 +186,10 @@ class Arrays(Recipe):
         return found
 
     def arrays(self, state: ModelState) -> dict[str, NDArray[np.float32]]:
-        """Return read-only views of the arrays of `state`, by name."""
-        return arrays_of(self.parameters, state)
+        """Return read-only views of the arrays of `state`, float32, by name."""
+        p, values = self.parameters, state_as(state, ArraysState).values.view()
+        values.flags.writeable = False
+        return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the contribution of `local.update`, an `Update` of arrays; see `contribution`."""

@@ -18,8 +18,6 @@ from protocols.recipes.base import Contribution, RecipeParameters
 
 __all__ = [
     "LEAST_WEIGHT",
-    "MOST_ARRAYS",
-    "MOST_VALUES",
     "ArraysParameters",
     "InitialValues",
     "Optimiser",
@@ -32,12 +30,12 @@ __all__ = [
 ]
 
 
-MOST_ARRAYS: Final = 4096
-MOST_VALUES: Final = 2**28
+_MOST_ARRAYS: Final = 4096
+_MOST_VALUES: Final = 2**28
 
 ArrayName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 """Printable ASCII without spaces, as in the keys of a PyTorch `state_dict`."""
-Side = Annotated[int, Field(ge=1, le=MOST_VALUES)]
+Side = Annotated[int, Field(ge=1, le=_MOST_VALUES)]
 Clip = Annotated[float, Field(gt=0, le=1e6)]
 Deviation = Annotated[float, Field(ge=0, le=1e3)]
 Optimiser = Literal["mean", "momentum", "adam", "yogi"]
@@ -55,7 +53,7 @@ class ArraysParameters(RecipeParameters):
     """Parameters of a task of recipe `arrays`. Arrays are in the order of their names, whatever order is given."""
 
     shapes: dict[ArrayName, tuple[Side, ...]] = Field(
-        min_length=1, max_length=MOST_ARRAYS, description="Shape of each array, by name; [] is a single number."
+        min_length=1, max_length=_MOST_ARRAYS, description="Shape of each array, by name; [] is a single number."
     )
     clip: Clip = Field(
         default=1.0, description="Bound on each value of an update; what exceeds it is clipped and counted."
@@ -121,8 +119,8 @@ class ArraysParameters(RecipeParameters):
                 raise ValueError(f"{given}: {why}: consent with {consent}=true, or leave {given} out")
         if len(set(self.rows)) != len(self.rows):
             raise ValueError("rows names an array twice")
-        if self.values > MOST_VALUES:
-            raise ValueError(f"the arrays have {self.values:,} values together, more than {MOST_VALUES:,}")
+        if self.values > _MOST_VALUES:
+            raise ValueError(f"the arrays have {self.values:,} values together, more than {_MOST_VALUES:,}")
         return self
 
     @property

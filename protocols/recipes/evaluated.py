@@ -21,16 +21,14 @@ A measurement whose cohort has become too small is abandoned: the curve then has
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT, Block, Route, Segment, VectorLayout
 from protocols.messages.rounds import Evaluation
@@ -53,8 +51,6 @@ __all__ = ["MAX_POINTS", "Evaluated", "EvaluatedState", "with_evaluation"]
 
 MAX_POINTS: Final = 1000
 """Most measurements of a task: their sums are part of every snapshot."""
-_POINT_HEAD: Final = struct.Struct("<QQd")
-"""Round of the measured model, round of the sum, clients that measured."""
 
 
 @dataclass(frozen=True)
@@ -249,11 +245,13 @@ class Evaluated(RecipeAround):
         return EvaluatedState(0, self.inner.initial_state(task_seed), ())
 
     @property
-    def _point_bytes(self) -> int:
-        return _POINT_HEAD.size + 8 * len(self.measures)
+    def _point(self) -> np.dtype[Any]:
+        """A measurement in a state: rounds of the measured model and of the sum, clients that measured, and sums."""
+        sums = ("sums", "<f8", len(self.measures))
+        return np.dtype([("model_round", "<u8"), ("round", "<u8"), ("clients", "<f8"), sums])
 
     def _measured_bytes(self, points: int) -> int:
-        return self._point_bytes * points + (8 * len(self.constants) if points else 0)
+        return self._point.itemsize * points + (8 * len(self.constants) if points else 0)
 
     def state_bytes(self, sum_index: int) -> int:
         """Return the wrapped recipe's length and that of the measurements after `sum_index` sums."""
@@ -269,40 +267,32 @@ class Evaluated(RecipeAround):
         The sums are float64; of a measurement: rounds (uint64), clients and sums (float64).
         """
         own = state_as(state, EvaluatedState)
-        points = b"".join(
-            _POINT_HEAD.pack(point.model_round, point.round, point.clients) + _floats(point.sums)
-            for point in own.points
-        )
-        return self.inner.encode_state(own.model) + _floats(own.popularity) + points
+        popularity = np.array(own.popularity, "<f8")
+        points = np.array([(one.model_round, one.round, one.clients, one.sums) for one in own.points], self._point)
+        return self.inner.encode_state(own.model) + popularity.tobytes() + points.tobytes()
 
     def decode_state(self, round_number: int, body: bytes) -> EvaluatedState:
         """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         length = self.inner.state_bytes(1)
         constants = 8 * len(self.constants) if len(body) > length else 0
-        count, rest = divmod(len(body) - length - constants, self._point_bytes)
+        count, rest = divmod(len(body) - length - constants, self._point.itemsize)
         if rest or not 0 <= count <= self.points_after(self.rounds) or (constants and not count):
             raise CodecError("a model state has another length than its model and whole measurements")
-        first = length + constants
-        view = exact(body, first + count * self._point_bytes, "a model state")
-        popularity = np.frombuffer(view, "<f8", constants // 8, length)
-        if not np.isfinite(popularity).all():
+        popularity = np.frombuffer(body, "<f8", constants // 8, length)
+        measured = np.frombuffer(body, self._point, count, length + constants)
+        if not all(np.isfinite(part).all() for part in (popularity, measured["clients"], measured["sums"])):
             raise CodecError("a measurement holds values that are not finite")
-        places = (first + number * self._point_bytes for number in range(count))
-        points = tuple(self._point(view[start : start + self._point_bytes]) for start in places)
+        points = tuple(
+            CurvePoint(model_round, number, clients, tuple(sums.tolist()))
+            for model_round, number, clients, sums in measured.tolist()
+        )
         rounds = [number for point in points for number in (point.model_round, point.round)]
         if rounds != sorted(rounds) or any(point.model_round == point.round for point in points):
             raise CodecError("the measurements of a model state are out of order")
         if rounds and rounds[-1] > round_number:
             raise CodecError(f"a model state of round {round_number} has a measurement of round {rounds[-1]}")
-        model = self.inner.decode_state(round_number, bytes(view[:length]))
-        return EvaluatedState(round_number, model, points, tuple(map(float, popularity)))
-
-    def _point(self, view: memoryview) -> CurvePoint:
-        model_round, number, clients = _POINT_HEAD.unpack_from(view)
-        sums = np.frombuffer(view, "<f8", offset=_POINT_HEAD.size)
-        if not (np.isfinite(clients) and np.isfinite(sums).all()):
-            raise CodecError("a measurement holds values that are not finite")
-        return CurvePoint(model_round, number, clients, tuple(map(float, sums)))
+        model = self.inner.decode_state(round_number, bytes(body[:length]))
+        return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the wrapped recipe's figures and, after a sum that measured, those of the measurement."""
@@ -321,10 +311,6 @@ class Evaluated(RecipeAround):
     def warnings(self) -> tuple[str, ...]:
         """Return the wrapped recipe's warnings, and what the measurements tell."""
         return (*self.inner.warnings(), _WARNING)
-
-
-def _floats(values: tuple[float, ...]) -> bytes:
-    return np.array(values, dtype="<f8").tobytes()
 
 
 _WARNING: Final = (

@@ -8,9 +8,9 @@ from itertools import takewhile
 from math import sqrt
 from typing import Final
 
-__all__ = ["BEST_ROUND", "HIT_RATIO", "MEASURES", "MODEL_ROUND", "NDCG", "POPULARITY", "Curve", "CurvePoint"]
+__all__ = ["BEST_ROUND", "MEASURES", "MODEL_ROUND", "NDCG", "POPULARITY", "Curve", "CurvePoint"]
 
-HIT_RATIO: Final = "hr@10"
+_HIT_RATIO: Final = "hr@10"
 NDCG: Final = "ndcg@10"
 POPULARITY: Final = "popularity "
 """Start of the names of metrics of the ranking by item counts."""
@@ -22,7 +22,7 @@ _SQUARED: Final = "squared error"
 _ABSOLUTE: Final = "absolute error"
 
 MEASURES: Final = {
-    "ranking": (HIT_RATIO, NDCG),
+    "ranking": (_HIT_RATIO, NDCG),
     "ratings": (_SQUARED, _ABSOLUTE),
 }
 """Names of the summed values by kind of model."""

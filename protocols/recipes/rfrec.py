@@ -68,7 +68,6 @@ __all__ = [
     "RFRecMeansState",
     "RFRecState",
     "item_means",
-    "means_layout",
     "rating_offsets",
 ]
 
@@ -83,14 +82,6 @@ class ItemMeans(NamedTuple):
 
     overall: float
     deviations: NDArray[np.float64]
-
-
-def means_layout(items: int) -> VectorLayout:
-    """Return the layout of a sum of ratings: who rated each item, and the ratings minus 1/2."""
-    return VectorLayout(
-        (Block("ratings", (Segment("rated", items, 1.0, integral=True), Segment("above", items, 0.5))),),
-        sum_class=ONCE_ROWS,
-    )
 
 
 def item_means(totals: NDArray[np.floating]) -> ItemMeans:
@@ -164,10 +155,11 @@ class RFRec(Recipe):
         return 1 + self.count_sums
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return one block: V_i - V, row-major; in the first sums of a task with item means, its ratings."""
+        """Return one block: V_i - V, row-major; in sums of ratings who rated each item, and the ratings minus 1/2."""
         p = self.parameters
         if sum_index <= p.counting:
-            return means_layout(p.items)
+            ratings = (Segment("rated", p.items, 1.0, integral=True), Segment("above", p.items, 0.5))
+            return VectorLayout((Block("ratings", ratings),), sum_class=ONCE_ROWS)
         return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),), sum_class=TRAINED)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:

@@ -43,7 +43,6 @@ __all__ = [
     "iterate",
     "relative_change",
     "ritz",
-    "row_starts",
     "shares_and_diagonal",
     "start_basis",
     "symmetric_above_noise",
@@ -183,12 +182,6 @@ def triangle_length(items: int) -> int:
     return items * (items + 1) // 2
 
 
-def row_starts(items: int) -> NDArray[np.int64]:
-    """Return the position of each row's diagonal entry, int64 (items,)."""
-    rows = np.arange(items, dtype=np.int64)
-    return rows * items - rows * (rows - 1) // 2
-
-
 def triangle_places(members: NDArray[np.integer], items: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions in the triangle of all pairs (i, j), i <= j, of `members`, and which two members each is.
 
@@ -199,4 +192,5 @@ def triangle_places(members: NDArray[np.integer], items: int) -> tuple[NDArray[n
     ascending = members[order].astype(np.int64)
     first, second = np.triu_indices(order.size)
     low, high = ascending[first], ascending[second]
-    return row_starts(items)[low] + high - low, np.stack([order[first], order[second]])
+    diagonal = low * items - low * (low - 1) // 2
+    return diagonal + high - low, np.stack([order[first], order[second]])

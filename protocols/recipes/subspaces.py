@@ -215,20 +215,15 @@ def average_table(
         if whole:
             numerator += whole.change[part]
         if hashed_sum:
-            numerator += hashed_sum.space.recover(hashed_sum.values, part)  # eq. 5
+            space, values = hashed_sum
+            numerator += space.recover(values, part)  # eq. 5
         out[part] = numerator / total_weight
 
 
-@dataclass(frozen=True, eq=False)
-class _HashedSum:
-    """A vector in a hashed space: values float64 (space.buckets,)."""
-
-    space: Subspace
-    values: NDArray[np.float64]
-
-
-def _hashed_sum(theta: NDArray[np.float32], key: int, hashed: Sequence[GroupSum], mixing: Mixing) -> _HashedSum:
-    """The sum over the hashed groups of W_c psi_c + D_c (mixing "add": of D_c), in the largest of their spaces."""
+def _hashed_sum(
+    theta: NDArray[np.float32], key: int, hashed: Sequence[GroupSum], mixing: Mixing
+) -> tuple[Subspace, NDArray[np.float64]]:
+    """The largest space of the hashed groups, and in it their sum of W_c psi_c + D_c (mixing "add": of D_c)."""
     space = Subspace(theta.size, hashed[0].change.size, key)
     values = np.zeros(space.buckets)
     for group in hashed:
@@ -239,4 +234,4 @@ def _hashed_sum(theta: NDArray[np.float32], key: int, hashed: Sequence[GroupSum]
             buckets = group.change.size
             psi = means(fold(signed_sums, buckets), fold(counts, buckets))  # eq. 4, by eq. 7 from the largest space
             values += unfold(group.weight * psi.astype(np.float64), space.buckets)
-    return _HashedSum(space, values)
+    return space, values

@@ -51,11 +51,9 @@ __all__ = [
     "TopKParameters",
     "TopKRecipe",
     "TopKState",
-    "entries_of_rows",
     "first_units",
     "renewed_units",
     "strongest_first",
-    "top_k",
 ]
 
 
@@ -83,7 +81,7 @@ def renewed_units(strongest: NDArray[np.int64], seed: bytes, units: int, kept: i
     return np.sort(np.concatenate([held, drawn[free[drawn]][: kept - held.size]]))
 
 
-def entries_of_rows(rows: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
+def _entries_of_rows(rows: NDArray[np.int64], dim: int) -> NDArray[np.int64]:
     """Return the row-major numbers of all entries of `rows` (k,) in a matrix with `dim` columns, int64 (k * dim,)."""
     return np.asarray(rows[:, None] * dim + np.arange(dim)).ravel()
 
@@ -269,7 +267,7 @@ class SharedTopK(TopKRecipe):
         return self.kept if self.parameters.support_from == "aggregate" else self.kept // self.parameters.dim
 
     def _support(self, units: NDArray[np.int64]) -> NDArray[np.int32]:
-        chosen = units if self.parameters.support_from == "aggregate" else entries_of_rows(units, self.parameters.dim)
+        chosen = units if self.parameters.support_from == "aggregate" else _entries_of_rows(units, self.parameters.dim)
         return chosen.astype(np.int32)
 
 
@@ -301,7 +299,7 @@ class OwnTopK(TopKRecipe):
         if largest.size > kept:
             largest = largest[np.argpartition(-np.abs(values[largest]), kept - 1)[:kept]]
         inside = np.clip(values[largest], -p.clip, p.clip)
-        places = entries_of_rows(update.items.astype(np.int64), p.dim)[largest]
+        places = _entries_of_rows(update.items.astype(np.int64), p.dim)[largest]
         pairs = np.zeros((kept, 2))
         pairs[: largest.size] = np.stack([inside, np.ones(largest.size)], axis=1)
         if largest.size < kept:
@@ -325,7 +323,7 @@ class OwnTopK(TopKRecipe):
         return np.asarray(update / np.maximum(counts, 1.0)).reshape(self.parameters.items, self.parameters.dim)
 
 
-def top_k(parameters: TopKParameters) -> TopKRecipe:
+def _top_k(parameters: TopKParameters) -> TopKRecipe:
     """Return the recipe for the support that the parameters choose."""
     return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
 
@@ -361,7 +359,7 @@ def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
 ENTRY: Final = RecipeEntry(
     name="topk",
     parameters=TopKParameters,
-    make=top_k,
+    make=_top_k,
     half="client_sdk.training.factors:half",
     needs=frozenset({"single entries"}),
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "

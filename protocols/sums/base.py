@@ -34,6 +34,7 @@ __all__ = [
     "Buffer",
     "COUNT_BYTES",
     "ChecksByParts",
+    "FixedPointPlan",
     "Keyed",
     "Mechanism",
     "NamesPublicKey",
@@ -170,6 +171,30 @@ class SumPlan(ABC):
         if view.nbytes != expected:
             raise ContributionError(f"a contribution along this route is {expected} bytes, got {view.nbytes}")
         return view
+
+
+class FixedPointPlan(SumPlan):
+    """A plan whose values have a fixed-point form."""
+
+    @property
+    @abstractmethod
+    def precision(self) -> Mapping[str, tuple[float, float]]:
+        """Steps per 1.0, and the bound on the error in the segment's own unit, by `block/segment`; 0.0 for counts."""
+
+    @property
+    def segment_scales(self) -> dict[str, float]:
+        """Steps per 1.0 by `block/segment`."""
+        return {name: scale for name, (scale, _) in self.precision.items()}
+
+    @property
+    def segment_errors(self) -> dict[str, float]:
+        """Bound on the error by `block/segment`, in the segment's own unit."""
+        return {name: error for name, (_, error) in self.precision.items()}
+
+    @property
+    def predicted_error(self) -> float:
+        """The largest of the segments' error bounds."""
+        return max(self.segment_errors.values())
 
 
 class Mechanism(Protocol):

@@ -118,14 +118,7 @@ class PlainMechanism(OneMessage):
         own = PlainPlan.of(plan)
         if own.layout.chosen:
             return _seal_chosen(own, blocks)
-        layout_blocks = own.layout.contribution_blocks(route)
-        if len(blocks) != len(layout_blocks):
-            raise ParameterError(f"the route has {len(layout_blocks)} blocks, {len(blocks)} were given")
-        for block, values in zip(layout_blocks, blocks, strict=True):
-            if values.shape != (block.length,):
-                raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-            if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
-                raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
+        own.layout.check_contribution(route, blocks)
         return b"".join(values.astype("<f4").tobytes() for values in blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
@@ -189,15 +182,17 @@ class PlainMechanism(OneMessage):
         """
         own = PlainPlan.of(plan)
         own.require_count(contributions)
-        values = _widened(own, aggregate, 0, own.layout.length)
-        return np.rint(values, out=values, where=own.layout.integral_mask())
+        return self.open_part(own, aggregate, contributions, 0, own.layout.length)
 
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
         """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
         own = PlainPlan.of(plan)
-        values = _widened(own, aggregate, start, stop)
+        narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
+        if not np.isfinite(narrow).all():
+            raise CodecError("the aggregate holds values that are not finite")
+        values = narrow.astype(np.float64)
         for first, last in own.layout.integral_spans():
             part = values[max(first - start, 0) : max(last - start, 0)]
             np.rint(part, out=part)
@@ -243,9 +238,7 @@ def _check_each(plan: PlainPlan, route: Route, first: int, values: NDArray[np.fl
 
 def _seal_chosen(plan: PlainPlan, parts: Sequence[NDArray[np.float64]]) -> bytes:
     head, values = name_blocks(plan.layout, parts)
-    block = plan.layout.blocks[0]
-    if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip")
+    plan.layout.blocks[0].check_clips(values)
     return head + values.astype("<f4").tobytes()
 
 
@@ -298,14 +291,6 @@ def _in_range(sums: NDArray[np.float64]) -> NDArray[np.float64]:
         if not (np.abs(sums[start : start + _PIECE]) <= _LARGEST).all():
             raise CodecError("a partial sum holds a value that is not finite or exceeds float32's range")
     return sums
-
-
-def _widened(plan: PlainPlan, aggregate: Buffer, start: int, stop: int) -> NDArray[np.float64]:
-    """Return values `start` to `stop` of an aggregate; `CodecError` for another length or values not finite."""
-    narrow = np.frombuffer(exact(aggregate, plan.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
-    if not np.isfinite(narrow).all():
-        raise CodecError("the aggregate holds values that are not finite")
-    return narrow.astype(np.float64)
 
 
 PLAIN: Final = PlainMechanism()

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.fixed_point import FixedPoint
-from protocols.layout import CLIP_SLACK, Route, Segment, VectorLayout
-from protocols.sums.base import Buffer, SumPlan
+from protocols.layout import Route, Segment, VectorLayout
+from protocols.sums.base import Buffer, FixedPointPlan
 from protocols.sums.wire import BytesBuilder
 
 __all__ = [
@@ -181,9 +181,12 @@ def _fault(layout: VectorLayout, contributions: int, bits: int, clients: range) 
         return f"no sum has over {clients[-1]} contributions"
     for block in layout.blocks:
         for segment in block.segments:
-            fault = _segment_fault(bits, segment, contributions)
-            if fault is not None:
-                return f"{block.name}/{segment.name}: {fault}"
+            try:
+                step = 1.0 / _ring(bits, segment, contributions).scale
+            except BudgetError as error:
+                return f"{block.name}/{segment.name}: {error}"
+            if step > segment.clip:
+                return f"{block.name}/{segment.name}: a ring step is {step:g}, greater than the clip {segment.clip:g}"
     return None
 
 
@@ -199,25 +202,14 @@ def encode_vector(
     blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
     `ParameterError` for other shapes and for counts that are not whole numbers.
     """
-    layout_blocks = layout.contribution_blocks(route)
-    if len(blocks) != len(layout_blocks):
-        raise ParameterError(f"the route has {len(layout_blocks)} blocks, {len(blocks)} were given")
-    for targets, block, values in zip(route, layout_blocks, blocks, strict=True):
-        if values.shape != (block.length,):
-            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
+    for targets, block, values in zip(route, layout.check_contribution(route, blocks), blocks, strict=True):
         parts = tuple(block.split(values).values())
         for segment, part in zip(block.segments, parts, strict=True):
-            _check_values(block.name, segment, part)
+            if segment.integral and not (np.rint(part) == part).all():
+                raise ParameterError(f"block {block.name!r} holds a count that is not a whole number")
         for target in targets:
             for segment, part, (ring, span) in zip(block.segments, parts, places[target], strict=True):
                 ring.encode(part, segment.clip, elements[span])
-
-
-def _check_values(block: str, segment: Segment, values: NDArray[np.float64]) -> None:
-    if not max(values.max(), -values.min()) <= segment.clip * CLIP_SLACK:
-        raise BudgetError(f"block {block!r} holds a value that is not finite or exceeds its clip")
-    if segment.integral and not (np.rint(values) == values).all():
-        raise ParameterError(f"block {block!r} holds a count that is not a whole number")
 
 
 def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
@@ -230,17 +222,7 @@ def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
     return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
 
 
-def _segment_fault(bits: int, segment: Segment, contributions: int) -> str | None:
-    """Return why the segment's sums do not fit; None if they do."""
-    try:
-        ring = _ring(bits, segment, contributions)
-    except BudgetError as error:
-        return str(error)
-    step = 1.0 / ring.scale
-    return f"a ring step is {step:g}, greater than the clip {segment.clip:g}" if step > segment.clip else None
-
-
-class RingPlan(SumPlan):
+class RingPlan(FixedPointPlan):
     """A plan whose sums are fixed-point values in a ring of 2^bits, released as packed elements.
 
     Subclasses are frozen dataclasses with `layout` and `max_contributions`.
@@ -263,30 +245,17 @@ class RingPlan(SumPlan):
         )
 
     @property
-    def segment_scales(self) -> dict[str, float]:
-        """Ring steps per 1.0 by `block/segment`; 1.0 for counts."""
-        return {
-            f"{block.name}/{segment.name}": ring.scale
-            for block, own in zip(self.layout.blocks, self.places, strict=True)
-            for segment, (ring, _) in zip(block.segments, own, strict=True)
-        }
-
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts."""
+    def precision(self) -> dict[str, tuple[float, float]]:
+        """Ring steps per 1.0 (1.0 for counts), and the error of rounding and of float64, by `block/segment`."""
         contributions = self.max_contributions
         return {
-            f"{block.name}/{segment.name}": 0.0
-            if segment.integral
-            else contributions / 2 / ring.scale + contributions * ring.bound / _EXACT
+            f"{block.name}/{segment.name}": (
+                ring.scale,
+                0.0 if segment.integral else contributions / 2 / ring.scale + contributions * ring.bound / _EXACT,
+            )
             for block, own in zip(self.layout.blocks, self.places, strict=True)
             for segment, (ring, _) in zip(block.segments, own, strict=True)
         }
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds."""
-        return max(self.segment_errors.values())
 
     @property
     def aggregate_bytes(self) -> int:

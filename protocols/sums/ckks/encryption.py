@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
-from protocols.errors import BudgetError, CodecError, KeyringError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Route
+from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.layout import Block, Route
 from protocols.sums.base import Buffer, require_keyring
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
 
-__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "unpack_block", "open_aggregate", "seal_blocks"]
+__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "open_aggregate", "seal_blocks"]
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
@@ -34,8 +34,9 @@ def generate_keyring(plan: CkksPlan) -> Keyring:
     generator = sealapi.KeyGenerator(context.seal)
     with MemoryFile() as file:
         residues, _ = file.saved(generator.secret_key(), context.plaintext_prefix(1.0), plan.degree, 0)
-        secret_key = _key_bytes(residues, plan.parameter_set)
-    return Keyring(plan.mechanism, plan.parameter_id, b"", secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+        body = bytearray(plan.degree * plan.parameter_set.residue_bytes)
+        split_residues(residues, view_planes(body, plan.parameter_set, 1, 1, plan.degree))
+    return Keyring(plan.mechanism, plan.parameter_id, b"", bytes(body), secrets.token_bytes(STATE_KEY_BYTES))
 
 
 def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyring: Keyring | None) -> Any:
@@ -46,12 +47,6 @@ def load_secret_key(plan: CkksPlan, context: SealContext, file: MemoryFile, keyr
     key = sealapi.SecretKey()
     context.load(file, key, context.stream(context.plaintext_prefix(1.0), residues))
     return key
-
-
-def _key_bytes(residues: NDArray[np.uint64], parameter_set: ParameterSet) -> bytes:
-    body = bytearray(residues.size * parameter_set.residue_bytes)
-    split_residues(residues, view_planes(body, parameter_set, 1, 1, residues.size))
-    return bytes(body)
 
 
 def _key_residues(body: bytes, parameter_set: ParameterSet, degree: int) -> NDArray[np.uint64]:
@@ -82,20 +77,12 @@ def pack_blocks(blocks: Sequence[Block], vectors: Sequence[NDArray[np.float64]],
 
 
 def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float64]) -> None:
-    if vector.shape != into.shape:
-        raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {vector.shape}")
+    block.check_values(vector)
     start = 0
     for segment in block.segments:
         end = start + segment.length
         np.divide(vector[start:end], segment.clip, out=into[start:end])
         start = end
-    if not (into.max() <= CLIP_SLACK and into.min() >= -CLIP_SLACK):
-        raise BudgetError(f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first")
-
-
-def unpack_block(block: Block, slots: NDArray[np.complex128]) -> NDArray[np.float64]:
-    """Return a sum's values, float64 (block.length,) in the segments' units, from slots (ciphertexts, degree/2)."""
-    return np.ascontiguousarray(slots).view(np.float64).reshape(-1)[: block.length] * block.bounds()
 
 
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
@@ -136,7 +123,7 @@ def open_aggregate(plan: CkksPlan, aggregate: Buffer, keyring: Keyring | None) -
         raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
     slots = _decrypt(plan, planes, keyring)
     parts = [
-        unpack_block(block, slots[start : start + count])
+        slots[start : start + count].view(np.float64).reshape(-1)[: block.length] * block.bounds()
         for block, start, count in zip(plan.layout.blocks, plan.block_starts, plan.block_ciphertexts, strict=True)
     ]
     for block, values in zip(plan.layout.blocks, parts, strict=True):

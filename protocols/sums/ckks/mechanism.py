@@ -26,7 +26,6 @@ from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet, make_pl
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import (
     Planes,
-    WireBuffer,
     check_expanded,
     check_seeded,
     join_planes,
@@ -166,7 +165,14 @@ def _fold_expanded(
     total = _Accumulator(plan.parameter_set, (plan.ciphertexts, 2, plan.degree))
     if before is not None:
         total.add(before, slice(None), slice(0, 2), slice(None))
-    count = _add_expanded(plan, total, count, contributions)
+    for route, body in contributions:
+        count = count_more(plan, count, 1)
+        planes, _ = _read_contribution(plan, route, body)
+        total.count()
+        for targets, first, size in _places(plan, route):
+            for target in targets:
+                start = plan.block_starts[target]
+                total.add(planes, slice(start, start + size), slice(0, 2), slice(first, first + size))
     written = _NewPartial(plan)
     for index in range(plan.ciphertexts):
         written.put(index, total.residues(index))
@@ -178,7 +184,14 @@ def _fold_seeded(
 ) -> bytes:
     modulus = np.uint64(plan.parameter_set.modulus)
     with SeededSum(plan) as total:
-        count = _add_seeded(plan, total, count, contributions)
+        for route, body in contributions:
+            count = count_more(plan, count, 1)
+            planes, seeds = _read_contribution(plan, route, body)
+            for targets, first, size in _places(plan, route):
+                for position in range(first, first + size):
+                    seed = seeds[position * SEED_BYTES : (position + 1) * SEED_BYTES]
+                    places = [plan.block_starts[target] + position - first for target in targets]
+                    total.add(places, join_planes(tuple(plane[position, 0] for plane in planes)), seed)
         written = _NewPartial(plan)
         for index in range(plan.ciphertexts):
             residues = total.take(index)
@@ -196,33 +209,6 @@ def _add_modulo(total: NDArray[np.uint64], more: NDArray[np.uint64], modulus: np
     """Add residues below the modulus to `total` in place: what would be negative wraps to a large number."""
     total += more
     np.minimum(total, total - modulus, out=total)
-
-
-def _add_expanded(
-    plan: CkksPlan, total: _Accumulator, count: int, contributions: Iterable[tuple[Route, Buffer]]
-) -> int:
-    for route, body in contributions:
-        count = count_more(plan, count, 1)
-        planes, _ = _read_contribution(plan, route, body)
-        total.count()
-        for targets, first, size in _places(plan, route):
-            for target in targets:
-                start = plan.block_starts[target]
-                total.add(planes, slice(start, start + size), slice(0, 2), slice(first, first + size))
-    return count
-
-
-def _add_seeded(plan: CkksPlan, total: SeededSum, count: int, contributions: Iterable[tuple[Route, Buffer]]) -> int:
-    for route, body in contributions:
-        count = count_more(plan, count, 1)
-        planes, seeds = _read_contribution(plan, route, body)
-        for targets, first, size in _places(plan, route):
-            for position in range(first, first + size):
-                residues = join_planes(tuple(plane[position, 0] for plane in planes))
-                seed = seeds[position * SEED_BYTES : (position + 1) * SEED_BYTES]
-                places = [plan.block_starts[target] + position - first for target in targets]
-                total.add(places, residues, seed)
-    return count
 
 
 def _places(plan: CkksPlan, route: Route) -> Iterable[tuple[tuple[int, ...], int, int]]:
@@ -286,9 +272,11 @@ class _Accumulator:
     def count(self) -> None:
         """Count one more summand; first reduce modulo q if the next addition could overflow."""
         if self._pending == self._limit:
-            planes = self._to_wire().planes
-            for sums, plane in zip(self._sums, planes, strict=True):
-                sums[...] = plane
+            planes = tuple(np.empty(self._sums[0][0].size, dtype) for dtype in self._set.plane_dtypes)
+            for index in range(len(self._sums[0])):
+                split_residues(self.residues(index), planes)
+                for sums, plane in zip(self._sums, planes, strict=True):
+                    sums[index] = plane.reshape(sums[index].shape)
             self._pending = 1
         self._pending += 1
 
@@ -309,13 +297,6 @@ class _Accumulator:
         total -= total // modulus * modulus
         flat: NDArray[np.uint64] = total.reshape(-1)
         return flat
-
-    def _to_wire(self) -> WireBuffer:
-        ciphertexts, _, degree = self._sums[0].shape
-        wire = WireBuffer.empty(self._set, ciphertexts, degree, seeded=False)
-        for index in range(ciphertexts):
-            wire.put(index, self.residues(index))
-        return wire
 
 
 CKKS: Final = CkksMechanism()

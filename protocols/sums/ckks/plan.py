@@ -38,7 +38,7 @@ from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
+from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_public_mode
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
@@ -120,7 +120,7 @@ _MOST_ROUTES: Final = 4096
 
 
 @dataclass(frozen=True)
-class CkksPlan(SumPlan):
+class CkksPlan(FixedPointPlan):
     """The plan of a CKKS sum; all parties compute the same from the task's parameters."""
 
     parameters: CkksParameters
@@ -226,27 +226,16 @@ class CkksPlan(SumPlan):
         return _DEVIATIONS * self.noise_deviation + transforms
 
     @property
-    def segment_scales(self) -> dict[str, float]:
-        """Steps of a plaintext per 1.0 by `block/segment`: the scale divided by the segment's clip."""
+    def precision(self) -> dict[str, tuple[float, float]]:
+        """The scale divided by the segment's clip, and the error, by `block/segment`; counts are rounded."""
         return {
-            f"{block.name}/{segment.name}": self.scale / segment.clip
+            f"{block.name}/{segment.name}": (
+                self.scale / segment.clip,
+                0.0 if segment.integral else self.relative_error * segment.clip,
+            )
             for block in self.layout.blocks
             for segment in block.segments
         }
-
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are rounded."""
-        return {
-            f"{block.name}/{segment.name}": 0.0 if segment.integral else self.relative_error * segment.clip
-            for block in self.layout.blocks
-            for segment in block.segments
-        }
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds."""
-        return max(self.segment_errors.values())
 
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""

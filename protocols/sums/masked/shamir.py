@@ -17,13 +17,13 @@ from typing import Final
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 
-__all__ = ["PRIME", "inverses", "value_at", "SECRET_BYTES", "SHARE_BYTES", "combine", "split"]
+__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "combine", "split"]
 
 
 PRIME: Final = 2**256 + 297
 
 
-def value_at(polynomial: Sequence[int], point: int) -> int:
+def _value_at(polynomial: Sequence[int], point: int) -> int:
     """Return the polynomial's value at `point` modulo p, by Horner's rule."""
     value = 0
     for coefficient in reversed(polynomial):
@@ -31,8 +31,8 @@ def value_at(polynomial: Sequence[int], point: int) -> int:
     return value
 
 
-def inverses(elements: Sequence[int]) -> list[int]:
-    """Return the inverses of elements, none of them 0 modulo p.
+def _inverses(elements: Sequence[int]) -> list[int]:
+    """Return the _inverses of elements, none of them 0 modulo p.
 
     One inversion in total, and three products per element (Montgomery, 1987).
     """
@@ -66,7 +66,7 @@ def split(secret: bytes, threshold: int, points: Sequence[int], random: Randomne
     if not 1 <= threshold <= len(points):
         raise ParameterError(f"a threshold must be 1 to the number of shares, {len(points)}, got {threshold}")
     coefficients = [int.from_bytes(secret, "little"), *(_field_element(random) for _ in range(threshold - 1))]
-    return [value_at(coefficients, point).to_bytes(SHARE_BYTES, "little") for point in points]
+    return [_value_at(coefficients, point).to_bytes(SHARE_BYTES, "little") for point in points]
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
@@ -124,4 +124,4 @@ def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Return the Lagrange weights at 0, prod_{j != i} x_j / (x_j - x_i); cached, because points often repeat."""
     whole = prod(points)
     below = [x * prod(y - x for y in points if y != x) % PRIME for x in points]
-    return tuple(whole * inverse % PRIME for inverse in inverses(below))
+    return tuple(whole * inverse % PRIME for inverse in _inverses(below))

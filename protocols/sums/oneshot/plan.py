@@ -23,7 +23,6 @@ from protocols.sums.base import COUNT_BYTES
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import (
-    Places,
     RingPlan,
     encode_vector,
     require_fit,
@@ -178,16 +177,11 @@ def encode(plan: OneshotPlan, route: Route, blocks: Sequence[NDArray[np.float64]
     Errors as in `protocols.sums.ring.encode_vector`.
     """
     elements = np.zeros(plan.layout.length, np.uint64)
-    encode_vector(plan.layout, _unreduced(plan), route, blocks, elements)
+    # In a ring of 64 bits, with the same scales: values share a coefficient, so that what one would lose modulo 2^bits
+    # would appear in the next.
+    wide = tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
+    encode_vector(plan.layout, wide, route, blocks, elements)
     return elements.view(np.int64)
-
-
-def _unreduced(plan: OneshotPlan) -> Places:
-    """Return the places with the same scales in a ring of 64 bits: values are not reduced modulo 2^bits.
-
-    They share a coefficient, so that what one value would lose modulo 2^bits would appear in the next.
-    """
-    return tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ from protocols.sums.ring_security import LOG_Q_CAPS
 
 __all__ = [
     "PRIME_BITS",
-    "TAIL",
     "Ring",
     "add_products",
     "bound_of_sum",
@@ -62,7 +61,7 @@ __all__ = [
 
 PRIME_BITS: Final = 32
 
-TAIL: Final = 10
+_TAIL: Final = 10
 """Standard deviations that a sum of Gaussian coefficients may reach: beyond with probability below 2^-71 each."""
 
 _CHECK_BITS: Final = 64
@@ -70,8 +69,8 @@ _CHECK_BITS: Final = 64
 
 
 def bound_of_sum(contributions: int) -> int:
-    """Return the largest size of a coefficient of a sum of so many secrets or errors: `TAIL` standard deviations."""
-    return ceil(TAIL * SIGMA * sqrt(contributions))
+    """Return the largest size of a coefficient of a sum of so many secrets or errors: `_TAIL` standard deviations."""
+    return ceil(_TAIL * SIGMA * sqrt(contributions))
 
 
 @dataclass(frozen=True)

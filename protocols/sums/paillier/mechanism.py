@@ -33,7 +33,7 @@ from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
-__all__ = ["PAILLIER", "PaillierMechanism", "decrypt", "read_sum", "write_sum"]
+__all__ = ["PAILLIER", "PaillierMechanism", "decrypt"]
 
 
 class PaillierMechanism(Keyed):
@@ -96,7 +96,7 @@ class PaillierMechanism(Keyed):
         randomisers = ready + [crt_randomiser(key) for _ in range(len(plaintexts) - len(ready))]
         n, n_squared = key.n, key.n_squared
         sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
-        return head + write_sum(own, n, sealed)
+        return head + _write_sum(own, n, sealed)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless every ciphertext is in [1, n^2), invertible modulo n^2, and randomised.
@@ -110,7 +110,7 @@ class PaillierMechanism(Keyed):
         if own.layout.chosen:
             body = read_blocks(own, body)[1]
         try:
-            n, ciphertexts = read_sum(own, body, expected, "a contribution along this route")
+            n, ciphertexts = _read_sum(own, body, expected, "a contribution along this route")
         except CodecError as error:
             raise ContributionError(str(error)) from None
         if not n:
@@ -139,7 +139,7 @@ class PaillierMechanism(Keyed):
             if own.layout.chosen:
                 numbers, body = read_blocks(own, body)
                 route = tuple((number,) for number in numbers.tolist())
-            under, ciphertexts = read_sum(own, body, expected, "a contribution along this route")
+            under, ciphertexts = _read_sum(own, body, expected, "a contribution along this route")
             n = n or under
             if under != n:
                 raise ContributionError("a contribution is under another public key than those before it")
@@ -150,7 +150,7 @@ class PaillierMechanism(Keyed):
                     first = own.block_starts[target]
                     for place, ciphertext in enumerate(ciphertexts[start : start + size], first):
                         totals[place] = totals[place] * ciphertext % n_squared
-        return count.to_bytes(COUNT_BYTES, "little") + write_sum(own, n, totals)
+        return count.to_bytes(COUNT_BYTES, "little") + _write_sum(own, n, totals)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums (a product modulo n^2); `ContributionError` if their keys differ."""
@@ -165,7 +165,7 @@ class PaillierMechanism(Keyed):
             if under:
                 n_squared = n * n
                 totals = [total * ciphertext % n_squared for total, ciphertext in zip(totals, ciphertexts, strict=True)]
-        return count.to_bytes(COUNT_BYTES, "little") + write_sum(own, n, totals)
+        return count.to_bytes(COUNT_BYTES, "little") + _write_sum(own, n, totals)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the modulus and the ciphertexts without the count."""
@@ -180,7 +180,7 @@ class PaillierMechanism(Keyed):
         own = PaillierPlan.of(plan)
         own.require_count(contributions)
         key = load_secret_key(own, keyring)
-        n, ciphertexts = read_sum(own, aggregate, own.ciphertexts, "an aggregate")
+        n, ciphertexts = _read_sum(own, aggregate, own.ciphertexts, "an aggregate")
         if n not in (0, key.n):
             raise KeyringError("this keyring belongs to another public key than the sum")
         if not all(0 < ciphertext < key.n_squared for ciphertext in ciphertexts):
@@ -196,13 +196,13 @@ class PaillierMechanism(Keyed):
 def _read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[Any]]:
     """Return the contribution count, n and the ciphertexts of a partial sum; `CodecError` for malformed bytes."""
     count, body = read_count(plan, partial)
-    n, ciphertexts = read_sum(plan, body, plan.ciphertexts, "a partial sum")
+    n, ciphertexts = _read_sum(plan, body, plan.ciphertexts, "a partial sum")
     if count and not n:
         raise CodecError("a partial sum of contributions must name their modulus")
     return count, n, ciphertexts
 
 
-def read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:
+def _read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:
     """Return n and the ciphertexts after it; `CodecError` for another length, an n of another size or another n."""
     view = exact(body, plan.modulus_bytes + ciphertexts * plan.ciphertext_bytes, what)
     n = mpz.from_bytes(view[: plan.modulus_bytes], "big")
@@ -215,8 +215,8 @@ def read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> t
     return n, [mpz.from_bytes(view[start : start + width], "big") for start in starts]
 
 
-def write_sum(plan: PaillierPlan, n: Any, ciphertexts: Iterable[Any]) -> bytes:
-    """Return n and the ciphertexts as bytes that `read_sum` decodes."""
+def _write_sum(plan: PaillierPlan, n: Any, ciphertexts: Iterable[Any]) -> bytes:
+    """Return n and the ciphertexts as bytes that `_read_sum` decodes."""
     width = plan.ciphertext_bytes
     return b"".join((n.to_bytes(plan.modulus_bytes, "big"), *(c.to_bytes(width, "big") for c in ciphertexts)))
 

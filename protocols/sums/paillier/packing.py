@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Segment
 
-__all__ = ["MAX_SUM", "BlockPacking", "SegmentCode", "SlotRun"]
+__all__ = ["MAX_SUM", "BlockPacking", "SegmentCode"]
 
 MAX_SUM: Final = 2**53 - 1
 """The largest |sum| of a slot, which float64 represents exactly."""
@@ -67,7 +67,7 @@ class SegmentCode:
 
 
 @dataclass(frozen=True)
-class SlotRun:
+class _SlotRun:
     """A rectangle of slots of one segment: in `rows` plaintexts from `first` on, `slots` slots from bit `offset` on."""
 
     segment: int
@@ -86,9 +86,9 @@ class BlockPacking:
     key_bits: int
 
     @cached_property
-    def runs(self) -> tuple[SlotRun, ...]:
+    def runs(self) -> tuple[_SlotRun, ...]:
         """The runs of all segments, up to three each: the rest of a plaintext, whole plaintexts, part of the last."""
-        runs: list[SlotRun] = []
+        runs: list[_SlotRun] = []
         row, offset = 0, _MARGIN
         for index, (segment, code) in enumerate(zip(self.segments, self.codes, strict=True)):
             left = segment.length
@@ -99,7 +99,7 @@ class BlockPacking:
                     continue
                 rows = left // room if offset == _MARGIN else 0
                 slots = room if rows else min(left, room)
-                runs.append(SlotRun(index, row, max(rows, 1), offset, slots))
+                runs.append(_SlotRun(index, row, max(rows, 1), offset, slots))
                 left -= max(rows, 1) * slots
                 row, offset = (row + rows, _MARGIN) if rows else (row, offset + slots * code.width)
         return tuple(runs)
@@ -121,12 +121,7 @@ class BlockPacking:
         Raises `ParameterError` for another shape or a count that is not a whole number, `BudgetError` for a value that
         is not finite or exceeds its clip.
         """
-        if values.shape != (block.length,):
-            raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-        if not (np.abs(values) <= block.bounds() * CLIP_SLACK).all():
-            raise BudgetError(
-                f"block {block.name!r} holds a value that is not finite or exceeds its clip: clip it first"
-            )
+        block.check_values(values)
         parts = [self._steps(index, part) for index, part in enumerate(block.split(values).values())]
         taken = [0] * len(parts)
         digits = []

@@ -19,7 +19,7 @@ from protocols.crypto.domain import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, OpenedBy, SumPlan, refuse_public_mode
+from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_public_mode
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -102,7 +102,7 @@ _LEAST_VALUE_BITS: Final = 8
 
 
 @dataclass(frozen=True)
-class PaillierPlan(SumPlan):
+class PaillierPlan(FixedPointPlan):
     """The plan of a Paillier sum; all parties compute the same from the task's parameters."""
 
     parameters: PaillierParameters
@@ -195,22 +195,12 @@ class PaillierPlan(SumPlan):
         return COUNT_BYTES + self.aggregate_bytes
 
     @property
-    def segment_scales(self) -> dict[str, float]:
-        """Steps of a slot per 1.0 by `block/segment`, for the first of blocks with equal segments."""
-        return {name: code.scale for name, (_, code) in self._coded_segments.items()}
-
-    @property
-    def segment_errors(self) -> dict[str, float]:
-        """Bound on the error by `block/segment`, in the segment's own unit; 0.0 for counts, which are exact."""
+    def precision(self) -> dict[str, tuple[float, float]]:
+        """Steps of a slot per 1.0, and half a step per contribution, for the first of blocks with equal segments."""
         return {
-            name: 0.0 if segment.integral else self.max_contributions / 2 / code.scale
+            name: (code.scale, 0.0 if segment.integral else self.max_contributions / 2 / code.scale)
             for name, (segment, code) in self._coded_segments.items()
         }
-
-    @property
-    def predicted_error(self) -> float:
-        """The largest of the segments' error bounds: half a step per contribution."""
-        return max(self.segment_errors.values())
 
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""

@@ -15,7 +15,7 @@ from client_sdk.training.privirec import components_of
 from protocols.advice import NOISY, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.arrays import Arrays, arrays_of
+from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import Local, Recipe, RoundSpec, Sensitivity, noise_level
 from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import CountedFactors
@@ -178,7 +178,7 @@ def test_arrays_ignore_rows_and_weights_below_the_level_of_the_noise() -> None:
     def moved(weight: float) -> dict[str, np.ndarray]:
         total = np.array([5.0, 5, 5, 5, 40, 40, -3, 9.9, 20, 5, 5, weight])
         after = made.absorb(made.initial_state(SEED), replace(made.round_spec(SEED, 1), noise=5.0), total, 100)
-        return arrays_of(made.parameters, after)
+        return made.arrays(after)
 
     np.testing.assert_allclose(moved(20)["t"], [[0, 0], [0, 0], [2, 2]])
     np.testing.assert_allclose(moved(20)["w"], [0.25, 0.25])

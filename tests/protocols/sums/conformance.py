@@ -143,7 +143,8 @@ class MechanismConformance:
         assert self.mechanism.fold(plan, None, overwriting()) == apart
 
     def test_vectors_sum_within_the_predicted_error_up_to_the_largest(self, plan: SumPlan) -> None:
-        bounds, counts = np.concatenate([block.bounds() for block in LAYOUT.blocks]), LAYOUT.integral_mask()
+        bounds = np.concatenate([block.bounds() for block in LAYOUT.blocks])
+        counts = np.concatenate([block.integral_mask() for block in LAYOUT.blocks])
         rng = np.random.default_rng(0)
         for vectors in (
             [vector_along(whole_route(LAYOUT), rng) for _ in range(CLIENTS)],

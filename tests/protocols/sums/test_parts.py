@@ -37,7 +37,8 @@ PLACES = [(0, 1577), (0, 1), (63, 65), (64, 128), (999, 1078), (1576, 1577), (3,
 
 def vectors(count: int = 3) -> list[NDArray[np.float64]]:
     rng = np.random.default_rng(4)
-    bounds, counts = LAYOUT.contribution_bounds(ROUTE), LAYOUT.integral_mask()
+    bounds = LAYOUT.contribution_bounds(ROUTE)
+    counts = np.concatenate([block.integral_mask() for block in LAYOUT.blocks])
     drawn = [rng.uniform(-1, 1, LAYOUT.length) * bounds for _ in range(count)]
     return [np.where(counts, np.rint(np.abs(vector)), vector) for vector in drawn]
 
