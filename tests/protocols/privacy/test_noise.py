@@ -2,7 +2,7 @@
 
 That nothing is released below `min_clients` is tested where rounds end
 (`tests/aggregator_service/rounds/test_engine.py`)
-and where clients refuse (`tests/client_sdk/rounds/test_lying_server.py`).
+and where clients refuse (`tests/simulation/lying_server/test_lies.py`).
 """
 
 from __future__ import annotations
