@@ -108,7 +108,7 @@ class _World:
             assert (one.value == expected).all(), "the sums that the simulation opens are wrong"
         found = smallest_group(opened, self.task.honest, self.task.least)
         if found is not None:
-            self._broken(1, f"the server computes something over {sorted(found[0])} alone, from {len(opened)} sums")
+            self._broken(1, f"the server computes something over {sorted(found)} alone, from {len(opened)} sums")
         for one, other in self.adversary.shared_masks():
             if (one.roster.body, one.sharers_body, one.roster.context.model_digest) != (
                 other.roster.body,
@@ -310,7 +310,7 @@ class _Round:
         told = self._ask(index, "unmasking", {"confirmations": confirmations, "survivors": survivors})
         if "unmask" in told:
             alive = wire.decode_set(survivors, len(roster))
-            self.world.adversary.replies.append(Reply(roster, place, alive, told["unmask"]))
+            self.world.adversary.replies.append(Reply(roster, place, told["unmask"], alive))
 
     def _signature(self, roster: Roster, place: int, asking: int, survivors: bytes) -> bytes | None:
         """Return the best signature for a slot: of these survivors, or else any that this member made."""
