@@ -20,9 +20,9 @@ import pytest
 from client_sdk import Client, Identity, MemoryStore
 from client_sdk.organiser import Organiser
 from client_sdk.rounds.certificates import request_for
-from tests.chaos.fault_runs import Cluster, own_cluster
 from tests.support.needs import required
 from tests.support.pages import environment, named_blocks, terminal, wait_for
+from tests.support.replicas import Cluster, own_cluster
 from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[2]

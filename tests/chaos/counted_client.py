@@ -1,4 +1,4 @@
-"""A device of `test_clients.py`: a process that takes part in an `arrays` task with the SDK and adds one known value.
+"""A device of `tests.chaos.devices`: a process that takes part in an `arrays` task and adds one known value.
 
 python -m tests.chaos.counted_client URL TASK FOLDER INDEX
 """
@@ -11,23 +11,26 @@ from pathlib import Path
 
 import numpy as np
 
-from client_sdk import Client, DirectoryStore, Identity, Policy
+from client_sdk import Client, ClientOptions, DirectoryStore, Identity, Policy, RetryPolicy
 from client_sdk.errors import GaveUp, RoundLost
 
-__all__ = ["BASE", "CLIP", "POLICY", "SERVING", "SHAPE", "opened_client"]
+__all__ = ["BASE", "SERVING", "SHAPE", "opened_client"]
 
 BASE = 4.0
 """Client `index` adds `BASE ** index` to each value, so the digits of a sum show how often each client is in it."""
 SERVING = -1
 """In place of an index: the process of the key holder that seals the keys for members."""
-SHAPE, CLIP = [3, 2], 2000.0
-POLICY = Policy(min_corrupt=0.0, max_clip_share=1.0, snapshot_every=1)
+SHAPE = (3, 2)
+_POLICY = Policy(
+    mechanisms=frozenset({"masked", "ckks", "plain"}), min_corrupt=0.0, max_clip_share=1.0, snapshot_every=1
+)
+_OPTIONS = ClientOptions(retry=RetryPolicy(cap_seconds=1.0))
 
 
 def opened_client(url: str, folder: Path) -> Client:
     """The client whose identity and store are in `folder`; the first time, a new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    return Client(url, Identity.load_or_create(folder / "me.key"), DirectoryStore(folder / "store"), POLICY)
+    return Client(url, Identity.load_or_create(folder / "me.key"), DirectoryStore(folder / "store"), _POLICY, _OPTIONS)
 
 
 def main(url: str, task_id: str, folder: Path, index: int) -> None:
@@ -41,10 +44,8 @@ def main(url: str, task_id: str, folder: Path, index: int) -> None:
             task.serve(poll_seconds=1.0)
             return
         for round_ in task.rounds(poll_seconds=1.0):
-            try:
+            with suppress(RoundLost):  # this process, or the server, was away for too long
                 round_.contribute({"w": np.full(SHAPE, BASE**index, dtype=np.float32)})
-            except RoundLost:
-                continue  # this process, or the server, was away for too long
 
 
 if __name__ == "__main__":

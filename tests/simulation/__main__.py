@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.simulation.runner import run_faults
+from tests.simulation.runner import run
+from tests.simulation.world import FAULTY
 
 if __name__ == "__main__":
-    sys.exit(run_faults(sys.argv[1:]))
+    sys.exit(run(FAULTY, sys.argv[1:]))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aggregator_service.access.principals import hash_token
 from aggregator_service.rounds.masked_stages import round_context
 from aggregator_service.storage.rounds import cohort_clients, last_round
-from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
@@ -24,13 +24,15 @@ from protocols.codec import b64encode
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout
 from protocols.messages import InvitationRequest, TaskRequest
+from protocols.messages.stages import MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
-from tests.simulation.plan import MEMBERS, Job, Part, Plan
+from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.process import Message, Process
 from tests.support.masked import POLICY, handout_for, next_step
+from tests.support.world import client_row
 
 __all__ = [
     "PLACES",
@@ -84,8 +86,8 @@ class Client:
     asked_to_leave: bool = False
     number: int = 0
     left: bool = False
-    done: frozenset[Part] = frozenset()
-    made: tuple[Part, bytes] | None = None
+    done: frozenset[MaskedMessage] = frozenset()
+    made: tuple[MaskedMessage, bytes] | None = None
     offset: int | None = 0
     retry_at: float = 0.0
     state: Any = None
@@ -106,7 +108,7 @@ class Client:
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
         self.offset, self.owed = 0, ()
 
-    def next_message(self, part: Part, body: bytes, pieces: int) -> Message:
+    def next_message(self, part: MaskedMessage, body: bytes, pieces: int) -> Message:
         """Return the next request for a message: whole, or one of `pieces` chunks; HEAD for an unknown offset."""
 
         def message(method: Any, piece: bytes, offset: int | None = None) -> Message:
@@ -119,7 +121,7 @@ class Client:
         offset, self.offset = self.offset, None
         return message("PATCH", body[offset : offset + -(-len(body) // pieces)], offset)
 
-    def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
+    def make(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         """Return the message of this client for a part, always the same bytes; None: not now, or never."""
         if self.owed:
             process.report(round_.id, self.id, self.owed)
@@ -148,7 +150,7 @@ class Client:
         values = vector(plan.sum_plan.layout, round_.number, self.index)
         return bytes(plan.mechanism.seal(plan.sum_plan, route, plan.sum_plan.layout.split(values), None))
 
-    def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
+    def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         if part == "advertise":
             self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, POLICY)
             return body
@@ -221,24 +223,22 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
         task = create_task(session, asked, plan_request(asked), now)
         for client in clients[:MEMBERS]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
-            session.add(_member(client, task.id, device_group_of(plan, client.index)))
+            keys = (client.identity.public_key(), client.mailbox.public_key())
+            identity_key, mailbox_key = (key.public_bytes_raw() for key in keys)
+            session.add(
+                client_row(
+                    client.id,
+                    task.id,
+                    sequence=client.index + 1,
+                    device_group=device_group_of(plan, client.index),
+                    identity_key=identity_key,
+                    mailbox_key=mailbox_key,
+                    token_hash=hash_token(client.token),
+                    turn=client.index,
+                )
+            )
         many = InvitationRequest(uses=100, role="member", expires_seconds=86_400.0 * 30)
         return task.id, create_invitation(session, task, many, now).invitation
-
-
-def _member(client: Client, task_id: str, device_group: int) -> ClientRow:
-    return ClientRow(
-        id=client.id,
-        task_id=task_id,
-        sequence=client.index + 1,
-        role="member",
-        device_group=device_group,
-        identity_key=client.identity.public_key().public_bytes_raw(),
-        mailbox_key=client.mailbox.public_key().public_bytes_raw(),
-        token_hash=hash_token(client.token),
-        enrolled_at=0.0,
-        turn=client.index,
-    )
 
 
 def read_view(disk: Disk, task_id: str) -> View:

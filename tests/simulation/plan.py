@@ -7,56 +7,35 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal
 
-__all__ = ["FAULTS", "MEMBERS", "Fault", "FaultInjector", "Job", "Part", "Plan", "draw_plan"]
+from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 
-OnMessage = Literal[
+__all__ = ["FAULTS", "MEMBERS", "Fault", "FaultInjector", "Job", "Plan", "draw_plan"]
+
+_BLOBS: Final = ("blob.put", "blob.adopt", "blob.view", "blob.delete")
+_KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     # at the n-th message that clients send
-    "drop",
-    "answer lost",
-    "delay",
-    "duplicate",
-    "replayed later",
-    "reorder",
-    "cut",
-    "altered byte",
-]
-AtPoint = Literal[
-    # at the n-th point at which a process uses storage or pauses
-    "crash",
-    "crash of all",
-    "database unavailable",
-    "commit unanswered",
-    "disk full",
-    "torn blob",
-    "store unavailable",
-    "blob corrupted",
-]
-AtTick = Literal[
+    "message": dict.fromkeys(
+        ("drop", "answer lost", "delay", "duplicate", "replayed later", "reorder", "cut", "altered byte"), ()
+    ),
+    # at the n-th point at which a process uses storage or pauses; of these points only (none: at any)
+    "point": {
+        "crash": (),
+        "crash of all": (),
+        "database unavailable": ("database.read", "database.begin", "database.commit"),
+        "commit unanswered": ("database.committed",),
+        "disk full": _BLOBS[:2],
+        "torn blob": _BLOBS[:1],
+        "store unavailable": _BLOBS,
+        "blob corrupted": (),
+    },
     # between two steps of the schedule: time and operators
-    "clock jump",
-    "revoked",
-    "enrolled again",
-    "newcomer",
-    "extended",
-    "aborted",
-    "closed",
-]
-FaultKind = Literal[OnMessage, AtPoint, AtTick]
-FAULTS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
-
-_ON_MESSAGE: Final[tuple[FaultKind, ...]] = get_args(OnMessage)
-_AT_POINT: Final[tuple[FaultKind, ...]] = get_args(AtPoint)
-_AT_TICK: Final[tuple[FaultKind, ...]] = get_args(AtTick)
-_WINDOWS: Final[tuple[FaultKind, ...]] = ("database unavailable", "disk full", "store unavailable")
-_ONLY_AT: Final[Mapping[FaultKind, tuple[str, ...]]] = {
-    "database unavailable": ("database.read", "database.begin", "database.commit"),
-    "commit unanswered": ("database.committed",),
-    "disk full": ("blob.put", "blob.adopt"),
-    "torn blob": ("blob.put",),
-    "store unavailable": ("blob.put", "blob.adopt", "blob.view", "blob.delete"),
+    "tick": dict.fromkeys(("clock jump", "revoked", "enrolled again", "newcomer", "extended", "aborted", "closed"), ()),
 }
+"""The faults by what their `at` counts."""
+FAULTS: Final = {kind: place for place, kinds in _KINDS.items() for kind in kinds}
+_WINDOWS: Final = ("database unavailable", "disk full", "store unavailable")
 _LONGEST: Final = 40
 
 
@@ -67,26 +46,26 @@ class Fault:
     at: number of the message, of the point or of the tick. size: number of seconds, points, bytes or clients, as the
     kind needs it."""
 
-    kind: FaultKind
+    kind: str
     at: int
     size: int
 
     @property
     def place(self) -> str:
         """What `at` counts: messages, points or ticks."""
-        return "message" if self.kind in _ON_MESSAGE else "point" if self.kind in _AT_POINT else "tick"
+        return FAULTS[self.kind]
 
     def __str__(self) -> str:
         return f"{self.place} {self.at}: {self.kind} ({self.size})"
 
 
-def draw_faults(choose: random.Random, sends: int, seldom: Sequence[FaultKind] = ("closed",)) -> Iterator[Fault]:
-    """Generate faults without end, spread over about `sends` messages; those in `seldom` are ten times rarer."""
+def draw_faults(choose: random.Random, sends: int) -> Iterator[Fault]:
+    """Generate faults without end, spread over about `sends` messages; tasks are closed ten times more rarely."""
+    places = (("message", sends + 4, 120), ("point", 22 * sends, _LONGEST), ("tick", 18 * sends, 120))
     while True:
-        kinds, reach, most = choose.choices(
-            ((_ON_MESSAGE, sends + 4, 120), (_AT_POINT, 22 * sends, _LONGEST), (_AT_TICK, 18 * sends, 120)), (5, 5, 2)
-        )[0]
-        (kind,) = choose.choices(kinds, [0.1 if kind in seldom else 1.0 for kind in kinds])
+        ((place, reach, most),) = choose.choices(places, (5, 5, 2))
+        kinds = list(_KINDS[place])
+        (kind,) = choose.choices(kinds, [0.1 if kind == "closed" else 1.0 for kind in kinds])
         yield Fault(kind, choose.randrange(reach), choose.randint(1, most))
 
 
@@ -101,42 +80,35 @@ class FaultInjector:
     injected: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._at_points = [fault for fault in self.plan if fault.place == "point"]
-        self._at_ticks = [fault for fault in self.plan if fault.place == "tick"]
-        self._of_messages: dict[int, list[Fault]] = {}
-        for fault in self.plan:
-            if fault.place == "message":
-                self._of_messages.setdefault(fault.at, []).append(fault)
+        self._left = {place: [fault for fault in self.plan if fault.place == place] for place in _KINDS}
 
     def of_message(self, number: int) -> Sequence[Fault]:
-        """Return the fault of message `number`, if any."""
-        return () if self.calm else self._of_messages.pop(number, ())
+        """Return the faults of message `number`."""
+        return () if self.calm else [fault for fault in self._left["message"] if fault.at == number]
 
     def at_tick(self, tick: int) -> Fault | None:
         """Return the fault of this tick, if any; each one once."""
-        if self._at_ticks and not self.calm and self._at_ticks[0].at <= tick:
-            return self._at_ticks.pop(0)
-        return None
+        left = self._left["tick"]
+        return left.pop(0) if left and not self.calm and left[0].at <= tick else None
 
     def at_point(self, name: str, corrupt: Callable[[Fault], bool]) -> Fault | None:
         """Return the fault at the next point, called `name`. corrupt: damages a blob, if there is one."""
         self.points += 1
-        if self.calm:
-            return None
-        for fault in self._at_points:
+        left = self._left["point"]
+        for fault in [] if self.calm else left:
             if fault.at > self.points:
                 return None
             if fault.kind in _WINDOWS and self.points >= fault.at + fault.size:
-                self._at_points.remove(fault)
+                left.remove(fault)
                 return None
-            if name not in _ONLY_AT.get(fault.kind, (name,)):
+            if name not in (_KINDS["point"][fault.kind] or (name,)):
                 continue
             if fault.kind == "blob corrupted":
                 if corrupt(fault):
-                    self._at_points.remove(fault)
+                    left.remove(fault)
                 continue
             if fault.kind not in _WINDOWS:
-                self._at_points.remove(fault)
+                left.remove(fault)
             return fault
         return None
 
@@ -146,7 +118,6 @@ class FaultInjector:
         self.note(f"FAULT {fault.kind}: {where}")
 
 
-Part = Literal["advertise", "share", "contribute", "confirm", "unmask"]
 Job = Literal["plain", "frozen", "groups", "curious", "semi-malicious"]
 """One sum a round over anybody; sums over the same data, which keep apart; groups that take turns; two masked modes."""
 MEMBERS = 6
@@ -168,9 +139,9 @@ class Plan:
     rounds: int
     batch: int
     processes: int
-    silent: Mapping[tuple[int, int], Part]
-    chunks: Mapping[tuple[int, int], int]
-    faults: tuple[Fault, ...]
+    silent: Mapping[tuple[int, int], MaskedMessage] = field(default_factory=dict)
+    chunks: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
     garbage: frozenset[int] = frozenset()
 
     @property
@@ -184,13 +155,11 @@ class Plan:
         return self.job in ("curious", "semi-malicious")
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[MaskedMessage, ...]:
         """What a client does in a round, in this order."""
         if not self.masked:
             return ("contribute",)
-        if self.job == "curious":
-            return ("advertise", "share", "contribute", "unmask")
-        return ("advertise", "share", "contribute", "confirm", "unmask")
+        return tuple(part for part in MASKED_MESSAGES if part != "confirm" or self.job == "semi-malicious")
 
     def lines(self) -> Iterator[str]:
         """The plan as readable lines."""
@@ -205,12 +174,18 @@ class Plan:
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
         yield from (f"  {fault}" for fault in self.faults)
 
+    def smaller(self) -> Iterator[Plan]:
+        """Yield the plans that lack one thing of this one."""
+        ordinary: dict[str, Any] = {"silent": {}, "garbage": frozenset(), "chunks": {}, "processes": 1}
+        yield from (replace(self, **{name: value}) for name, value in ordinary.items() if vars(self)[name] != value)
+        for fault in self.faults:
+            yield replace(self, faults=tuple(one for one in self.faults if one is not fault))
+
 
 def draw_plan(seed: int) -> Plan:
     """Return the plan of a seed, always the same. Every fifth is masked, every eighth has no faults."""
     choose = random.Random(seed)
-    job = _draw_job(seed, choose)
-    plan = _sized(seed, job, choose)
+    plan = _draw_task(seed, choose)
     often = choose.choice([0.0, 0.1, 0.3])
     everybody = [(number, client) for number in range(1, plan.rounds + 4) for client in range(MEMBERS)]
     silent = {who: choose.choice(plan.parts) for who in everybody if choose.random() < often}
@@ -228,13 +203,10 @@ def draw_plan(seed: int) -> Plan:
     return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage)
 
 
-def _draw_job(seed: int, choose: random.Random) -> Job:
+def _draw_task(seed: int, choose: random.Random) -> Plan:
     masked: tuple[Job, ...] = ("curious", "semi-malicious")
     clear: tuple[Job, ...] = ("plain", "plain", "plain", "frozen", "groups")
-    return choose.choice(masked if seed % 5 == 4 else clear)
-
-
-def _sized(seed: int, job: Job, choose: random.Random) -> Plan:
+    job = choose.choice(masked if seed % 5 == 4 else clear)
     match job:
         case "curious" | "semi-malicious":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(3, 4), 2
@@ -245,15 +217,4 @@ def _sized(seed: int, job: Job, choose: random.Random) -> Plan:
         case "plain":
             cohort = choose.randint(2, 5)
             floor, rounds = choose.randint(2, cohort), choose.choice([1, 1, 2])
-    return Plan(
-        seed=seed,
-        job=job,
-        cohort=cohort,
-        floor=floor,
-        rounds=rounds,
-        batch=choose.randint(1, 4),
-        processes=choose.choice([1, 1, 2]),
-        silent={},
-        chunks={},
-        faults=(),
-    )
+    return Plan(seed, job, cohort, floor, rounds, batch=choose.randint(1, 4), processes=choose.choice([1, 1, 2]))

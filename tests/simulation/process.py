@@ -35,8 +35,8 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.stages import handed_out
+from protocols.messages.stages import MaskedMessage
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
-from tests.simulation.plan import Part
 
 __all__ = ["Message", "Process"]
 
@@ -53,7 +53,7 @@ class Message:
     offset: None when the whole is sent at once."""
 
     number: int
-    part: Part
+    part: MaskedMessage
     client_id: str
     token: str
     method: Literal["PUT", "PATCH", "HEAD"]

@@ -1,6 +1,6 @@
-"""Run schedules on all cores, and shrink a failing one. A seed gives the same schedule in any process.
+"""Run drawn schedules on all cores, replay one, and shrink a failing one: the commands of the simulations.
 
-The commands `python -m tests.simulation` (faults) and `python -m tests.simulation.lying_server` (lies).
+`python -m tests.simulation` (faults) and `python -m tests.simulation.lying_server` (lies) differ only in their `Game`.
 """
 
 from __future__ import annotations
@@ -11,125 +11,134 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from typing import Final
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
-from tests.simulation.lying_server.play import LiesError
-from tests.simulation.lying_server.play import play as play_lies
-from tests.simulation.lying_server.schedule import draw_schedule
-from tests.simulation.machine import Disk, new_disk
-from tests.simulation.plan import Plan, draw_plan
-from tests.simulation.world import ScheduleError, play
-
-__all__ = ["run_faults", "run_lies"]
+__all__ = ["Game", "ScheduleError", "failure", "run"]
 
 _MOST_TRIES: Final = 60
 _AT_A_TIME: Final = 25
-_Found = tuple[list[tuple[int, str]], Counter[str]]
-"""Seeds that failed, with their errors, and counts of what happened."""
 
 
-def _shrink(plan: Plan, disk: Disk) -> tuple[Plan, str]:
-    """Return a plan with fewer faults that also breaks an invariant, and its error. `plan` must fail."""
-    shown, tries = _failure(plan, disk), 0
-    smaller = True
-    while smaller and tries < _MOST_TRIES:
-        smaller = False
-        for candidate in _with_less(plan):
-            tries += 1
-            found = _failure(candidate, disk)
-            if found:
-                plan, shown, smaller = candidate, found, True
-                break
-    return plan, shown
+class ScheduleError(AssertionError):
+    """An invariant does not hold. The text says which, and lists the schedule and what happened last."""
+
+    def __init__(self, violations: Iterable[str], schedule: Schedule, trace: Sequence[str]) -> None:
+        super().__init__("\n".join([*violations, *schedule.lines(), *trace[-60:]]))
 
 
-def _with_less(plan: Plan) -> Iterator[Plan]:
-    if plan.silent:
-        yield replace(plan, silent={})
-    if plan.garbage:
-        yield replace(plan, garbage=frozenset())
-    if plan.chunks:
-        yield replace(plan, chunks={})
-    for fault in plan.faults:
-        yield replace(plan, faults=tuple(one for one in plan.faults if one is not fault))
-    if plan.processes > 1:
-        yield replace(plan, processes=1)
+class Schedule(Protocol):
+    """What a seed determines."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the schedule as readable lines."""
+
+    def smaller(self) -> Iterator[Any]:
+        """Yield the schedules that lack one thing of this one."""
 
 
-def _failure(plan: Plan, disk: Disk) -> str:
+class Outcome(Protocol):
+    """What happened in a schedule: the events in order, and how often what happened."""
+
+    trace: list[str]
+
+    @property
+    def counts(self) -> Counter[str]: ...
+
+
+Play = Callable[[Any], Outcome]
+
+
+@dataclass(frozen=True)
+class Game:
+    """A kind of schedules. module: what runs it. draw: returns the schedule of a seed. playing: yields what plays them.
+
+    Playing raises `ScheduleError` when an invariant does not hold.
+    """
+
+    module: str
+    draw: Callable[[int], Any]
+    playing: Callable[[], AbstractContextManager[Play]]
+
+
+def failure(play: Play, schedule: Schedule) -> str:
+    """Return the error of a schedule, "" when every invariant holds."""
     try:
-        play(plan, disk)
+        play(schedule)
     except ScheduleError as error:
         return str(error)
     return ""
 
 
-def run_faults(arguments: Sequence[str]) -> int:
-    """Run the command of the faults; return the exit status, 0 when every invariant held."""
-    parser = _parser("python -m tests.simulation", "Play fault schedules.")
-    parser.add_argument("--shrink", action="store_true", help="with --seed: leave away what it can fail without")
-    given = parser.parse_args(arguments)
-    if given.seed is None:
-        return _many(given, _some_faults, "replay with: python -m tests.simulation --seed {} --shrink")
-    with new_disk() as disk:
-        plan = draw_plan(given.seed)
-        try:
-            world = play(plan, disk)
-        except ScheduleError as error:
-            print(_shrink(plan, disk)[1] if given.shrink else error)
-            return 1
-    ends = [f"round {number} is {state}" for number, state in sorted(world.ledger.ended.items())]
-    print("\n".join([*plan.lines(), *world.trace, *ends]))
-    return 0
+def _shrink(play: Play, schedule: Schedule, shown: str) -> str:
+    """Return the error of a smaller schedule that breaks an invariant too. shown: the error of this one."""
+    for _, candidate in zip(range(_MOST_TRIES), schedule.smaller(), strict=False):
+        if found := failure(play, candidate):
+            return _shrink(play, candidate, found)
+    return shown
 
 
-def run_lies(arguments: Sequence[str]) -> int:
-    """Run the command of the lies; return the exit status, 0 when both invariants held in every schedule."""
-    given = _parser("python -m tests.simulation.lying_server", "Play a lying server.").parse_args(arguments)
-    if given.seed is None:
-        return _many(given, _some_lies, "replay with: python -m tests.simulation.lying_server --seed {}")
-    schedule = draw_schedule(given.seed)
-    try:
-        outcome = play_lies(schedule)
-    except LiesError as error:
-        print(error)
-        return 1
-    print("\n".join([*schedule.lines(), *outcome.trace, f"{outcome.opened} sums opened"]))
-    return 0
-
-
-def _parser(program: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program, description=description)
+def run(game: Game, arguments: Sequence[str]) -> int:
+    """Run the command of a game; return the exit status, 0 when every invariant held."""
+    parser = argparse.ArgumentParser(prog=f"python -m {game.module}", description="Play drawn schedules.")
     parser.add_argument("--schedules", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     parser.add_argument("--seed", type=int, help="play this one, and print what happened in it")
-    return parser
+    parser.add_argument("--shrink", action="store_true", help="with --seed: leave away what it can fail without")
+    given = parser.parse_args(arguments)
+    if given.seed is None:
+        return _many(game, given)
+    schedule = game.draw(given.seed)
+    with game.playing() as play:
+        try:
+            outcome = play(schedule)
+        except ScheduleError as error:
+            print(_shrink(play, schedule, str(error)) if given.shrink else error)
+            return 1
+    print("\n".join([*schedule.lines(), *outcome.trace, _listed(outcome.counts)]))
+    return 0
 
 
-def _many(given: argparse.Namespace, some: Callable[[Sequence[int]], _Found], again: str) -> int:
-    """Run the schedules that the command asks for. some: runs these seeds in another process. again: for a seed."""
-    started, failed, happened = time.monotonic(), list[tuple[int, str]](), Counter[str]()
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items()))
+
+
+def _many(game: Game, given: argparse.Namespace) -> int:
+    """Run the schedules that the command asks for, and show what fails as soon as it does."""
+    started, failed, counts = time.monotonic(), list[int](), Counter[str]()
     last = given.first + given.schedules
     chunks = [range(at, min(at + _AT_A_TIME, last)) for at in range(given.first, last, _AT_A_TIME)]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, mp_context=spawn, initializer=_end_together) as pool:
-        for done, ended in enumerate(as_completed([pool.submit(some, chunk) for chunk in chunks]), start=1):
+        for done, ended in enumerate(as_completed([pool.submit(_some, game, chunk) for chunk in chunks]), start=1):
             found, counted = ended.result()
-            failed += found
-            happened += counted
+            counts += counted
+            failed += [seed for seed, _ in found]
             for seed, text in found:
                 print(f"seed {seed} fails:\n{text}\n", flush=True)
             if done % 10 == 0:
                 print(f"{done * _AT_A_TIME} schedules, {time.monotonic() - started:.0f} s", flush=True)
-    print(", ".join(f"{kind} {count}" for kind, count in sorted(happened.items())))
+    print(_listed(counts))
     print(f"{given.schedules} schedules, {len(failed)} failed, {time.monotonic() - started:.0f} s")
-    for seed, _ in sorted(failed):
-        print(again.format(seed))
+    for seed in sorted(failed):
+        print(f"replay with: python -m {game.module} --seed {seed} --shrink")
     return 1 if failed else 0
+
+
+def _some(game: Game, seeds: Sequence[int]) -> tuple[list[tuple[int, str]], Counter[str]]:
+    """Play these seeds, in a worker process; return those that failed, with their errors, and the counts."""
+    failed, counts = list[tuple[int, str]](), Counter[str]()
+    with game.playing() as play:
+        for seed in seeds:
+            try:
+                counts += play(game.draw(seed)).counts
+            except ScheduleError as error:
+                failed.append((seed, str(error)))
+    return failed, counts
 
 
 def _end_together() -> None:
@@ -142,26 +151,3 @@ def _end_together() -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def _some_faults(seeds: Sequence[int]) -> _Found:
-    """Run these seeds; return the failures and the faults that happened."""
-    failed, injected = list[tuple[int, str]](), Counter[str]()
-    with new_disk() as disk:
-        for seed in seeds:
-            try:
-                injected += play(draw_plan(seed), disk).injector.injected
-            except ScheduleError as error:
-                failed.append((seed, str(error)))
-    return failed, injected
-
-
-def _some_lies(seeds: Sequence[int]) -> _Found:
-    """Play these seeds; return the failures and the number of opened sums."""
-    failed, opened = list[tuple[int, str]](), Counter[str]()
-    for seed in seeds:
-        try:
-            opened["sums opened"] += play_lies(draw_schedule(seed)).opened
-        except LiesError as error:
-            failed.append((seed, str(error)))
-    return failed, opened

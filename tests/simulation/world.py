@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from aggregator_service.clock import ManualClock
@@ -14,7 +17,7 @@ from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from protocols.errors import RefusalError
-from protocols.messages.stages import STATE_FOR
+from protocols.messages.stages import STATE_FOR, MaskedMessage
 from tests.simulation.clients import (
     PLACES,
     STAGE_SECONDS,
@@ -26,12 +29,13 @@ from tests.simulation.clients import (
     read_view,
 )
 from tests.simulation.invariants import Ledger
-from tests.simulation.machine import Actor, Crash, Disk, without_threads
+from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
 from tests.simulation.network import InFlight, Network, People
-from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Part, Plan
+from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Process
+from tests.simulation.runner import Game, Play, ScheduleError
 
-__all__ = ["ScheduleError", "World", "play"]
+__all__ = ["FAULTY", "World", "play"]
 
 _CALM_AFTER: Final = 2500
 _GIVE_UP_AFTER: Final = 8000
@@ -42,10 +46,6 @@ _AT_ONCE: Final = 0.1
 """How likely a client that uploads in pieces loses patience, and sends all of it at once."""
 _DAWDLING: Final = 0.02
 """How likely a slow coroutine is to go on, compared with others: some are overtaken by whole stages."""
-
-
-class ScheduleError(AssertionError):
-    """An invariant does not hold. The text says how to replay it."""
 
 
 @dataclass
@@ -79,8 +79,7 @@ class World:
             self.injector.calm = self.ticks > _CALM_AFTER
             if self.ticks > _GIVE_UP_AFTER:
                 self.ledger.violations.append("invariant 6: the job does not come to its end")
-            if self.ledger.violations:
-                raise ScheduleError
+            self._require_none()
             await self._tick()
         for actor in self._actors:
             await actor.vanish()
@@ -89,8 +88,16 @@ class World:
                 process.vanish()
         self._tidy_up()
         self.ledger.check_end(self.task_id)
+        self._require_none()
+
+    def _require_none(self) -> None:
         if self.ledger.violations:
-            raise ScheduleError
+            raise ScheduleError(self.ledger.violations, self.plan, self.trace)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each fault happened, and how rounds ended."""
+        return self.injector.injected + Counter(f"round {state}" for state in self.ledger.ended.values())
 
     async def _tick(self) -> None:
         self._happen()
@@ -119,27 +126,24 @@ class World:
     def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None], float]]:
         now = self.clock.now()
         for actor in [one for one in self._actors if one.ready]:
-            yield f"{actor.name} continues at {actor.at}", lambda actor=actor: actor, actor.haste  # type: ignore[misc]
+            yield f"{actor.name} continues at {actor.at}", partial(_itself, actor), actor.haste
         for index, process in enumerate(self._processes):
             if process is None:
-                yield f"process {index} starts", lambda index=index: self._start(index), 1.0  # type: ignore[misc]
+                yield f"process {index} starts", partial(self._start, index), 1.0
             elif now >= process.engine_due and not process.stepping:
-                yield f"engine {index} steps", lambda process=process: self._engine(process), 1.0  # type: ignore[misc]
+                yield f"engine {index} steps", partial(self._engine, process), 1.0
         process = self._any_process()
         if process is None:
             return
         ready = self.network.ready()
         if ready is not None:
-            text = f"message {ready.number} reaches process {process.index}"
-            yield text, lambda: self._deliver(ready, process), 1.0
+            yield f"message {ready.number} reaches process {process.index}", partial(self._deliver, ready, process), 1.0
         for client in self._clients[: self._joined]:
             if not client.token and self._may_enrol(client, now):
-                text = f"client {client.index} enrols"
-                yield text, lambda client=client: self._enrol(client, process), 1.0  # type: ignore[misc]
+                yield f"client {client.index} enrols", partial(self._enrol, client, process), 1.0
             part = self._wants(client, now) if client.token else None
             if part is not None:
-                text = f"client {client.index} sends {part!r}"
-                yield text, lambda client=client, part=part: self._send(client, part, process), 1.0  # type: ignore[misc]
+                yield f"client {client.index} sends {part!r}", partial(self._send, client, part, process), 1.0
 
     def _any_process(self) -> Process | None:
         serving = [process for process in self._processes if process is not None]
@@ -268,7 +272,7 @@ class World:
             self.ledger.check_asked(self._view)
         return self._view
 
-    def _wants(self, client: Client, now: float) -> Part | None:
+    def _wants(self, client: Client, now: float) -> MaskedMessage | None:
         round_ = self.view.round
         if round_ is None or now < client.retry_at or client.id not in self.view.asked:
             return None
@@ -285,7 +289,7 @@ class World:
             return None
         return part
 
-    def _send(self, client: Client, part: Part, process: Process) -> None:
+    def _send(self, client: Client, part: MaskedMessage, process: Process) -> None:
         round_ = self.view.round
         assert round_ is not None
         client.retry_at = self.clock.now() + _RETRY
@@ -327,25 +331,29 @@ class World:
         self.trace.append(f"{self.ticks:5} {what}")
 
 
-def play(plan: Plan, disk: Disk) -> World:
-    """Run a schedule on an empty disk. Raises `ScheduleError`, with the schedule, when an invariant does not hold."""
+def _itself(actor: Actor) -> Actor:
+    return actor
+
+
+def play(disk: Disk, plan: Plan) -> World:
+    """Run a schedule on an empty disk. Raises `ScheduleError` when an invariant does not hold."""
     disk.wipe()
-    world = None
     clock = ManualClock()
     with without_threads(random.Random(plan.seed * 2), clock):
         logging.disable(logging.CRITICAL)  # thousands of faults are logged
         try:
             world = World(plan, disk, clock)
             asyncio.run(world.run())
-        except ScheduleError:
-            assert world is not None
-            text = [
-                *world.ledger.violations,
-                *plan.lines(),
-                *world.trace[-60:],
-                f"replay: python -m tests.simulation --seed {plan.seed}",
-            ]
-            raise ScheduleError("\n".join(text)) from None
         finally:
             logging.disable(logging.NOTSET)
     return world
+
+
+@contextmanager
+def playing() -> Iterator[Play]:
+    """Yield what runs schedules, one after the other on one disk."""
+    with new_disk() as disk:
+        yield partial(play, disk)
+
+
+FAULTY: Final = Game("tests.simulation", draw_plan, playing)

@@ -1,4 +1,4 @@
-"""Forks processes for the tests, servers or those of Dask, from one process that has imported what they need.
+"""Forks processes for the tests, servers, devices or those of Dask, from one process that has imported what they need.
 
 A start of Python that imports the server takes over a second of processor time, and the suite starts hundreds of
 servers. Each fork runs `python -m MODULE` as a start of its own would: the environment, the working directory, the
@@ -28,7 +28,7 @@ __all__ = ["LIMIT", "Kind", "serve_forks"]
 
 LIMIT = 1 << 17
 """Bytes of a request at most: arguments and environment."""
-Kind = Literal["server", "dask"]
+Kind = Literal["server", "dask", "device"]
 _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: the command, and what it imports late
     "server": (
         "aggregator_service.commands.serve",
@@ -38,6 +38,7 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
         "uvicorn.loops.uvloop",
     ),
     "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
+    "device": ("client_sdk.client", "client_sdk.rounds.loop", "client_sdk.rounds.open_rounds"),
 }
 
 
@@ -118,7 +119,7 @@ def main() -> None:
     """Serve the socket whose file descriptor is the first argument; the second is the kind of process."""
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then close the socket
     control = socket.socket(fileno=int(sys.argv[1]))
-    kind: Kind = "dask" if sys.argv[2] == "dask" else "server"
+    kind = next(one for one in _IMPORTED if one == sys.argv[2])
     for name in _IMPORTED[kind]:
         import_module(name)
     if kind == "server":

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, get_args
 
 from tests.support.fork_host import LIMIT, Kind
 
@@ -71,7 +71,7 @@ class _Host:
             self._control = self._process = None
 
 
-_HOSTS: dict[Kind, _Host] = {"server": _Host("server"), "dask": _Host("dask")}
+_HOSTS: dict[Kind, _Host] = {kind: _Host(kind) for kind in get_args(Kind)}
 
 
 class ForkedProcess:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.simulation.runner import run_lies
+from tests.simulation.lying_server.play import LYING
+from tests.simulation.runner import run
 
 if __name__ == "__main__":
-    sys.exit(run_lies(sys.argv[1:]))
+    sys.exit(run(LYING, sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -18,44 +19,19 @@ from protocols.sums.masked.shares import open_pair, point
 from protocols.sums.masked.wire import SEALED_BYTES, Advertisement, split_slots
 from tests.simulation.lying_server.parties import Elements, Puppet
 
-__all__ = [
-    "Adversary",
-    "Contribution",
-    "Data",
-    "Opened",
-    "Reply",
-    "SentShares",
-    "combinations_without",
-    "left_kernel",
-]
-
+__all__ = ["Adversary", "Contribution", "Opened", "Reply", "SentShares", "eliminate", "smallest_group"]
 
 _PRIME: Final = 2**61 - 1
 Row = dict[Hashable, int]
 
 
-def left_kernel(rows: Sequence[Mapping[Hashable, int]]) -> list[list[int]]:
-    """Return a basis of the coefficients, one per row, for which the combination of the rows is zero.
-
-    Entries are between -p/2 and p/2: small integers stay what they are.
-    """
-    return [coefficients for rest, coefficients in _eliminate(rows, None) if not rest]
-
-
-def combinations_without(
-    rows: Sequence[Mapping[Hashable, int]], columns: frozenset[Hashable]
+def eliminate(
+    rows: Sequence[Mapping[Hashable, int]], columns: frozenset[Hashable] | None = None
 ) -> list[tuple[Row, list[int]]]:
-    """Return the combinations of the rows, other than zero, that have only zeros in `columns`, and their coefficients.
+    """Return a basis of the combinations of the rows that are zero in `columns` (None: in all).
 
-    The list is a basis of all of these.
+    Each with its coefficients, one per row. All numbers are between -p/2 and p/2: small integers stay what they are.
     """
-    return [(rest, coefficients) for rest, coefficients in _eliminate(rows, columns) if rest]
-
-
-def _eliminate(
-    rows: Sequence[Mapping[Hashable, int]], columns: frozenset[Hashable] | None
-) -> list[tuple[Row, list[int]]]:
-    """Return the rows that are left when `columns` (None: all) are eliminated, and the coefficients that give them."""
     pivots: list[tuple[Hashable, Row, list[int]]] = []
     left: list[tuple[Row, list[int]]] = []
     for number, given in enumerate(rows):
@@ -64,11 +40,12 @@ def _eliminate(
         for column, pivot, coefficients in pivots:
             factor = row.get(column, 0)
             if factor:
-                _subtract(row, factor, pivot)
+                changed = {one: (row.get(one, 0) - factor * value) % _PRIME for one, value in pivot.items()}
+                row = {one: value for one, value in (row | changed).items() if value}
                 own = [(mine - factor * other) % _PRIME for mine, other in zip(own, coefficients, strict=True)]
         column = next((one for one in row if columns is None or one in columns), None)
         if column is None:
-            left.append((_centred(row), [_centre(value) for value in own]))
+            left.append(({one: _centre(value) for one, value in row.items()}, [_centre(value) for value in own]))
             continue
         inverse = pow(row[column], -1, _PRIME)
         scaled = {one: value * inverse % _PRIME for one, value in row.items()}
@@ -76,21 +53,7 @@ def _eliminate(
     return left
 
 
-def _subtract(row: Row, factor: int, pivot: Row) -> None:
-    for column, value in pivot.items():
-        rest = (row.get(column, 0) - factor * value) % _PRIME
-        if rest:
-            row[column] = rest
-        else:
-            row.pop(column, None)
-
-
-def _centred(row: Row) -> Row:
-    return {column: _centre(value) for column, value in row.items()}
-
-
 def _centre(value: int) -> int:
-    value %= _PRIME
     return value - _PRIME if value > _PRIME // 2 else value
 
 
@@ -108,13 +71,10 @@ class SentShares:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Reply(SentShares):
     """A member's shares of its neighbours' secrets, after it was told these survivors."""
 
-    roster: Roster
-    place: int
     survivors: frozenset[int]
-    body: bytes
 
 
 @dataclass(frozen=True)
@@ -206,7 +166,7 @@ class Adversary:
         split = [_split_masks(one, seeds, keys) for one in self.contributions]
         usable = _without_lone_masks([unknown for unknown, _ in split])
         found = []
-        for coefficients in left_kernel([split[number][0] for number in usable]):
+        for _, coefficients in eliminate([split[number][0] for number in usable]):
             value = np.zeros_like(self.contributions[0].elements)
             counts: dict[Data, int] = {}
             for number, coefficient in zip(usable, coefficients, strict=True):
@@ -260,22 +220,15 @@ def _split_masks(
 
 def _without_lone_masks(rows: list[dict[Hashable, int]]) -> list[int]:
     """Return the rows whose unknowns all occur in another such row too: only these can be in a combination."""
-    kept = list(range(len(rows)))
-    while True:
-        counts: dict[Hashable, int] = {}
-        for number in kept:
-            for mask in rows[number]:
-                counts[mask] = counts.get(mask, 0) + 1
-        left = [number for number in kept if all(counts[mask] > 1 for mask in rows[number])]
-        if len(left) == len(kept):
-            return kept
-        kept = left
+    kept, left = list(range(len(rows))), list[int]()
+    while left != kept:
+        counts = Counter(mask for number in kept for mask in rows[number])
+        left, kept = kept, [number for number in kept if all(counts[mask] > 1 for mask in rows[number])]
+    return kept
 
 
-def smallest_group(
-    opened: list[Opened], members: frozenset[int], below: int
-) -> tuple[frozenset[int], list[int]] | None:
-    """Return fewer than `below` members that a combination of opened sums is over, and its coefficients; None if none.
+def smallest_group(opened: list[Opened], members: frozenset[int], below: int) -> frozenset[int] | None:
+    """Return fewer than `below` members that a combination of opened sums is over; None if there is none.
 
     Members whose data do not matter because they cancel are not counted.
     """
@@ -285,6 +238,6 @@ def smallest_group(
     for size in range(1, below):
         for group in combinations(involved, min(size, len(involved))):
             others = frozenset(data for data in everything if data[0] not in group)  # type: ignore[index]
-            for _, coefficients in combinations_without(rows, others):
-                return frozenset(group), coefficients
+            if any(rest for rest, _ in eliminate(rows, others)):
+                return frozenset(group)
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -21,21 +21,20 @@ from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.states import ClientState
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.crypto.keys import clamped
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.messages import BadShares, OrganiserPin, RoundView
+from protocols.messages import OrganiserPin, RoundView
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry, sign_advertisement
-from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task, summed_in
+from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task
 from tests.support.tasks import GivenElements
 
 __all__ = [
@@ -72,8 +71,8 @@ class _CompletePlan(MaskedPlan):
 
 def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
     """Return the plan of a round's sum."""
-    parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout)
-    layout = replace(LAYOUT, sum_class=SUMS[summed_in(task, attempt)])
+    parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma)
+    layout = replace(LAYOUT, sum_class=SUMS[attempt.summed_in(task)])
     most = task.cohort_size if layout.sum_class.repeated else 64
     return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, most)
 
@@ -119,113 +118,88 @@ TERMS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 """Recipe and parameters of tasks whose sums would show constants of a client, without the parameter that consents."""
 
 
-class _Rows:
-    """The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
-
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return nothing: there is no state."""
-        del rng
-        return {}
-
-    def contribute(self, *given: object) -> LocalResult:
-        """Return a result without values."""
-        del given
-        return LocalResult(Contribution([]), {}, 0.0, 1)
+_ROWS: Final = SimpleNamespace(
+    initial_client_state=lambda rng: {}, contribute=lambda *_: LocalResult(Contribution([]), {}, 0.0, 1)
+)
+"""The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
 
 
 @dataclass
 class Honest:
-    """A member that follows the protocol: `Part` and `MaskedRound` on a store that outlives the rounds."""
+    """A member that follows the protocol: `Part` and `MaskedRound`, started again in each round, and what they store.
+
+    It is its own `ApiCalls`: what it fetches is in `answers`, what it sends in `sent`.
+    """
 
     index: int
     task: Task
-    store: ClientStore
-    work: Part | None = None
-    spec: RoundSpec | None = None
-    summed: str = ""
-    part: GivenElements | None = None
-    context: RoundContext | None = None
-    answers: dict[str, bytes] | None = None
-    sent: dict[str, bytes] | None = None
-
-    @classmethod
-    def of(cls, index: int, task: Task) -> Honest:
-        """Return a member that has not taken part yet."""
-        return cls(index, task, ClientStore(MemoryStore(), "me"))
+    store: MemoryStore = field(default_factory=MemoryStore)
+    answers: Mapping[str, bytes] = field(default_factory=dict)
+    sent: dict[str, bytes] = field(default_factory=dict)
+    context: RoundContext = field(init=False)
+    _part: GivenElements = field(init=False)
+    _summed: str = ""
 
     def enter(self, number: int, attempt: Attempt, crafted: bool) -> None:
         """Begin a round. crafted: whether the server sends the model for which the contribution is zero."""
-        task, identity, calls = self.task, identity_of(self.index), cast(ApiCalls, self)
-        self.context, self.answers, self.sent = context_of(task, number, attempt, crafted), {}, {}
+        task, identity = self.task, identity_of(self.index)
+        self.context, self._summed = context_of(task, number, attempt, crafted), attempt.summed_in(task)
         task_id, url, name = self.context.task_id, "https://server.example", name_of(self.index)
         member = Membership(url, task_id, "lies", name, "member", "token", certificate_of(self.index), _PIN)
-        layout = self.context.plan.layout
-        terms = SimpleNamespace(
-            task_id=task_id,
-            view=SimpleNamespace(data_set="rows"),
-            recipe=SimpleNamespace(layout=lambda sum_index: layout, route=lambda spec, client_id: ((0,),)),
-            schedule=TaskSchedule(
-                cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
-            ),
+        layout, broad = self.context.plan.layout, {name_of(index) for index in task.broad}
+        recipe = SimpleNamespace(
+            layout=lambda sum_index: layout, route=lambda spec, client: ((0,), (1,)) if client in broad else ((0,),)
         )
-        self.summed = summed_in(task, attempt)
-        self.spec = RoundSpec(number, bytes(32), attempt.sum_index)
-        own = Member(calls, cast(Any, terms), member, identity, self.store, Policy(), _membership_check(self.index))
-        self.work = Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _Rows()))
-        self.part = GivenElements(
-            self.work,
+        schedule = TaskSchedule(
+            cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
+        )
+        terms: Any = SimpleNamespace(
+            task_id=task_id, view=SimpleNamespace(data_set="rows"), recipe=recipe, schedule=schedule
+        )
+        store, check = ClientStore(self.store, "me"), _membership_check(self.index)
+        own = Member(cast(ApiCalls, self), terms, member, identity, store, Policy(), check)
+        self._part = GivenElements(
+            Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _ROWS)),
             cast(RoundView, SimpleNamespace(number=number)),
             cast(Any, None),
-            spec=self.spec,
+            spec=RoundSpec(number, bytes(32), attempt.sum_index),
             context=self.context,
             elements=cast(Any, None),
         )
 
-    def asked(self, state: str, answers: dict[str, bytes], elements: Callable[[], Elements]) -> dict[str, bytes]:
+    def asked(self, state: str, answers: Mapping[str, bytes], elements: Elements) -> dict[str, bytes]:
         """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedRound` raises."""
-        assert self.part is not None and self.work is not None and self.spec is not None
-        work, spec, rows = self.work, self.spec, History(np.zeros(1, np.int32))
+        part, spec, rows = self._part.part, self._part.spec, History(np.zeros(1, np.int32))
         if state == "advertising":
-            if self.summed in TERMS:
-                recipe(*TERMS[self.summed])  # as when a client joins
-            work.require_data(spec, ModelState(0), rows)
+            if self._summed in TERMS:
+                recipe(*TERMS[self._summed])  # as when a client joins
+            part.require_data(spec, ModelState(0), rows)
 
         def contributed() -> Elements:
-            work._train(spec, ModelState(0), rows)
-            return elements()
+            part._train(spec, ModelState(0), rows)
+            return elements
 
-        self.answers, self.sent = answers, {}
-        self.part.elements = contributed
-        _run(self.part.advance(cast(RoundView, SimpleNamespace(state=state))))
+        self.answers, self.sent, self._part.elements = answers, {}, contributed
+        _run(self._part.advance(cast(RoundView, SimpleNamespace(state=state))))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------
 
-    def put_stage(self, task_id: str, number: int, stage: str, client_id: str, body: bytes) -> Program[None]:
+    def put_stage(self, _task: str, _number: int, stage: str, _client: str, body: bytes) -> Program[None]:
         """Take a message of the client."""
-        del task_id, number, client_id
-        assert self.sent is not None
         self.sent[stage] = body
         yield from ()
 
-    def contribute(
-        self, task_id: str, number: int, client_id: str, body: bytes, statements: object = None
-    ) -> Program[None]:
+    def contribute(self, task_id: str, number: int, client: str, body: bytes, _statements: object) -> Program[None]:
         """Take a contribution of the client."""
-        del statements
-        return self.put_stage(task_id, number, "contribute", client_id, body)
+        return self.put_stage(task_id, number, "contribute", client, body)
 
-    def name_bad_shares(self, task_id: str, number: int, named: BadShares) -> Program[None]:
+    def name_bad_shares(self, *_: object) -> Program[None]:
         """Take no notice of shares that do not open."""
-        del task_id, number, named
         yield from ()
 
-    def stage_body(
-        self, task_id: str, number: int, what: str, max_bytes: int, length: int | None = None
-    ) -> Program[bytes]:
+    def stage_body(self, _task: str, _number: int, what: str, *_: object) -> Program[bytes]:
         """Return what the server hands out to this client."""
-        del task_id, number, max_bytes, length
-        assert self.answers is not None
         yield from ()
         return self.answers[what]
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
@@ -39,9 +40,10 @@ from tests.simulation.lying_server.parties import (
     make_puppet,
     name_of,
 )
-from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, summed_in
+from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, draw_schedule
+from tests.simulation.runner import Game, Play, ScheduleError
 
-__all__ = ["LiesError", "Outcome", "play"]
+__all__ = ["LYING", "Outcome", "play"]
 
 _BITS: Final = 32
 _TRIES: Final = 10
@@ -49,22 +51,22 @@ _TRIES: Final = 10
 _CRAFTED: Final = np.zeros(LAYOUT.length, np.uint32)
 
 
-class LiesError(AssertionError):
-    """A schedule broke an invariant; the text says which, and lists the schedule."""
-
-
 @dataclass
 class Outcome:
-    """What happened: one line per step, the refusals by text, and how many sums the server opened."""
+    """What happened: one line per step, the refusals by type, and how many sums the server opened."""
 
     trace: list[str] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
     opened: int = 0
-    replies: int = 0
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often the server opened a sum, and was refused something."""
+        return self.refusals + Counter({"sums opened": self.opened})
 
 
 def play(schedule: Schedule) -> Outcome:
-    """Play a schedule to its end, then compute what the server can know. Raises `LiesError`.
+    """Play a schedule to its end, then compute what the server can know. Raises `ScheduleError`.
 
     Each signature is verified once, and not once for each member: this halves the time.
     """
@@ -82,7 +84,7 @@ class _World:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule, self.task = schedule, schedule.task
         self.choose = random.Random(schedule.seed + 1_000_003)
-        self.members = {index: Honest.of(index, self.task) for index in sorted(self.task.honest)}
+        self.members = {index: Honest(index, self.task) for index in sorted(self.task.honest)}
         self.adversary, self.outcome = Adversary(), Outcome()
         self.advertisements: dict[int, list[bytes]] = {index: [] for index in self.members}
         self.handed: dict[str, list[bytes]] = {}
@@ -106,7 +108,7 @@ class _World:
             assert (one.value == expected).all(), "the sums that the simulation opens are wrong"
         found = smallest_group(opened, self.task.honest, self.task.least)
         if found is not None:
-            self._broken(1, f"the server computes something over {sorted(found[0])} alone, from {len(opened)} sums")
+            self._broken(1, f"the server computes something over {sorted(found)} alone, from {len(opened)} sums")
         for one, other in self.adversary.shared_masks():
             if (one.roster.body, one.sharers_body, one.roster.context.model_digest) != (
                 other.roster.body,
@@ -116,7 +118,7 @@ class _World:
                 self._broken(2, "two members that were told different things have a mask in common")
 
     def _broken(self, invariant: int, what: str) -> None:
-        raise LiesError("\n".join([f"invariant {invariant}: {what}", *self.schedule.lines(), *self.outcome.trace]))
+        raise ScheduleError([f"invariant {invariant}: {what}"], self.schedule, self.outcome.trace)
 
 
 @dataclass
@@ -244,7 +246,7 @@ class _Round:
         inbox = self._hand_out("inbox", sharers + wire.join_slots(slots, wire.SEALED_BYTES))
         crafted = index in self.attempt.crafted
         elements = _CRAFTED if crafted else self.world.vector(index, self._data)
-        told = self._ask(index, "collecting", {"inbox": inbox}, lambda: elements)
+        told = self._ask(index, "collecting", {"inbox": inbox}, elements)
         if "contribute" not in told:
             return
         self.contributed.add(index)
@@ -307,9 +309,8 @@ class _Round:
         confirmations = self._hand_out("confirmations", wire.join_slots(slots, wire.CONFIRMATION_BYTES))
         told = self._ask(index, "unmasking", {"confirmations": confirmations, "survivors": survivors})
         if "unmask" in told:
-            self.world.outcome.replies += 1
             alive = wire.decode_set(survivors, len(roster))
-            self.world.adversary.replies.append(Reply(roster, place, alive, told["unmask"]))
+            self.world.adversary.replies.append(Reply(roster, place, told["unmask"], alive))
 
     def _signature(self, roster: Roster, place: int, asking: int, survivors: bytes) -> bytes | None:
         """Return the best signature for a slot: of these survivors, or else any that this member made."""
@@ -332,7 +333,7 @@ class _Round:
     # --- one question ---------------------------------------------------------------------------------------------
 
     def _ask(
-        self, index: int, state: str, answers: dict[str, bytes], elements: Callable[[], Elements] = lambda: _CRAFTED
+        self, index: int, state: str, answers: dict[str, bytes], elements: Elements = _CRAFTED
     ) -> dict[str, bytes]:
         """Tell a member the state of the round; return what it sends. A refusal is recorded."""
         try:
@@ -359,16 +360,14 @@ class _Round:
         return body[:at] + bytes([body[at] ^ 1 << choose.randrange(8)]) + body[at + 1 :]
 
     def _context(self, index: int) -> object:
-        context = self.world.members[index].context
-        assert context is not None
-        return context
+        return self.world.members[index].context
 
     @property
     def _data(self) -> int:
         """Which data a contribution is of, so what of it is in other sums too; a number of its own for each update."""
         update = 1000 * self.attempt.task + self.attempt.sum_index
         numbers = {"counted": 0, "iterated": 0, "measured": 1, "touched": 2, "weighted": 3, "trained": update}
-        return numbers[summed_in(self.world.task, self.attempt)]
+        return numbers[self.attempt.summed_in(self.world.task)]
 
     def _note(self, text: str) -> None:
         self.world.outcome.trace.append(f"  round {self.number}: {text}")
@@ -382,3 +381,12 @@ def _falls_apart(beside: Sequence[frozenset[int]], places: frozenset[int]) -> bo
         reached |= found
         found = frozenset().union(*(beside[place] for place in found)) & places - reached
     return reached != places
+
+
+@contextmanager
+def playing() -> Iterator[Play]:
+    """Yield what plays schedules."""
+    yield play
+
+
+LYING: Final = Game("tests.simulation.lying_server", draw_schedule, playing)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from protocols.layout import ONCE_ROWS, REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, SumClass
 
-__all__ = ["LIES", "SUMS", "Attempt", "Claim", "Invention", "Schedule", "Summed", "Task", "draw_schedule", "summed_in"]
+__all__ = ["LIES", "SUMS", "Attempt", "Claim", "Invention", "Schedule", "Summed", "Task", "draw_schedule", "over"]
 
 Summed = Literal["trained", "counted", "iterated", "measured", "touched", "weighted"]
 """What a sum is of: updates, item counts, a power iteration over the rows, metrics of held-out rows, or updates beside
@@ -35,20 +35,22 @@ class Task:
     """A masked task with `members` members, of whom `helpers` obey the server; all numbers are indices of members.
 
     min_clients, min_difference: as in the task's schedule. complete: whether the neighbour graph is complete, with the
-    smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout:
-    the tolerated shares. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0 for all
-    members.
+    smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout,
+    sigma: of these parameters. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0
+    for all members. broad: members that contribute to a second block of the sum.
     """
 
     members: int
-    helpers: Group
-    min_clients: int
-    min_difference: int
-    complete: bool
-    corrupt: float
-    frozen: bool
+    helpers: Group = NOBODY
+    min_clients: int = 3
+    min_difference: int = 3
+    complete: bool = True
+    corrupt: float = 0.05
+    frozen: bool = False
     dropout: float = 0.1
     cohort: int = 0
+    sigma: int = 64
+    broad: Group = NOBODY
 
     @property
     def cohort_size(self) -> int:
@@ -56,9 +58,14 @@ class Task:
         return self.cohort or self.members
 
     @property
+    def everyone(self) -> Group:
+        """All members."""
+        return frozenset(range(self.members))
+
+    @property
     def honest(self) -> Group:
         """The members that follow the protocol."""
-        return frozenset(range(self.members)) - self.helpers
+        return self.everyone - self.helpers
 
     @property
     def least(self) -> int:
@@ -107,10 +114,13 @@ class Attempt:
     crafted: Group = NOBODY
     disturbed: float = 0.0
 
+    def summed_in(self, task: Task) -> Summed:
+        """Return what the sum of the round is of."""
+        return self.summed or ("iterated" if task.frozen else "trained")
 
-def summed_in(task: Task, attempt: Attempt) -> Summed:
-    """Return what the sum of a round is of."""
-    return attempt.summed or ("iterated" if task.frozen else "trained")
+    def lies(self) -> dict[str, Any]:
+        """The fields that are not as in an honest round, by name."""
+        return {one.name: vars(self)[one.name] for one in fields(self)[2:] if vars(self)[one.name] != one.default}
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ class Schedule:
     attempts: tuple[Attempt, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """The schedule as readable lines."""
+        """Yield the schedule as readable lines."""
         task = self.task
         graph = "complete graph" if task.complete else f"graph for a corrupt share of {task.corrupt:g}"
         yield (
@@ -131,10 +141,18 @@ class Schedule:
             f"{task.min_clients}, min_difference {task.min_difference}, {graph}"
             f"{', frozen cohorts' if task.frozen else ''}: {', '.join(self.kinds)}"
         )
-        plain = Attempt(0, NOBODY)
         for number, attempt in enumerate(self.attempts, start=1):
-            told = (f"{name}={_text(value)}" for name, value in vars(attempt).items() if value != vars(plain)[name])
-            yield f"  round {number}: {', '.join(told)}"
+            told = (f", {name}={_text(value)}" for name, value in attempt.lies().items())
+            yield f"  round {number}: sum {attempt.sum_index} of {sorted(attempt.listed)}{''.join(told)}"
+
+    def smaller(self) -> Iterator[Schedule]:
+        """Yield the schedules that lack a round of this one, or a lie."""
+        for number, attempt in enumerate(self.attempts):
+            before, after = self.attempts[:number], self.attempts[number + 1 :]
+            yield replace(self, attempts=before + after)
+            for name in [name for name in attempt.lies() if name != "claims"]:
+                honest = replace(attempt, **{name: getattr(Attempt, name)})
+                yield replace(self, attempts=(*before, honest, *after))
 
 
 def _text(value: object) -> str:
@@ -144,7 +162,7 @@ def _text(value: object) -> str:
 def draw_schedule(seed: int) -> Schedule:
     """Return the schedule of a seed, always the same."""
     choose = random.Random(seed)
-    task = _complete_if_frozen(_draw_task(choose))
+    task = _draw_task(choose)
     names = tuple(choose.choices(list(LIES), k=choose.choice([1, 1, 2])))
     own = next((name for name in names if name in _OWN_TASKS), None)
     if own is not None:
@@ -165,60 +183,43 @@ def _draw_task(choose: random.Random) -> Task:
         members, floor, corrupt = choose.randint(6, 7), choose.randint(5, 6), 0.2
     else:
         members, floor, corrupt = choose.randint(7, 8), choose.randint(6, 7), 0.34
-    return Task(
-        members,
-        frozenset(choose.sample(range(members), helpers)),
-        floor,
-        choose.randint(3 + (helpers == 2), floor),
-        choose.random() < 0.7,
-        corrupt,
-        choose.random() < 0.3,
-    )
-
-
-def _complete_if_frozen(task: Task) -> Task:
-    """Frozen cohorts have high thresholds, with which a sparse graph decides who can go on, and it is random."""
-    return replace(task, complete=task.complete or task.frozen)
+    obey = frozenset(choose.sample(range(members), helpers))
+    difference, complete = choose.randint(3 + (helpers == 2), floor), choose.random() < 0.7
+    frozen = choose.random() < 0.3  # frozen cohorts need most of a graph, and who can go on in a sparse one is random
+    return Task(members, obey, floor, difference, complete or frozen, corrupt, frozen)
 
 
 def _draw_shrinking_task(choose: random.Random) -> Task:
     helpers = frozenset(choose.sample(range(12), choose.choice([0, 0, 1])))
     floor = 3 + len(helpers)
-    return Task(choose.randint(12, 13), helpers, floor, floor, True, 0.1, True, dropout=0.25)
+    return Task(choose.randint(12, 13), helpers, floor, floor, corrupt=0.1, frozen=True, dropout=0.25)
 
 
-def _draw_two_cohorts_task(choose: random.Random) -> Task:
-    del choose
-    return Task(14, NOBODY, 3, 3, True, 0.1, True, dropout=0.13, cohort=8)
+def _two_cohorts_task(_choose: random.Random) -> Task:
+    return Task(14, corrupt=0.1, frozen=True, dropout=0.13, cohort=8)
 
 
 def _draw_data_set(choose: random.Random) -> Task:
     """Tasks that count, iterate and measure; with more members than the two rosters of three that must be apart."""
     helpers = choose.choice([0, 0, 1])
     members = choose.randint(8, 9)
-    corrupt = 0.05 if helpers == 0 else 0.15
     floor = 3 + helpers
-    return Task(
-        members, frozenset(choose.sample(range(members), helpers)), floor, floor, True, corrupt, False, dropout=0.1
-    )
+    obey = frozenset(choose.sample(range(members), helpers))
+    return Task(members, obey, floor, floor, corrupt=0.15 if helpers else 0.05)
 
 
 def _draw_circle_task(choose: random.Random) -> Task:
     helpers = choose.choice([2, 2, 3])
     members = choose.randint(12, 13)
-    return Task(
-        members, frozenset(choose.sample(range(members), helpers)), 8, 8, False, 0.17 if helpers == 2 else 0.25, False
-    )
+    obey = frozenset(choose.sample(range(members), helpers))
+    return Task(members, obey, 8, 8, complete=False, corrupt=0.17 if helpers == 2 else 0.25)
 
 
 _OWN_TASKS: Final[Mapping[str, Callable[[random.Random], Task]]] = {
     "disjoint confirmers": _draw_shrinking_task,
-    "two cohorts": _draw_two_cohorts_task,
+    "two cohorts": _two_cohorts_task,
     "arcs": _draw_circle_task,
-    "counted again": _draw_data_set,
-    "the same rows": _draw_data_set,
-    "measured again": _draw_data_set,
-    "touch counts or weights": _draw_data_set,
+    **dict.fromkeys(("counted again", "the same rows", "measured again", "touch counts or weights"), _draw_data_set),
 }
 """Lies that need tasks of a certain size."""
 
@@ -226,77 +227,70 @@ _OWN_TASKS: Final[Mapping[str, Callable[[random.Random], Task]]] = {
 # --- the lies ---------------------------------------------------------------------------------------------------------
 
 
-def _everyone(task: Task) -> Group:
-    return frozenset(range(task.members))
-
-
 def _some(choose: random.Random, among: Group, count: int) -> Group:
     return frozenset(choose.sample(sorted(among), max(0, min(count, len(among)))))
 
 
-def _honestly(task: Task, sum_index: int, listed: Group, survivors: Group | None = None) -> Attempt:
-    """A round over `survivors` without another lie."""
+def over(task: Task, sum_index: int, listed: Group, survivors: Group | None = None, /, **lies: Any) -> Attempt:
+    """Return a round over `survivors`, by default over all that are listed, with no other lies than these."""
     alive = listed if survivors is None else survivors
-    return Attempt(sum_index, listed, claims=(Claim(alive & task.honest, alive),))
+    return Attempt(sum_index, listed, claims=(Claim(alive & task.honest, alive),), **lies)
+
+
+def _only(task: Task, index: int, left: Group, choose: random.Random) -> Attempt:
+    """Return a round without the others: they are left out of the roster, of the sharers, or of the survivors."""
+    ways = (
+        over(task, index, left),
+        over(task, index, task.everyone, left, unshared=task.everyone - left),
+        over(task, index, task.everyone, left),
+    )
+    return choose.choice(ways)
+
+
+def _fewer(task: Task, choose: random.Random) -> Group:
+    """Return all but one or two honest members."""
+    return task.everyone - _some(choose, task.honest, choose.randint(1, 2))
 
 
 def _one_fewer(task: Task, index: int, choose: random.Random) -> list[Attempt]:
-    """The same sum again, or the next one, without a few members: left out of roster, sharers or survivors."""
-    everyone = _everyone(task)
-    left = everyone - _some(choose, task.honest, choose.randint(1, 2))
+    """The same sum again, or the next one, without a few members."""
+    left = _fewer(task, choose)
     again = index + choose.choice([0, 0, 1])
-    fewer = choose.choice(
-        [
-            _honestly(task, again, left),
-            replace(_honestly(task, again, everyone, left), unshared=everyone - left),
-            _honestly(task, again, everyone, left),
-        ]
-    )
-    both = [_honestly(task, index, everyone), replace(fewer, sum_index=again)]
+    both = [over(task, index, task.everyone), _only(task, again, left, choose)]
     return both if again > index or choose.random() < 0.7 else both[::-1]
 
 
 def _few(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A roster, sharers or survivors below what the task promises."""
-    everyone = _everyone(task)
     left = _some(choose, task.honest, choose.randint(1, 3)) | task.helpers
     left |= _some(choose, task.honest - left, 3 - len(left))
-    return [
-        choose.choice(
-            [
-                _honestly(task, index, left),
-                replace(_honestly(task, index, everyone, left), unshared=everyone - left),
-                _honestly(task, index, everyone, left),
-            ]
-        )
-    ]
+    return [_only(task, index, left, choose)]
 
 
 def _alive_and_dead(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Some hear that a member survived, the others that it dropped out. Or everyone hears both, in turn."""
-    everyone = _everyone(task)
     victim = choose.choice(sorted(task.honest))
-    others = task.honest - {victim}
+    others, dead = task.honest - {victim}, task.everyone - {victim}
     half = _some(choose, others, choose.choice([len(others) // 2, (len(others) + 1) // 2]))
-    alive, dead = Claim(half | {victim}, everyone), Claim(others - half, everyone - {victim})
+    claims = [Claim(half | {victim}, task.everyone), Claim(others - half, dead)]
     twice = choose.random() < 0.4
     if twice:
-        alive, dead = Claim(task.honest, everyone), Claim(others, everyone - {victim})
-    claims = (alive, dead) if choose.random() < 0.5 else (dead, alive)
-    return [Attempt(index, everyone, claims=claims, in_turn=twice)]
+        claims = [Claim(task.honest, task.everyone), Claim(others, dead)]
+    ordered = claims if choose.random() < 0.5 else claims[::-1]
+    return [Attempt(index, task.everyone, claims=tuple(ordered), in_turn=twice)]
 
 
 def _many_dropouts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Each member hears of few dropouts, but not of the same ones: together they are more than the task allows."""
-    everyone, most = _everyone(task), task.members - task.min_clients
+    most = task.members - task.min_clients
     gone = choose.sample(sorted(task.honest), min(2 * most, len(task.honest) - 2))
     claims = []
     for number, client in enumerate(sorted(task.honest)):
         others = [one for one in gone if one != client]
         start = number * most
         dead = frozenset(others[(start + step) % len(others)] for step in range(most)) if others else NOBODY
-        claims.append(Claim(frozenset({client}), everyone - dead))
-    return [Attempt(index, everyone, claims=tuple(claims))]
+        claims.append(Claim(frozenset({client}), task.everyone - dead))
+    return [Attempt(index, task.everyone, claims=tuple(claims))]
 
 
 def _invented(task: Task, index: int, choose: random.Random) -> list[Attempt]:
@@ -305,61 +299,56 @@ def _invented(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     ways: list[Invention] = ["no certificate", "another organiser", "copied certificate"]
     room = task.members - len(listed)
     made = tuple(choose.choice(ways) for _ in range(max(1, min(room, task.min_clients - len(listed) + 1))))
-    return [replace(_honestly(task, index, listed), invented=made)]
+    return [over(task, index, listed, invented=made)]
 
 
 def _swapped(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """The server's keys in the place of members' keys."""
-    everyone = _everyone(task)
     spared = _some(choose, task.honest, choose.randint(1, 2))
-    return [replace(_honestly(task, index, everyone), swapped=task.honest - spared)]
+    return [over(task, index, task.everyone, swapped=task.honest - spared)]
 
 
 def _rosters(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Two rosters, each with a member that the other lacks."""
-    everyone = _everyone(task)
-    first, last = choose.sample(sorted(everyone), 2)
+    first, last = choose.sample(sorted(task.everyone), 2)
     second = _some(choose, task.honest - {first}, len(task.honest) // 2) - {last}
-    attempt = _honestly(task, index, everyone - {first})
-    return [replace(attempt, second=second | ({first} & task.honest), second_listed=everyone - {last})]
+    lies = {"second": second | ({first} & task.honest), "second_listed": task.everyone - {last}}
+    return [over(task, index, task.everyone - {first}, **lies)]
 
 
 def _models(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """All but a few get a model for which they contribute zero."""
-    everyone = _everyone(task)
-    return [replace(_honestly(task, index, everyone), crafted=task.honest - _some(choose, task.honest, 1))]
+    return [over(task, index, task.everyone, crafted=task.honest - _some(choose, task.honest, 1))]
 
 
 def _sharers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Two members do not hear that the other one shared."""
-    everyone = _everyone(task)
     one, other = choose.sample(sorted(task.honest), 2)
-    hidden = frozenset({(one, other), (other, one)})
-    return [replace(_honestly(task, index, everyone), hidden=hidden)]
+    return [over(task, index, task.everyone, hidden=frozenset({(one, other), (other, one)}))]
 
 
 def _late(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A member is declared a dropout although its contribution arrived."""
-    everyone = _everyone(task)
-    return [_honestly(task, index, everyone, everyone - _some(choose, task.honest, 1))]
+    return [over(task, index, task.everyone, task.everyone - _some(choose, task.honest, 1))]
 
 
 def _old_keys(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Dropouts, whose mask keys the server then knows, are listed with the same keys in a later round."""
-    everyone = _everyone(task)
     gone = _some(choose, task.honest, choose.randint(1, 2))
-    listed = everyone - _some(choose, task.honest - gone, task.members - task.min_clients)
-    again = replace(_honestly(task, index + 1, listed), replayed=gone)
-    return [_honestly(task, index, everyone, everyone - gone), again]
+    listed = task.everyone - _some(choose, task.honest - gone, task.members - task.min_clients)
+    first = over(task, index, task.everyone, task.everyone - gone)
+    return [first, over(task, index + 1, listed, replayed=gone)]
+
+
+def _two_halves(task: Task, choose: random.Random) -> tuple[Group, Group]:
+    """Return two groups of one size, with one or two members in neither."""
+    members, half = choose.sample(range(task.members), task.members), (task.members - 1) // 2
+    return frozenset(members[:half]), frozenset(members[half : 2 * half])
 
 
 def _three_sums(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """P, Q, and P with Q and one more, in any order; over the same data."""
-    members = choose.sample(range(task.members), task.members)
-    half = (task.members - 1) // 2
-    one, two = frozenset(members[:half]), frozenset(members[half : 2 * half])
-    sums = [_honestly(task, index, one), _honestly(task, index, two), _honestly(task, index, _everyone(task))]
-    return choose.sample(sums, 3)
+    return choose.sample([over(task, index, who) for who in (*_two_halves(task, choose), task.everyone)], 3)
 
 
 def _disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
@@ -367,15 +356,12 @@ def _disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[
     order = choose.sample(sorted(task.honest), len(task.honest))
     others = frozenset(order[: choose.choice([3, 3, 4])])
     confirmers = frozenset(order) - others
-    left = choose.choice([1, 1, 2])
-    kept = confirmers - _some(choose, confirmers, left) | task.helpers
-    everyone = _everyone(task)
-    first = Attempt(index, everyone, claims=(Claim(confirmers, everyone),))
+    kept = confirmers - _some(choose, confirmers, choose.choice([1, 1, 2])) | task.helpers
+    first = Attempt(index, task.everyone, claims=(Claim(confirmers, task.everyone),))
     again = index + choose.randint(0, 1)
-    apart = others | task.helpers
     rest = [
-        choose.choice([_honestly(task, again, kept), _honestly(task, again, everyone, kept)]),
-        choose.choice([_honestly(task, again, apart), _honestly(task, again, everyone, apart)]),
+        choose.choice([over(task, again, who), over(task, again, task.everyone, who)])
+        for who in (kept, others | task.helpers)
     ]
     return [first, *choose.sample(rest, 2)]
 
@@ -390,70 +376,61 @@ def _two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]
         Attempt(index, second, claims=(Claim(second - {x}, second),)),
     ]
     again = index + choose.randint(0, 1)
-    return [*choose.sample(sums, 2), _honestly(task, again, one), _honestly(task, again, other)]
+    return [*choose.sample(sums, 2), over(task, again, one), over(task, again, other)]
 
 
 def _arcs(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Dropouts that are chosen after the graph, so that the survivors are on two arcs of its circle."""
-    return [Attempt(index + step, _everyone(task), cut=True) for step in range(choose.randint(1, 2))]
+    return [Attempt(index + step, task.everyone, cut=True) for step in range(choose.randint(1, 2))]
 
 
 def _counted_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Item counts over some members; then over them and one or two more: in the next sum, or in another task."""
-    everyone = _everyone(task)
-    late = _some(choose, task.honest, choose.randint(1, 2))
-    first = replace(_honestly(task, index, everyone - late), summed="counted")
-    again = replace(_honestly(task, index, everyone), summed="counted")
+    first = over(task, index, _fewer(task, choose), summed="counted")
+    again = over(task, index, task.everyone, summed="counted")
     return [first, choose.choice([replace(again, sum_index=index + 1), replace(again, task=2), again])]
 
 
 def _same_rows(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A power iteration in one task and item counts in others: two over nearly the same members, or P, Q and all."""
-    everyone = _everyone(task)
     kinds: list[Summed] = choose.choice([["counted", "iterated"], ["iterated", "counted"], ["iterated", "iterated"]])
-    sets = choose.sample([everyone, everyone - _some(choose, task.honest, choose.randint(1, 2))], 2)
+    sets = choose.sample([task.everyone, _fewer(task, choose)], 2)
     if choose.random() < 0.4:
-        order = choose.sample(range(task.members), task.members)
-        half = (task.members - 1) // 2
-        kinds, sets = ["counted", "counted", "iterated"], [frozenset(order[:half]), frozenset(order[half:-1]), everyone]
+        order, half = choose.sample(range(task.members), task.members), (task.members - 1) // 2
+        kinds = ["counted", "counted", "iterated"]
+        sets = [frozenset(order[:half]), frozenset(order[half:-1]), task.everyone]
     both = zip(kinds, sets, strict=True)
-    return [replace(_honestly(task, index, who), summed=of, task=number) for number, (of, who) in enumerate(both, 1)]
+    return [over(task, index, who, summed=of, task=number) for number, (of, who) in enumerate(both, 1)]
 
 
 def _measured_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Metrics of a model that the server chose over two cohorts, in two sums, between which the task trains."""
-    everyone = _everyone(task)
-    fewer = everyone - _some(choose, task.honest, choose.randint(1, 2))
-    one, other = choose.sample([everyone, fewer], 2)
+    one, other = choose.sample([task.everyone, _fewer(task, choose)], 2)
     last = index + choose.choice([0, 1, 2])
-    sums = [replace(_honestly(task, index, one), summed="measured")]
-    if last == index + 2:
-        sums.append(_honestly(task, index + 1, everyone))
-    return [*sums, replace(_honestly(task, last, other), summed="measured")]
+    between = [over(task, index + 1, task.everyone)] if last == index + 2 else []
+    return [over(task, index, one, summed="measured"), *between, over(task, last, other, summed="measured")]
 
 
 def _constants(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Updates beside touch counts or weights, to which nobody consented: over two cohorts, as updates may be."""
-    everyone = _everyone(task)
-    sets = choose.sample([everyone, everyone - _some(choose, task.honest, choose.randint(1, 2))], 2)
+    sets = choose.sample([task.everyone, _fewer(task, choose)], 2)
     of = choose.choice(["touched", "weighted"])
-    return [replace(_honestly(task, index + step, who), summed=of) for step, who in enumerate(sets)]
+    return [over(task, index + step, who, summed=of) for step, who in enumerate(sets)]
 
 
 def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Lies at random."""
-    everyone = _everyone(task)
 
     def rarely(most: int) -> Group:
         return _some(choose, task.honest, choose.choice([0, 0, 0, choose.randint(1, most)]))
 
     def attempt(sum_index: int) -> Attempt:
         claims = tuple(
-            Claim(task.honest - rarely(3), everyone - rarely(3)) for _ in range(choose.choice([1, 1, 1, 2, 3]))
+            Claim(task.honest - rarely(3), task.everyone - rarely(3)) for _ in range(choose.choice([1, 1, 1, 2, 3]))
         )
         return Attempt(
             sum_index,
-            everyone - rarely(3),
+            task.everyone - rarely(3),
             invented=tuple(choose.choices(["no certificate", "copied certificate"], k=choose.choice([0, 0, 0, 0, 1]))),
             swapped=rarely(1),
             replayed=rarely(1),

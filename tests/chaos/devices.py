@@ -1,0 +1,156 @@
+"""Devices: processes that take part in `arrays` tasks, each with a known value; and what every sum must hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from client_sdk import DirectoryStore, Identity, Operator, Schedule
+from client_sdk import task_request as request_for
+from client_sdk.store.client_store import ClientStore
+from tests.chaos.counted_client import BASE, SERVING, SHAPE, opened_client
+from tests.support.api import Api, TestTask
+from tests.support.forked import ForkedProcess
+from tests.support.tasks import TRIAL
+
+__all__ = ["CountedTask", "Device", "counted_task"]
+
+
+@dataclass
+class Device:
+    """A client's folder and its process, which is started again after it was killed.
+
+    waking: when it is started or resumed, by `time.monotonic`; 0 while it runs.
+    """
+
+    folder: Path
+    index: int
+    arguments: list[str]
+    process: ForkedProcess | None = None
+    waking: float = 0.0
+    kills: int = 0
+
+    def start(self) -> None:
+        """Start the process, or resume it."""
+        self.waking = 0.0
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+            return
+        with self._log_path.open("ab") as log:
+            self.process = ForkedProcess("device", "tests.chaos.counted_client", self.arguments, os.environ, log)
+
+    def disturb(self, choose: random.Random) -> None:
+        """Kill or pause the process; it comes back within two seconds."""
+        assert self.process is not None
+        self.waking = time.monotonic() + choose.uniform(0.1, 2.0)
+        if choose.random() < 0.5:
+            self.process.send_signal(signal.SIGSTOP)
+        else:
+            self.end()
+            self.kills += 1
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(30)
+            self.process = None
+
+    def is_running(self) -> bool:
+        """Whether it takes part; a device whose task is complete has ended."""
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        return f"{self._log_path}: {self._log_path.read_text()}"
+
+    @property
+    def _log_path(self) -> Path:
+        return self.folder / f"log-{self.index}"
+
+
+class CountedTask(TestTask):
+    """A task whose members have joined and have not started; the first one of a CKKS task holds the keys."""
+
+    def __init__(self, api: Api, view: dict[str, Any], devices: Sequence[Device]) -> None:
+        super().__init__(api, view)
+        self.devices, self._url = devices, str(api.http.base_url)
+
+    def completed(self) -> int:
+        """Number of sums released so far."""
+        return int(self.now()["completed_rounds"])
+
+    def check_ended(self, state: str) -> None:
+        """Check that the task has ended, that its devices end, and all its sums.
+
+        Each sum is exactly that of the clients in whose ledgers it is, each counted once; no ledger lacks a sum for
+        which its client has a receipt (`OwnLedger.warnings`); a round that failed has a reason.
+        """
+        logs = "\n".join(device.log() for device in self.devices)
+        assert self.now()["state"] == state, logs
+        named: dict[int, set[int]] = {}
+        for device in self.devices:
+            assert device.process is not None
+            assert device.process.wait(60) == 0, device.log()
+            if device.index == SERVING:
+                continue
+            with opened_client(self._url, device.folder) as client:
+                own = client.ledger(self.id)
+            assert list(own.warnings) == [], device.log()
+            for entry in own.entries:
+                named.setdefault(entry.round, set()).add(device.index)
+        answer = self.api.http.get(f"{self.path}/rounds", params={"limit": 1000}, headers=self.api.operator)
+        rounds = {row["number"]: row for row in answer.json()["rounds"]}
+        assert all(row["state"] == "complete" or row["failure"] for row in rounds.values())
+        assert named.keys() == {number for number, row in rounds.items() if row["state"] == "complete"}
+        floor, keyring = self.view["schedule"]["min_clients"], None
+        if self.view["opened_by"] == "members":
+            holder = self.devices[0].folder
+            store = DirectoryStore(holder / "store")
+            keyring = ClientStore(store, Identity.load(holder / "me.key").fingerprint, self._url).keyring(self.id)
+        for number, indices in named.items():
+            total = self.opened(number, keyring)[: int(np.prod(SHAPE))]
+            assert np.abs(total - sum(BASE**index for index in indices)).max() < 0.4, (number, indices, total)
+            assert rounds[number]["survivors"] == len(indices) >= floor
+
+
+@contextmanager
+def counted_task(
+    api: Api, folder: Path, mechanism: str, count: int, parameters: dict[str, Any], **schedule: Any
+) -> Iterator[CountedTask]:
+    """Create a task for `count` devices, which end with the block."""
+    url, devices, plan = (
+        str(api.http.base_url),
+        list[Device](),
+        Schedule(cohort_size=count, start_clients=count, **schedule),
+    )
+    with Operator(url, api.operator["Authorization"].removeprefix("Bearer ")) as operator:
+        recipe = {"shapes": {"w": list(SHAPE)}, "clip": 2000.0}
+        wanted = request_for(mechanism, "arrays", mechanism, plan, recipe, parameters, organiser=TRIAL.pin)
+        task_id = operator.create_task(wanted).task_id
+        for index in range(count):
+            role = "holder" if mechanism == "ckks" and index == 0 else "member"
+            own = folder / f"{mechanism}-{index}"
+            with opened_client(url, own) as client:
+                invitation = operator.invite(task_id, role=role).invitation
+                task = client.join(invitation=invitation, certificate=TRIAL.source(role))
+                if role == "holder":
+                    task.create_keyring()
+            devices.append(Device(own, index, [url, task_id, str(own), str(index)]))
+    if mechanism == "ckks":
+        own = devices[0].folder
+        devices.append(Device(own, SERVING, [url, task_id, str(own), str(SERVING)]))
+    view = api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json()
+    try:
+        yield CountedTask(api, view, devices)
+    finally:
+        for device in devices:
+            device.end()
