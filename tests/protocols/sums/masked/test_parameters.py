@@ -95,8 +95,7 @@ def test_a_refusal_says_what_would_fit() -> None:
     # of 6 clients with A = 1, 4 shares are needed, and 2 dropouts leave 3 neighbours
     with pytest.raises(ParameterError, match=r"a dropout of at most 0\.33, or 7 clients, or mode curious would fit"):
         choose_neighbourhood(6, 0.05, 0.34)
-    choose_neighbourhood(6, 0.05, 0.33)
-    choose_neighbourhood(7, 0.05, 0.34)
+    choose_neighbourhood(6, 0.05, 0.33), choose_neighbourhood(7, 0.05, 0.34)
 
 
 def tail(clients: int, marked: int, degree: int, values: range) -> Fraction:
