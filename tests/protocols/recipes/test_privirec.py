@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -69,15 +70,17 @@ START = {"task": "t", "round": 3, "snapshot": "0" * 64, "digest": "0" * 64, "ite
 WITHOUT_DEGREES = {"degrees": False, "item_exponent": 0.0}
 
 
-def play(chosen: PriviRecK, rows: np.ndarray, start: PriviRecState | None = None) -> list[PriviRecState]:
-    """Every state of a task whose sums are exact: P Q in float64."""
-    p = chosen.parameters
+def play(
+    chosen: PriviRecK, rows: np.ndarray, start: PriviRecState | None = None, noise: float = 0.0
+) -> list[PriviRecState]:
+    """Every state of a task whose sums are exact, P Q in float64, or have Gaussian noise of this deviation."""
+    p, rng = chosen.parameters, np.random.default_rng(3)
     scaled = normalised(rows, p.user_exponent, p.item_exponent)
     gram = scaled.T @ scaled
     states = [start or chosen.initial_state(TASK_SEED)]
     while not chosen.is_done(states[-1]):
         sum_index = states[-1].sum_index + 1
-        spec = chosen.round_spec(TASK_SEED, sum_index)
+        spec = replace(chosen.round_spec(TASK_SEED, sum_index), noise=noise)
         match chosen.sum_of(sum_index):
             case "degrees":
                 total = rows.sum(0)
@@ -85,7 +88,8 @@ def play(chosen: PriviRecK, rows: np.ndarray, start: PriviRecState | None = None
                 total = (gram @ chosen.basis_before(states[-1], spec).astype(float)).ravel()
             case "gram":
                 total = gram[np.triu_indices(p.items)]
-        after = chosen.absorb(states[-1], spec, total, rows.shape[0])
+        noisy = total + noise * rng.standard_normal(total.size)
+        after = chosen.absorb(states[-1], spec, noisy, rows.shape[0])
         assert isinstance(after, PriviRecState)
         states.append(after)
     return states
