@@ -42,11 +42,11 @@ def one_block(*segments: Segment, sum_class: SumClass = TRAINED) -> VectorLayout
 
 
 def opened(
-    how: Mechanism, plan: SumPlan, bodies: Sequence[bytes], keyring: Keyring | None = None
+    how: Mechanism, plan: SumPlan, sent: Sequence[bytes | tuple[Route, bytes]], keyring: Keyring | None = None
 ) -> NDArray[np.float64]:
-    """Return the opened sum of contributions along the whole route."""
-    partial = how.fold(plan, None, [(whole_route(plan.layout), body) for body in bodies])
-    return how.open(plan, how.release(plan, partial), len(bodies), keyring)
+    """Return the opened sum of contributions, along the whole route unless they come with theirs."""
+    pieces = [body if isinstance(body, tuple) else (whole_route(plan.layout), body) for body in sent]
+    return how.open(plan, how.release(plan, how.fold(plan, None, pieces)), len(sent), keyring)
 
 
 def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:
