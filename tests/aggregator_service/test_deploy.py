@@ -39,9 +39,9 @@ from aggregator_service.tasks.ledger import spent_budgets
 from client_sdk import Operator
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from tests.chaos.fault_runs import own_cluster
 from tests.support.needs import required
 from tests.support.proxies import CADDYFILE
+from tests.support.replicas import own_cluster
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task
 from tests.support.unit_filter import command_under, settings_of

@@ -298,15 +298,12 @@ LAYOUT = VectorLayout((Block("a", (VALUES,)), Block("b", (VALUES,)), Block("c", 
 
 
 @pytest.mark.parametrize(("length", "clip"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, -1.0), (1, np.inf), (1, np.nan)])
-def test_a_segment_needs_a_length_and_a_bound(length: int, clip: float) -> None:
+def test_a_segment_needs_a_length_and_bounds(length: int, clip: float) -> None:
     with pytest.raises(ParameterError, match="'s'"):
         Segment("s", length, clip)
-
-
-@pytest.mark.parametrize("sum_bound", [0.0, -1.0, np.inf, np.nan])
-def test_a_bound_on_the_sum_is_finite_and_positive(sum_bound: float) -> None:
-    with pytest.raises(ParameterError, match="'s': sum_bound"):
-        Segment("s", 1, 1.0, sum_bound=sum_bound)
+    if length == 1:
+        with pytest.raises(ParameterError, match="'s': sum_bound"):
+            Segment("s", 1, 1.0, sum_bound=clip)
 
 
 def test_a_sum_is_bounded_by_its_contributions_or_by_the_segments_own_bound() -> None:
@@ -347,9 +344,6 @@ def test_clipping_counts_what_it_moves(values: list[float]) -> None:
     clipped, moved = clip_to_bounds(block, vector)
     assert (np.abs(clipped) <= block.bounds()).all()
     assert moved == np.count_nonzero(clipped != vector)
-
-
-def test_clipping_refuses_what_is_not_finite() -> None:
     with pytest.raises(ParameterError, match="training diverged"):
         clip_to_bounds(LAYOUT.blocks[0], np.array([0.0, np.nan, 0.0]))
 

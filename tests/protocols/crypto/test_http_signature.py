@@ -6,8 +6,8 @@ import datetime
 import hashlib
 import json
 from base64 import b64encode
-from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -62,21 +62,13 @@ SIGNER = HTTPMessageSigner(signature_algorithm=algorithms.ED25519, key_resolver=
 VERIFIER = Verifier(signature_algorithm=algorithms.ED25519, key_resolver=KEYS)
 
 
-@dataclass
-class Message:
-    """A request in the form that the library reads."""
-
-    method: str
-    url: str
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-def message(request: SignedRequest, *more: dict[str, str]) -> Message:
-    query = f"?{request.query}" if request.query else ""
-    headers = dict(request.fields)
+def message(request: SignedRequest, *more: dict[str, str]) -> Any:
+    """The request, with fields of a signature, in the form that the library reads."""
+    query, headers = f"?{request.query}" if request.query else "", dict(request.fields)
     for fields in more:
         headers |= fields
-    return Message(request.method, f"https://{request.authority}{request.path}{query}", headers)
+    url = f"https://{request.authority}{request.path}{query}"
+    return SimpleNamespace(method=request.method, url=url, headers=headers)
 
 
 def covered(request: SignedRequest) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from scipy import integrate, stats
 
 from protocols.errors import ParameterError
 from protocols.privacy import laplace
-from protocols.privacy import laplace as module
 from protocols.privacy.accountant import (
     advanced_epsilon,
     laplace_cost,
@@ -32,10 +31,6 @@ SIZES = st.floats(1e-4, 1e4)
 
 def fixed(count: int) -> bytes:
     return bytes(range(count))
-
-
-def numbered(number: int) -> bytes:
-    return number.to_bytes(32, "big")
 
 
 def noises(count: int = 100_000) -> NDArray[np.float64]:
@@ -74,7 +69,7 @@ def test_noise_that_would_leave_the_bound_is_held_and_counted(monkeypatch: pytes
 def test_noisy_values_lie_on_the_grid_whatever_went_in(clip: float, scale: float, seed: int) -> None:
     noise = LaplaceNoise(clip=clip, scale=scale)
     values = np.random.default_rng(seed).normal(0, clip, 50)
-    noisy, _ = privatise(values, noise, lambda _: numbered(seed))
+    noisy, _ = privatise(values, noise, lambda _: seed.to_bytes(32, "big"))
     assert np.array_equal(noisy / noise.grid, np.rint(noisy / noise.grid))
     assert np.abs(noisy).max() <= noise.bound
     assert np.log2(noise.grid) == np.rint(np.log2(noise.grid))
@@ -105,12 +100,6 @@ def test_the_entropy_alone_decides() -> None:
     assert np.array_equal(first, privatise(values, NOISE, lambda count: fixed(32) if count == 32 else b"")[0])
     assert not np.array_equal(first, privatise(values, NOISE)[0]), "without one it is the system's"
     assert not np.array_equal(privatise(values, NOISE, os.urandom)[0], privatise(values, NOISE, os.urandom)[0])
-
-
-@pytest.mark.parametrize("values", [[np.nan], [np.inf, 0.0], [[0.0, 1.0]]])
-def test_what_cannot_be_noised_is_refused(values: list[float]) -> None:
-    with pytest.raises(ParameterError):
-        privatise(np.array(values), NOISE, fixed)
 
 
 def test_parameters_that_make_no_sense_are_refused() -> None:
@@ -181,10 +170,13 @@ def test_as_many_as_asked_for_and_the_same_from_the_same_key(count: int) -> None
         assert not np.array_equal(drawn, discrete_laplace(bytes(32), 1000, count))
 
 
-@pytest.mark.parametrize(("key", "scale"), [(bytes(16), 5), (KEY, 0), (KEY, MAX_SCALE + 1)])
-def test_what_cannot_be_drawn_is_refused(key: bytes, scale: int) -> None:
-    with pytest.raises(ParameterError):
-        discrete_laplace(key, scale, 1)
+def test_what_cannot_be_noised_or_drawn_is_refused() -> None:
+    for values in ([np.nan], [np.inf, 0.0], [[0.0, 1.0]]):
+        with pytest.raises(ParameterError):
+            privatise(np.array(values), NOISE, fixed)
+    for key, scale in ((bytes(16), 5), (KEY, 0), (KEY, MAX_SCALE + 1)):
+        with pytest.raises(ParameterError):
+            discrete_laplace(key, scale, 1)
 
 
 class GivenWords:
@@ -209,14 +201,14 @@ def test_a_decision_is_that_of_a_real_number(data: st.DataObject) -> None:
         rest -= int(rest)
     words[data.draw(st.integers(0, 2))] = data.draw(st.integers(0, 2**32 - 1))
     drawn = sum(Fraction(word, 2 ** (32 * place)) for place, word in enumerate(words, 1))
-    below = module._bernoulli(GivenWords(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
+    below = laplace._bernoulli(GivenWords(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
     assert below[0] == (drawn < Fraction(numerator, denominator))
 
 
 def test_words_that_would_favour_some_remainders_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 2**20 + 1
     whole = 2**32 // limit * limit
-    bits = module._Bits(KEY)
+    bits = laplace._Bits(KEY)
     monkeypatch.setattr(bits, "words", lambda _: np.array([5, whole - 1, whole, 2**32 - 1], np.uint64))
     assert bits.below(limit, 4).tolist() == [5, limit - 1]
 

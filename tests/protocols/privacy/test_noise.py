@@ -123,12 +123,9 @@ def test_delta_falls_faster_than_one_client_in_all(clients: int, delta: float) -
     assert default_delta(clients) < 1 / max(clients, 1)
 
 
-def test_the_counts_of_those_who_may_collude_are_rounded_down() -> None:
+def test_what_the_noise_holds_against_is_said_and_counts_are_rounded_down() -> None:
     assert "up to 2 of the 29 clients of a cohort and 1 of the 5 members" in holds_against("anyone", 29, 0.1, (5, 1))
     assert "up to 0 of the 9 clients of a cohort: masks" in holds_against("anyone", 9, 0.1, None)
-
-
-def test_where_members_open_sums_the_server_must_not_have_one_of_them() -> None:
     assert "no member, the key holder included, colludes with the server" in holds_against("members", 20, 0.1, None)
 
 

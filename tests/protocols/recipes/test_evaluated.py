@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -159,15 +160,11 @@ def test_a_fall_within_the_noise_does_not_stop_a_task(kind: str, best: tuple[flo
     level = best[0] if kind == "ratings" else best[1]
     variance = 2 * level**2 if kind == "ratings" else level * (1 - level)
     sign = -1 if kind == "ranking" else 1
-    for clients in (100.0, 10_000.0):
+    for clients, (share, fallen) in product((100.0, 10_000.0), ((0.99, 0), (1.01, 1))):
         limit = (variance / clients) ** 0.5 / 2
-        for share, fallen in ((0.99, 0), (1.01, 1)):
-            worse = tuple(value + sign * share * limit for value in best)
-            points = tuple(
-                CurvePoint(place, place + 1, clients, tuple(clients * value for value in values))
-                for place, values in enumerate((best, worse))
-            )
-            assert Curve(MEASURES[kind], points).fallen == fallen
+        curve = [best, tuple(value + sign * share * limit for value in best)]
+        points = (CurvePoint(n, n + 1, clients, tuple(clients * v for v in values)) for n, values in enumerate(curve))
+        assert Curve(MEASURES[kind], tuple(points)).fallen == fallen
 
 
 def test_the_lowest_error_is_the_best() -> None:

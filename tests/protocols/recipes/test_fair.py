@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from protocols.recipes.base import Local, ModelState
 from protocols.recipes.fair import Fair, FairChange, FairState, spaces_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
+from tests.support.memory import peak_of
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, MOST = 50, 4, 100
@@ -110,10 +110,7 @@ def test_an_abandoned_sum_counts_as_zeros(capacities: tuple[int, ...]) -> None:
 
 def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     chosen = make((0, 6), items=250_000)
-    tracemalloc.start()
-    chosen.initial_view(TASK_SEED, 1)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    _, peak = peak_of(lambda: chosen.initial_view(TASK_SEED, 1))
     assert peak < 2 * 4 * chosen.parameters.elements / 1.5, "chunks and buckets, not the tables"
 
 
@@ -122,10 +119,8 @@ def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any])
     chosen = make((0,), items=50_000, **weighted)
     view, spec = chosen.initial_view(TASK_SEED, 0), chosen.round_spec(TASK_SEED, 1)
     change = FairChange(np.arange(9), np.ones(9, dtype=np.float32), np.ones(chosen.dense_values, dtype=np.float32))
-    tracemalloc.start()
-    (vector,) = chosen.contribute(view, spec, Local(change, examples=3)).blocks
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    made, peak = peak_of(lambda: chosen.contribute(view, spec, Local(change, examples=3)))
+    (vector,) = made.blocks
     assert peak < 1.2 * vector.nbytes
 
 

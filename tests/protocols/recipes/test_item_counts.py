@@ -23,35 +23,27 @@ from protocols.recipes.factors import item_biases
 from protocols.recipes.registry import recipe
 
 ITEMS, SEED = 12, bytes(range(32))
-RECIPES = ["fedmf", "pfedclr"]
 
 
 def make(name: str, **changes: object):
     return recipe(name, {"items": ITEMS, "dim": 4, "item_bias": "counts", "count_sums": 2, **changes})
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_first_sums_count_and_later_ones_do_not(name: str) -> None:
+@pytest.mark.parametrize("name", ["fedmf", "pfedclr"])
+def test_the_first_sums_count_and_leave_the_factors_alone_and_later_ones_do_not_count(name: str) -> None:
     chosen = make(name)
     for sum_index in (1, 2):
         assert chosen.layout(sum_index).length == ITEMS
         assert chosen.route(chosen.round_spec(SEED, 5, sum_index), "c") == ((0,),)
     assert chosen.main_sum == 3
     assert chosen.layout(3) == recipe(name, {"items": ITEMS, "dim": 4}).layout()
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_counts_are_added_up_and_leave_the_factors_alone(name: str) -> None:
-    chosen = make(name)
-    first = chosen.initial_state(SEED)
+    first, total = chosen.initial_state(SEED), np.arange(ITEMS, dtype=np.float64)
     np.testing.assert_array_equal(item_biases(first), np.zeros(ITEMS))
-    total = np.arange(ITEMS, dtype=np.float64)
     second = chosen.absorb(first, chosen.round_spec(SEED, 1), total, 12)
     third = chosen.absorb(second, chosen.round_spec(SEED, 2), total + 0.2, 12)
     np.testing.assert_array_equal(third.item_counts, 2 * total)
     np.testing.assert_array_equal(third.item_factors, first.item_factors)
-    counts = 2 * total
-    np.testing.assert_allclose(item_biases(third), np.log((counts + 1) / (counts.mean() + 1)), rtol=1e-6)
+    np.testing.assert_allclose(item_biases(third), np.log((2 * total + 1) / (2 * total.mean() + 1)), rtol=1e-6)
 
 
 def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:

@@ -16,49 +16,36 @@ from protocols.advice import NOISY, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.arrays import Arrays
-from protocols.recipes.base import Local, Recipe, RoundSpec, Sensitivity, noise_level
+from protocols.recipes.base import Local, Recipe, Sensitivity, noise_level
 from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import OWN, recipe
 from protocols.recipes.spectrum import chosen_weight
 from protocols.recipes.state import state_as
+from tests.protocols.recipes.test_privirec import play
 
 SEED, ITEMS, CLIENTS = bytes(range(32)), 60, 4000
 
 
-def spec_of(made: PriviRecK, number: int, noise: float) -> RoundSpec:
-    return replace(made.round_spec(SEED, number), noise=noise)
+def clear(scores: np.ndarray) -> bool:
+    """Whether items of the group that the user has items of are well above the others."""
+    return bool(scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean())))
 
 
-def rows_of_groups(rng: np.random.Generator) -> np.ndarray:
-    """Binary rows of clients that have items of one of three groups of 20."""
-    rows = np.zeros((CLIENTS, ITEMS))
+def played(noise: float, name: str = "privirec-k", noisy: bool = False, **changes: Any) -> tuple[PriviRecK, Any, Any]:
+    """A recipe, the states of a task whose sums have this noise, and P; clients have items of one of three groups."""
+    rng, rows = np.random.default_rng(3), np.zeros((CLIENTS, ITEMS))
     for row, group in zip(rows, rng.integers(0, 3, CLIENTS), strict=True):
         row[20 * group + rng.permutation(20)[:8]] = 1
-    return rows
-
-
-def trained(noise: float, columns: int = 20, iterations: int = 3) -> tuple[PriviRecK, PriviRecState]:
-    """The last state of a task whose sums have Gaussian noise of this deviation."""
-    rng = np.random.default_rng(3)
-    rows = rows_of_groups(rng)
-    made = recipe(
-        "privirec-k",
-        {"items": ITEMS, "components": columns, "iterations": iterations, "item_exponent": 0.0, "rayleigh_ritz": True},
-    )
+    made = recipe(name, {"items": ITEMS, "item_exponent": 0.0, **changes}, noisy=noisy)
     assert isinstance(made, PriviRecK)
-    scaled = rows / np.sqrt(rows.sum(1, keepdims=True))
-    state = made.absorb(made.initial_state(SEED), spec_of(made, 1, noise), rows.sum(0), CLIENTS)
-    for number in range(2, iterations + 2):
-        total = (scaled.T @ (scaled @ state_as(state, PriviRecState).basis)).ravel()
-        noisy = total + noise * rng.standard_normal(total.size)
-        state = made.absorb(state, spec_of(made, number, noise), noisy, CLIENTS)
-    return made, state_as(state, PriviRecState)
+    return made, play(made, rows, noise=noise), rows.T @ rows / 8
 
 
 def test_components_below_the_noise_are_zero_and_the_others_are_those_of_the_data() -> None:
-    made, state = trained(noise=8.0)
+    made, states, _ = played(8.0, components=20, iterations=3, rayleigh_ritz=True)
+    state = states[-1]
     kept = state.singular_values > 0
     assert 3 <= kept.sum() < 20
     assert not state.basis[:, ~kept].any()
@@ -66,34 +53,20 @@ def test_components_below_the_noise_are_zero_and_the_others_are_those_of_the_dat
     groups = np.kron(np.eye(3), np.ones((20, 1))) / np.sqrt(20)
     np.testing.assert_allclose(np.linalg.norm(groups.T @ state.basis[:, kept], axis=1), 1, atol=0.02)
     assert made.decode_state(4, made.encode_state(state)).round_number == 4
-    scores = FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0]
-    assert scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean()))
+    assert clear(FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0])
 
 
 def test_the_vectors_of_an_iteration_that_is_not_the_last_span_all_columns() -> None:
-    made, state = trained(noise=30.0)
-    before = replace(state, sum_index=2, round_number=2)
-    after = made.absorb(before, spec_of(made, 3, 30.0), 30.0 * np.random.default_rng(0).standard_normal(1200), CLIENTS)
-    basis = state_as(after, PriviRecState).basis.astype(float)
+    _, states, _ = played(30.0, components=20, iterations=3, rayleigh_ritz=True)
+    basis = states[-2].basis.astype(float)
     np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
 
 
 def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
-    rng = np.random.default_rng(5)
-    rows = rows_of_groups(rng) / np.sqrt(8)
-    p, noise = rows.T @ rows, 8.0
-    given = {"items": ITEMS, "components": 40, "iterations": 1, "item_exponent": 0.0, "reveal_gram": True}
-    made = recipe("privirec", given)
-    assert isinstance(made, PriviRecK)
-    state = made.initial_state(SEED)
-    upper = p[np.triu_indices(ITEMS)]
-    for number, total in ((1, np.full(ITEMS, 9.0)), (2, np.zeros(40 * ITEMS)), (3, upper)):
-        state = made.absorb(
-            state, spec_of(made, number, noise), total + noise * rng.standard_normal(total.size), CLIENTS
-        )
-    own = state_as(state, PriviRecState)
-    values = np.linalg.eigvalsh(p)[::-1]
-    np.testing.assert_allclose(own.singular_values[:3] ** 2, values[:3], rtol=0.05)
+    noise = 8.0
+    made, states, p = played(noise, "privirec", components=40, iterations=1, reveal_gram=True)
+    own = states[-1]
+    np.testing.assert_allclose(own.singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
     kept = own.singular_values > 0
     assert 3 <= kept.sum() < 40
     assert not own.basis[:, ~kept].any()
@@ -101,23 +74,15 @@ def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> Non
     assert found is not None
     assert np.linalg.norm(found - p, 2) < 2 * noise * np.sqrt(ITEMS)
     assert np.linalg.eigvalsh(found.astype(float)).min() > -1e-3
-    scores = FILTERS["ease"].scores(components_of(made, own), user_row([0, 1, 2], ITEMS))[0]
-    assert scores[3:20].mean() > 3 * max(abs(scores[20:40].mean()), abs(scores[40:].mean()))
+    assert clear(FILTERS["ease"].scores(components_of(made, own), user_row([0, 1, 2], ITEMS))[0])
     assert made.decode_state(3, made.encode_state(own)).round_number == 3
 
 
 def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
-    given = {"items": ITEMS, "components": 40, "iterations": 0, "item_exponent": 0.0}
-    made = recipe("privirec", given, noisy=True)
-    assert isinstance(made, PriviRecK)
-    rows = rows_of_groups(np.random.default_rng(5)) / np.sqrt(8)
-    p, state = rows.T @ rows, made.initial_state(SEED)
-    for number, total in ((1, np.full(ITEMS, 9.0)), (2, p[np.triu_indices(ITEMS)])):
-        state = made.absorb(state, spec_of(made, number, 0.1), total, CLIENTS)
-    assert made.is_done(state)
-    own = state_as(state, PriviRecState)
-    np.testing.assert_allclose(own.singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
-    assert components_of(made, own).gram is not None
+    made, states, p = played(0.1, "privirec", noisy=True, components=40, iterations=0)
+    assert len(states) == 3
+    np.testing.assert_allclose(states[-1].singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
+    assert components_of(made, states[-1]).gram is not None
 
 
 def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:
@@ -249,18 +214,17 @@ def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tupl
     rows = (rng.random((USERS, FEW_ITEMS)) < rng.uniform(0.1, 0.9)).astype(float)
     rows[np.arange(USERS), rng.integers(0, FEW_ITEMS, USERS)] = 1
     state = chosen.initial_state(SEED)
-    for number in range(1, 5):
-        parts = [
-            chosen.contribute(state, chosen.round_spec(SEED, number), Local(np.flatnonzero(row))).vector for row in rows
-        ]
-        bound = chosen.sensitivity(number)
-        if number == 1:
-            assert bound == Sensitivity(counts=True)
+    iteration = Sensitivity(l2=1.0, per_item=3)
+    bounds = [Sensitivity(counts=True), iteration, iteration, Sensitivity(l2=pytest.approx(0.5**0.5))]
+    for number, bound in enumerate(bounds, start=1):
+        spec = chosen.round_spec(SEED, number)
+        parts = [chosen.contribute(state, spec, Local(np.flatnonzero(row))).vector for row in rows]
+        assert chosen.sensitivity(number) == bound
+        if bound.counts:
             assert set(np.concatenate(parts)) <= {0.0, 1.0}
         else:
-            assert bound == (Sensitivity(l2=1.0, per_item=3) if number < 4 else Sensitivity(l2=pytest.approx(0.5**0.5)))
             assert max(map(np.linalg.norm, parts)) <= 1 + 1e-6  # float32 columns of Q
-        state = chosen.absorb(state, chosen.round_spec(SEED, number), np.sum(parts, axis=0), USERS)
+        state = chosen.absorb(state, spec, np.sum(parts, axis=0), USERS)
 
 
 def test_a_client_with_one_item_reaches_the_bound_of_privirec() -> None:

@@ -20,7 +20,7 @@ from protocols.messages import Evaluation
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import within_steps
 from protocols.privacy.renyi import epsilon_of
-from protocols.recipes.base import Contribution, Local, Recipe
+from protocols.recipes.base import Contribution, Local, ModelState, Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.fedmf import FedMF
 from protocols.recipes.private import Private, noise_terms, unwrapped, with_privacy
@@ -76,8 +76,8 @@ def test_sums_are_of_whole_numbers_with_room_for_bound_and_noise(name: str) -> N
         spec = made.round_spec(SEED, number)
         assert spec == made.inner.round_spec(SEED, number)
         assert made.route(spec, "c") == tuple((place,) for place in range(len(layout.blocks)))
-    assert (made.name, made.parameters) == (made.inner.name, made.inner.parameters)
-    assert (made.by_snapshot, made.main_sum) == (made.inner.by_snapshot, made.inner.main_sum)
+    for name in ("name", "parameters", "by_snapshot", "main_sum"):
+        assert getattr(made, name) == getattr(made.inner, name)
     assert made.sum_kinds() == made.inner.sum_kinds()
     assert made.sensitivity(1) == made.inner.sensitivity(1)
     assert unwrapped(made) is made.inner
@@ -243,27 +243,23 @@ def test_the_bound_moves_to_the_quantile_of_the_updates() -> None:
 
 
 def test_a_step_of_the_bound_by_hand_and_its_limits() -> None:
+    """Noise gives no share of clients below 0 or above 1."""
     made = private("arrays")
-    state, steps = made.initial_state(SEED), within_steps(made.l2_bound(1))
-    length = made.layout(1).length
+    first = state = made.initial_state(SEED)
+    all_say = 10 * within_steps(made.l2_bound(1))
 
-    def after(said: float) -> float:
-        total = np.zeros(length)
+    def step(state: ModelState, number: int, said: float) -> ModelState:
+        total = np.zeros(made.layout(1).length)
         total[-1] = said
-        return made.absorb(state, made.round_spec(SEED, 1), total, 10).l2_clip
+        return made.absorb(state, made.round_spec(SEED, number), total, 10)
 
-    assert after(10 * steps) == pytest.approx(math.exp(-0.1), rel=1e-6)
-    assert after(0) == pytest.approx(math.exp(0.1), rel=1e-6)
-    assert after(1e9) == after(10 * steps), "noise gives no share above 1"
-    assert after(-1e9) == after(0)
+    for said, power in ((all_say, -0.1), (0, 0.1), (1e9, -0.1), (-1e9, 0.1)):
+        assert step(first, 1, said).l2_clip == pytest.approx(math.exp(power), rel=1e-6)
     for number in range(1, 320):
-        state = made.absorb(state, made.round_spec(SEED, number), np.zeros(length), 10)
+        state = step(state, number, 0)
     assert state.l2_clip == 2.0**40
     made.decode_state(319, made.encode_state(state))
-    state = replace(state, l2_clip=2.0**-40)
-    total = np.zeros(length)
-    total[-1] = 10 * steps
-    assert made.absorb(state, made.round_spec(SEED, 320), total, 10).l2_clip == 2.0**-40
+    assert step(replace(state, l2_clip=2.0**-40), 320, all_say).l2_clip == 2.0**-40
 
 
 def test_without_a_quantile_the_bound_stays() -> None:

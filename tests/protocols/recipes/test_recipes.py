@@ -224,21 +224,23 @@ def test_shares_are_of_all_entries() -> None:
     assert gains == {"aggregate": 6.0, "clients": 6.0, "vote": 6.0, "feedback": 1.0, "own": 1.0}
 
 
-def test_combinations_look_at_the_support_and_the_size() -> None:
-    for mode in MODES:
-        check_combination(make_topk(mode), "plain")
-        check_combination(make_topk(mode), "paillier")
-    check_combination(make_topk("vote"), "masked")
-    with pytest.raises(CombinationError, match="choose their positions, .* 'shared'"):
-        check_combination(make_topk("own"), "masked")
-    with pytest.raises(CombinationError, match="appendix C"):
-        check_combination(make_topk("aggregate"), "ckks")
-    with pytest.raises(CombinationError, match="open problem"):
-        check_combination("svd", "paillier")
-    large = {"items": 3706, "dim": 64}
-    check_combination(recipe("topk", {**large, "share": 16 / 64}), "paillier")
-    check_combination(recipe("colr", {**large, "rank": 4}), "paillier")
-    with pytest.raises(CombinationError, match="237,184 values; Paillier is for small sums"):
-        check_combination(recipe("fedmf", large), "paillier")
-    with pytest.raises(CombinationError, match="237,184 blocks"):
-        check_combination(recipe("topk", {**large, **OWN}), "paillier")
+@pytest.mark.parametrize(
+    ("name", "mechanism", "parameters", "problem"),
+    [
+        ("topk", "masked", OWN, "choose their positions, .* 'shared'"),
+        ("topk", "ckks", {}, "appendix C"),
+        ("svd", "paillier", {"rank": 4}, "open problem"),
+        ("fedmf", "paillier", {}, "237,184 values; Paillier is for small sums"),
+        ("topk", "paillier", OWN, "237,184 blocks"),
+    ],
+)
+def test_combinations_look_at_the_support_and_the_size(
+    name: str, mechanism: str, parameters: Any, problem: str
+) -> None:
+    with pytest.raises(CombinationError, match=problem):
+        check_combination(recipe(name, {"items": 3706, "dim": 64, **parameters}), mechanism)
+
+
+def test_small_messages_of_large_models_may_be_summed_over_paillier() -> None:
+    for name, more in (("topk", {"share": 16 / 64}), ("colr", {"rank": 4})):
+        check_combination(recipe(name, {"items": 3706, "dim": 64, **more}), "paillier")

@@ -161,15 +161,10 @@ RATED_ITEMS = 6
 CHOSEN = {"items": RATED_ITEMS, "dim": 2, "item_bias": "means"}
 
 
-def rated(users: int = 9) -> Interactions:
-    rng = np.random.default_rng(3)
-    pairs = [(user, item) for user in range(users) for item in rng.permutation(RATED_ITEMS)[:4]]
-    owners, items = np.array(pairs).T
-    return Interactions.from_pairs(owners, items, n_items=RATED_ITEMS, ratings=rng.integers(1, 6, owners.size))
-
-
 def test_the_first_sum_gives_every_items_mean() -> None:
-    train = rated()
+    rng = np.random.default_rng(3)
+    owners, items = np.array([(user, item) for user in range(9) for item in rng.permutation(RATED_ITEMS)[:4]]).T
+    train = Interactions.from_pairs(owners, items, n_items=RATED_ITEMS, ratings=rng.integers(1, 6, owners.size))
     made = Federation(train, "rfrec", CHOSEN, "masked", {"dropout": 0.0}, cohort_size=train.n_users)
     list(made.run(2))
     totals = made.state.item_totals

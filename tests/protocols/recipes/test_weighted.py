@@ -65,16 +65,13 @@ def test_weights_of_many_rounds_are_equations_in_the_clients_numbers_of_examples
     assert np.rint(found).tolist() == sizes.tolist()
 
 
-def test_a_client_without_interactions_takes_no_part():
+def test_a_sum_without_weight_has_no_mean_and_a_client_without_interactions_takes_no_part():
+    for total in (np.zeros(3), np.array([1.0, 1.0, -1e-9]), np.array([1.0]), np.full(3, np.nan)):
+        with pytest.raises(ParameterError, match="positive sum of weights"):
+            weighted_mean(total)
     for p in (EQUAL, capped(9)):
         with pytest.raises(ParameterError, match="at least 1"):
             weigh(p, np.ones(2), 0)
-
-
-@pytest.mark.parametrize("total", [np.zeros(3), np.array([1.0, 1.0, -1e-9]), np.array([1.0]), np.full(3, np.nan)])
-def test_a_sum_without_weight_has_no_mean(total):
-    with pytest.raises(ParameterError, match="positive sum of weights"):
-        weighted_mean(total)
 
 
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}

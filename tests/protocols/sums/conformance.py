@@ -42,11 +42,11 @@ def one_block(*segments: Segment, sum_class: SumClass = TRAINED) -> VectorLayout
 
 
 def opened(
-    how: Mechanism, plan: SumPlan, bodies: Sequence[bytes], keyring: Keyring | None = None
+    how: Mechanism, plan: SumPlan, sent: Sequence[bytes | tuple[Route, bytes]], keyring: Keyring | None = None
 ) -> NDArray[np.float64]:
-    """Return the opened sum of contributions along the whole route."""
-    partial = how.fold(plan, None, [(whole_route(plan.layout), body) for body in bodies])
-    return how.open(plan, how.release(plan, partial), len(bodies), keyring)
+    """Return the opened sum of contributions, along the whole route unless they come with theirs."""
+    pieces = [body if isinstance(body, tuple) else (whole_route(plan.layout), body) for body in sent]
+    return how.open(plan, how.release(plan, how.fold(plan, None, pieces)), len(sent), keyring)
 
 
 def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:
@@ -57,21 +57,6 @@ def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = 
         values = bounds * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
         parts.append(np.where(block.integral_mask(), rng.integers(0, 2, block.length), values))
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def true_sum(
-    routes: list[Route], vectors: list[NDArray[np.float64]], layout: VectorLayout = LAYOUT
-) -> NDArray[np.float64]:
-    """Return the sum, computed by the definition of a route."""
-    total = [np.zeros(block.length) for block in layout.blocks]
-    for route, vector in zip(routes, vectors, strict=True):
-        start = 0
-        for targets in route:
-            end = start + layout.blocks[targets[0]].length
-            for target in targets:
-                total[target] += vector[start:end]
-            start = end
-    return np.concatenate(total)
 
 
 class MechanismConformance:
@@ -112,12 +97,6 @@ class MechanismConformance:
         assert np.abs(opened - truth)[~integral].max() <= plan.predicted_error
         assert opened[integral].tolist() == np.rint(truth[integral]).tolist()
 
-    def opened(
-        self, plan: SumPlan, keyring: Keyring | None, pieces: Sequence[tuple[Route, bytes]]
-    ) -> NDArray[np.float64]:
-        aggregate = self.mechanism.release(plan, self.mechanism.fold(plan, None, pieces))
-        return self.mechanism.open(plan, aggregate, len(pieces), keyring)
-
     def test_plans_follow_from_the_task_alone(self, plan: SumPlan) -> None:
         again = self.mechanism.plan(dict(self.parameters), LAYOUT, CLIENTS)
         assert again == plan
@@ -154,9 +133,9 @@ class MechanismConformance:
             self.close(plan, run_sum(self.mechanism, plan, vectors).total, np.sum(vectors, axis=0))
 
     def test_routes_with_fan_out(self, plan: SumPlan, keyring: Keyring | None, sealed: Sealed) -> None:
-        opened = self.opened(plan, keyring, [(route, body) for route, _, body in sealed])
-        self.close(plan, opened, true_sum([r for r, _, _ in sealed], [v for _, v, _ in sealed]))
-        self.close(plan, self.opened(plan, keyring, []), np.zeros(LAYOUT.length))  # no contributions: zeros
+        truth = sum(LAYOUT.scatter(route, split_along(plan, route, vector)) for route, vector, _ in sealed)
+        self.close(plan, opened(self.mechanism, plan, [(route, body) for route, _, body in sealed], keyring), truth)
+        self.close(plan, opened(self.mechanism, plan, [], keyring), np.zeros(LAYOUT.length))  # no contributions: zeros
 
     def test_every_length_is_the_planned_one(self, plan: SumPlan, sealed: Sealed) -> None:
         for route, _, body in sealed:

@@ -17,9 +17,10 @@ from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.plan import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
+from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.conformance import MechanismConformance, one_block
-from tests.protocols.sums.paillier.cases import MadeUpKeys
+from tests.protocols.sums.paillier.cases import keyring_of
 
 LAYOUT = one_block(Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))
 ROUTE = whole_route(LAYOUT)
@@ -119,7 +120,7 @@ ENTRY = Block("entry", (Segment("update", 2, 0.5), Segment("touched", 1, 1.0, in
 CHOSEN_LAYOUT = VectorLayout((ENTRY,) * BLOCKS, chosen=CHOSEN, sum_class=TRAINED)
 MECHANISMS: dict[str, tuple[Mechanism, dict[str, Any]]] = {
     "plain": (PLAIN, {}),
-    "paillier": (MadeUpKeys(), {"key_bits": 2048}),
+    "paillier": (PAILLIER, {"key_bits": 2048}),
 }
 
 
@@ -132,7 +133,7 @@ def drawn(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def planned(name: str) -> tuple[Mechanism, SumPlan, Any]:
     mechanism, parameters = MECHANISMS[name]
     plan = mechanism.plan(parameters, CHOSEN_LAYOUT, CLIENTS)
-    return mechanism, plan, mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
+    return mechanism, plan, keyring_of(mechanism, plan)
 
 
 def sealed(name: str, numbers: np.ndarray, values: np.ndarray) -> bytes:

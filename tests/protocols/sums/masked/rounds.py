@@ -97,22 +97,17 @@ class Round(MaskedRun):
 
     def opened(self) -> NDArray[np.unsignedinteger[Any]]:
         """Return the sum of the contributions without masks, ring elements."""
-        return self._ring(sum_of(self, self.contributions) + self.unmasking().correction)
+        bits = self.context.plan.bits
+        sent = [unpack(body, bits, LAYOUT.length) for body in self.contributions.values()]
+        return self._summed([*sent, self.unmasking().correction])
 
     def expected(self) -> NDArray[np.unsignedinteger[Any]]:
         """The sum of the survivors' elements, added up in the clear."""
-        return self._ring(sum(self.elements[name] for name in self.contributions))  # type: ignore[arg-type]
+        return self._summed([self.elements[name] for name in self.contributions])
 
-    def _ring(self, values: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
-        return values & values.dtype.type((1 << self.context.plan.bits) - 1)
-
-
-def sum_of(played: Round, contributions: dict[str, bytes]) -> NDArray[np.unsignedinteger[Any]]:
-    bits = played.context.plan.bits
-    total = np.zeros(LAYOUT.length, ring_dtype(bits))
-    for body in contributions.values():
-        total += unpack(body, bits, LAYOUT.length)
-    return total
+    def _summed(self, vectors: list[NDArray[np.unsignedinteger[Any]]]) -> NDArray[np.unsignedinteger[Any]]:
+        total = np.sum(vectors, axis=0, dtype=vectors[0].dtype)
+        return total & total.dtype.type((1 << self.context.plan.bits) - 1)
 
 
 def new_round(count: int = 9, mode: Mode = "semi-malicious", **changes: Any) -> Round:

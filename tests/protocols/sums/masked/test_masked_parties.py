@@ -34,7 +34,7 @@ from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
 from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood, corrupt_clients
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode, make_plan
+from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
     Roster,
     RosterEntry,
@@ -254,21 +254,18 @@ def test_too_few_sharers_or_survivors() -> None:
 
 def test_only_signatures_of_other_survivors_of_this_set_count() -> None:
     """Four neighbours signed; then the others' are forged, or a client signs that is not a survivor."""
-    missing, forged, stranger = (new_round(9).advertise().share() for _ in range(3))
+    missing, stranger, forged = (new_round(9).advertise().share() for _ in range(3))
     missing.contribute().confirm(without=names(9)[5:])
-    signed = {"missing": server.confirmations(missing.roster, missing.confirmations)}
-    forged.contribute().confirm()
-    bodies = bytearray(server.confirmations(forged.roster, forged.confirmations))
-    for place in range(1, 5):
-        bodies[64 * place] ^= 1
-    signed["forged"] = bytes(bodies)
     stranger.contribute(without=["c_008"]).confirm(without=names(9)[5:])
     sets = (stranger.roster.encode_set(stranger.shares), stranger.survivors)
     more = sign_survivors(stranger.identities["c_008"], stranger.context, stranger.roster.digest, *sets)
-    signed["stranger"] = server.confirmations(stranger.roster, {**stranger.confirmations, "c_008": more})
-    for played, body in zip((missing, forged, stranger), signed.values(), strict=True):
+    stranger.confirmations["c_008"] = more
+    forged.contribute().confirm()
+    for name in names(9)[1:5]:
+        forged.confirmations[name] = bytes([forged.confirmations[name][0] ^ 1]) + forged.confirmations[name][1:]
+    for played in (missing, forged, stranger):
         with pytest.raises(ThresholdError, match="confirming: 5 clients .* neighbours of c_000, 4 are present"):
-            client.unmask(played.confirmed[VICTIM], body)
+            client.unmask(played.confirmed[VICTIM], server.confirmations(played.roster, played.confirmations))
 
 
 def test_neighbours_without_a_quorum_confirm_nothing() -> None:
@@ -350,27 +347,23 @@ def test_a_roster_has_one_form() -> None:
 def test_what_makes_no_roster() -> None:
     played = new_round(4).advertise()
     entries = list(played.entries.values())
+    first, last, stranger = entries[0], entries[3], Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    key, keys, proof = first.identity_key, last.advertisement, last.certificate
+    for wrong, text in (
+        (first, "a client id occurs twice in the roster"),
+        (replace(first, client_id="z"), "an identity key occurs"),
+        (replace(first, client_id="z", identity_key=stranger), "a round key occurs"),
+        (replace(last, advertisement=key + keys[32:]), "a round key occurs"),  # as mask key of another
+        (replace(last, advertisement=keys[:32] + key + keys[64:]), "a round key occurs"),  # as sealing key
+        (replace(last, certificate=proof[:1] + first.certificate[1:9] + proof[9:]), "a subject occurs twice"),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            make_roster(played.context, [*entries[:3], wrong])
+    make_roster(played.context, [replace(entry, certificate=NO_CERTIFICATE) for entry in entries])
     with pytest.raises(ThresholdError, match="advertising: 3 clients are needed in the round, 2 are present"):
         make_roster(played.context, entries[:2])
-    with pytest.raises(ParameterError, match="a client id occurs twice in the roster"):
-        make_roster(played.context, [*entries[:3], entries[0]])
-    with pytest.raises(ParameterError, match="an identity key occurs"):
-        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z")])
-    with pytest.raises(ParameterError, match="a round key occurs"):
-        stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-        make_roster(played.context, [*entries[:3], replace(entries[0], client_id="z", identity_key=stranger)])
-    for place in (0, 1):  # the identity key of one member as mask or sealing key of another
-        keys = bytearray(entries[3].advertisement)
-        keys[32 * place : 32 * place + 32] = entries[0].identity_key
-        with pytest.raises(ParameterError, match="a round key occurs"):
-            make_roster(played.context, [*entries[:3], replace(entries[3], advertisement=bytes(keys))])
-    same = bytearray(entries[3].certificate)
-    same[1:9] = entries[0].certificate[1:9]
-    with pytest.raises(ParameterError, match="a subject occurs twice"):
-        make_roster(played.context, [*entries[:3], replace(entries[3], certificate=bytes(same))])
-    make_roster(played.context, [replace(entry, certificate=NO_CERTIFICATE) for entry in entries])
     with pytest.raises(ParameterError, match="4 clients were asked, 5"):
-        make_roster(played.context, [*entries, replace(entries[0], client_id="z")])
+        make_roster(played.context, [*entries, replace(first, client_id="z")])
     with pytest.raises(ParameterError, match="not in the roster"):
         played.roster.index("z")
 
@@ -384,22 +377,12 @@ def test_entries_have_fixed_lengths() -> None:
             replace(entry, **{field: "x" * 65 if field == "client_id" else bytes(31)}).encode()  # type: ignore[arg-type]
 
 
-def other_rounds(context: RoundContext) -> list[RoundContext]:
-    return [
-        replace(context, task_id="t_2"),
-        replace(context, round_number=2),
-        replace(context, round_seed=bytes(32)),
-        replace(context, plan=complete_plan(bits=16)),
-        with_model(context, b"another"),
-        replace(context, cohort=8),
-    ]
-
-
 def test_masks_and_signatures_are_bound_to_the_whole_round() -> None:
     context = round_context(complete_plan(), 9)
-    others = other_rounds(context)
-    assert len({bytes(c.binding) for c in [context, *others]}) == 7
-    assert len({mask_context(c, bytes(32), b"\x07") for c in [context, *others]}) == 7
+    facts = {"task_id": "t_2", "round_number": 2, "round_seed": bytes(32), "plan": complete_plan(bits=16), "cohort": 8}
+    others = [replace(context, **{name: value}) for name, value in facts.items()]  # type: ignore[arg-type]
+    rounds = [context, *others, with_model(context, b"another")]
+    assert len({bytes(c.binding) for c in rounds}) == len({mask_context(c, bytes(32), b"\x07") for c in rounds}) == 7
     bound = mask_context(context, bytes(32), b"\x07")
     assert bound not in (mask_context(context, b"\1" * 32, b"\x07"), mask_context(context, bytes(32), b"\x03"))
 
@@ -453,16 +436,15 @@ def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None
 
 
 def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> None:
+    """As the owner of shares, or as the reporter of others' shares; one dispute may be told by both."""
     roster = new_round(9).advertise().roster
     most = max(1, corrupt_clients(roster.context.plan.parameters.corrupt, len(roster)))
-    others = names(9)[1 : most + 2]
-    assert server.at_fault(roster, []) == frozenset()
-    assert server.at_fault(roster, [(VICTIM, other) for other in others[:-1]]) == frozenset()
-    # as the owner of shares, and as the reporter of others' shares
-    assert server.at_fault(roster, [(VICTIM, other) for other in others]) == {VICTIM}
-    assert server.at_fault(roster, [(other, VICTIM) for other in others]) == {VICTIM}
-    both_ways = [(VICTIM, other) for other in others[:-1]] + [(other, VICTIM) for other in others[:-1]]
-    assert server.at_fault(roster, both_ways) == frozenset()  # one dispute, told by both
+    owns = [(VICTIM, other) for other in names(9)[1 : most + 2]]
+    reports = [(other, owner) for owner, other in owns]
+    for disputes in ([], owns[:-1], owns[:-1] + reports[:-1]):
+        assert server.at_fault(roster, disputes) == frozenset()
+    for disputes in (owns, reports):
+        assert server.at_fault(roster, disputes) == {VICTIM}
 
 
 def test_inboxes_on_a_sparse_graph() -> None:

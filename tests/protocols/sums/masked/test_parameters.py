@@ -18,6 +18,7 @@ from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.sums.masked.parameters import (
+    ClientPolicy,
     MaskedParameters,
     Mode,
     Neighbourhood,
@@ -95,8 +96,7 @@ def test_a_refusal_says_what_would_fit() -> None:
     # of 6 clients with A = 1, 4 shares are needed, and 2 dropouts leave 3 neighbours
     with pytest.raises(ParameterError, match=r"a dropout of at most 0\.33, or 7 clients, or mode curious would fit"):
         choose_neighbourhood(6, 0.05, 0.34)
-    choose_neighbourhood(6, 0.05, 0.33)
-    choose_neighbourhood(7, 0.05, 0.34)
+    choose_neighbourhood(6, 0.05, 0.33), choose_neighbourhood(7, 0.05, 0.34)
 
 
 def tail(clients: int, marked: int, degree: int, values: range) -> Fraction:
@@ -199,6 +199,9 @@ def test_what_makes_no_sense_is_refused() -> None:
     for sigma, eta in ((0, 30), (40, 129)):
         with pytest.raises(ParameterError):
             choose_neighbourhood(9, 0.1, 0.1, sigma=sigma, eta=eta)
+    for name in ("min_cohort", "min_degree", "min_threshold"):
+        with pytest.raises(ParameterError):
+            ClientPolicy(**{name: 1})  # type: ignore[arg-type]
     for clients, degree in ((5, 3), (10, 0), (10, 1), (10, 10), (1, 0), (10, -2)):
         with pytest.raises(ParameterError):
             neighbours(clients, degree, SEED)

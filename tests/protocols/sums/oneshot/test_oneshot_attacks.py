@@ -66,30 +66,6 @@ def test_attack_two_sets_of_survivors(played: Round) -> None:
     assert (both[0] - both[1]).tolist() == played.truth(["c0"]).tolist()
 
 
-def test_attack_two_sets_signed_by_different_members(played: Round) -> None:
-    """A lying server shows each half of the committee another set: neither has t signatures."""
-    everyone, fewer = played.names, played.names[1:]
-    halves = {"m0": everyone, "m1": everyone, "m2": everyone, "m3": fewer, "m4": fewer}
-    states = {name: played.confirm(name, names)[0] for name, names in halves.items()}
-    signatures = {name: state.signature for name, state in states.items()}
-    for state in states.values():
-        with pytest.raises(ThresholdError):
-            member.sum_share(state, signatures)
-    # One corrupt member signs both sets; 2 t > c + corrupt keeps one of them below t.
-    corrupt, _ = played.confirm("m2", fewer)
-    with pytest.raises(ThresholdError):
-        member.sum_share(states["m3"], {**signatures, "m2": corrupt.signature})
-
-    # With t = 3 of 5, which is only above c / 2, both sets would open.
-    weak = Round(small_plan(corrupt=0), policy=OneshotPolicy(min_corrupt=0)).contribute()
-    assert weak.plan.threshold == 3
-    sides = {(*everyone,): ["m0", "m1", "m2"], (*fewer,): ["m2", "m3", "m4"]}
-    for names, side in sides.items():
-        signed = {name: weak.confirm(name, names)[0] for name in side}
-        for state in signed.values():
-            member.sum_share(state, {name: other.signature for name, other in signed.items()})
-
-
 def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDArray[np.float64] | None:
     """What the server and its members learn of c0 when it shows `first` honest members another set than the others."""
     bad, honest, opened = played.members[:colluding], played.members[colluding:], []

@@ -158,30 +158,20 @@ def test_a_committee_is_checked_by_every_party(done: Round) -> None:
 
 
 def test_every_fact_of_a_round_is_in_its_binding(done: Round) -> None:
-    base = done.context
-    layouts = make_plan({}, one_block(Segment("v", 5, 1.0)), 6)
-    others = [
-        replace(base, task_id="t_2"),
-        replace(base, round_number=2),
-        replace(base, step=1),
-        replace(base, model_digest=bytes(31) + b"\1"),
-        replace(base, cohort=5),
-        replace(base, plan=layouts),
-        replace(base, plan=small_plan(bits=27)),
-        replace(base, plan=small_plan(corrupt=0)),
-        replace(base, plan=small_plan(committee=6)),
-    ]
-    assert len({context.binding for context in (base, *others)}) == 10
+    changes = {"task_id": "t_2", "round_number": 2, "step": 1, "model_digest": bytes(31) + b"\1", "cohort": 5}
+    plans = [make_plan({}, one_block(Segment("v", 5, 1.0)), 6), small_plan(bits=27), small_plan(corrupt=0)]
+    others = [replace(done.context, **{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
+    others += [replace(done.context, plan=plan) for plan in (*plans, small_plan(committee=6))]
+    assert len({context.binding for context in (done.context, *others)}) == 10
     for wrong in ({"model_digest": b""}, {"round_number": 0}, {"step": -1}, {"cohort": 2}, {"cohort": 7}):
         with pytest.raises(ParameterError):
-            replace(base, **wrong)  # type: ignore[arg-type]
+            replace(done.context, **wrong)  # type: ignore[arg-type]
 
 
 def test_a_member_joins_only_with_its_own_keys(done: Round) -> None:
-    with pytest.raises(RefusalError, match="not its own"):
-        member.join(done.committee, "m0", done.identities["m0"], done.secrets["m1"], done.policy)
-    with pytest.raises(RefusalError, match="not its own"):
-        member.join(done.committee, "m0", done.identities["m1"], done.secrets["m0"], done.policy)
+    for identity, secret in (("m0", "m1"), ("m1", "m0")):
+        with pytest.raises(RefusalError, match="not its own"):
+            member.join(done.committee, "m0", done.identities[identity], done.secrets[secret], done.policy)
     assert "secret" not in repr(done.ready("m0"))
 
 
