@@ -188,31 +188,20 @@ def test_the_advised_command_creates_a_task(
     assert view["schedule"]["cohort_size"] == 40
 
 
-def test_advice_names_what_a_budget_is_worth_and_what_noise_leaves_and_refuses_what_fits_nowhere(
-    command: Command,
-) -> None:
+def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
     movielens = ("--items", "1682", "--clients", "943", "--interactions", "100000")
     large = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
-    text = command("task", "advise", *movielens, "--budget", "1")
-    assert "148 vectors of 1,682 items fit in messages of 1 MB" in text
-    assert "64 vectors, 0.43 MB a message" in text
     masked = command("task", "advise", *movielens, "--budget", "0.05", "-m", "dropout=0.1")
-    assert "  degree = 26\n  threshold = 16\n" in masked
-    assert "  a client sends 2964 bytes to share, at most\n" in masked
     assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in masked
-    assert "degree" not in command("task", "advise", *movielens, "--mechanism", "plain")
-    noisy = command("task", "advise", *large)
-    assert noisy.startswith("privirec-k: 3 sums of 100000 clients")
-    assert "colr with 100,000 users at epsilon 2: " in noisy
-    assert "--epsilon 2 --delta 3.16e-06 --client-sums 3" in noisy
+    assert "--epsilon 2 --delta 3.16e-06 --client-sums 3" in command("task", "advise", *large)
     for size, wrong, words in (
         (movielens, ("--budget", "0.001"), "more than the budget"),
         (movielens, ("--mechanism", "rot13"), "unknown mechanism"),
         (movielens, ("--mechanism", "masked", "-m", "dropout=0.8"), "no neighbourhood"),
-        (large, ("--mechanism", "plain"), "plain sums cannot carry privirec with noise"),
+        (large, ("--mechanism", "plain"), "plain sums"),
         (large, ("--ratings",), "no recipe of ratings"),
-        (large, ("--epsilon", "-1"), "epsilon: must be greater than 0"),
-        (large, ("--clients", "1"), "at least 2 users"),
+        (large, ("--epsilon", "-1"), "epsilon"),
+        (large, ("--clients", "1"), "users"),
     ):
         assert words in command("task", "advise", *size, *wrong, status=1)
 
@@ -254,36 +243,30 @@ def test_a_privacy_budget_is_created_and_shown_with_what_is_spent(command: Comma
     assert made["privacy"] == {**block, "rounds": 3, "corrupt": 0.2}
     spent = json.loads(command("task", "show", "x"))["spent"]
     assert (spent["largest_epsilon"], spent["most_sums"], spent["honest_clients"]) == (0.0, 3, 11)
-    assert "up to 4 of the 20 clients" in spent["against"][0]
     other = json.loads(command(*_noisy("y", 20, 15), "-s", "start_clients=400000", "--epsilon", "4"))
     assert other["privacy"]["delta"] == pytest.approx(400_000**-1.1)
     paper = json.loads(command("task", "create", "p", "--recipe", "colr", "-r", "items=50", "--variant", "paper"))
     assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
     command(*_noisy("z", 20, 15))
     assert "spent" not in json.loads(command("task", "show", "z"))
-    for name, cohort, fewest, epsilon, drowned in (("a", 20, 8, "0.5", True), ("b", 20_000, 15_000, "100", False)):
+    for name, cohort, fewest, epsilon, drowned in (("a", 20, 8, "0.5", 1), ("b", 20_000, 15_000, "100", 0)):
         made = json.loads(command(*_noisy(name, cohort, fewest), "--epsilon", epsilon))
-        texts = [text for text in made["warnings"] if "noise drowns" in text]
-        assert ["The noise of 6 of them alone must reach the target" in text for text in texts] == [True] * drowned
+        assert sum("noise drowns" in text for text in made["warnings"]) == drowned
 
 
-MEASURED = ["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--evaluate-every", "5"]
+COLR = ["task", "create", "x", "--recipe", "colr"]
+MEASURED = [*COLR, "-r", "items=5", "--evaluate-every", "5"]
 """An encrypted task that is measured."""
-
-
 WRONG: list[tuple[list[str], str]] = [
     (["task", "show", "nothing"], "no task"),
     (["invite", "nothing"], "no task"),
     (["task", "create", "x", "--recipe", "nope"], "fedmf"),
-    (["task", "create", "x", "--recipe", "colr", "-r", "items"], "name=value"),
     (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
-    (
-        ["task", "create", "x", "--recipe", "colr", "-r", "itmes=5"],
-        "itmes: unknown name; choose from: items",
-    ),
-    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
-    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
-    (["task", "create", "x", "--recipe", "colr", "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
+    ([*COLR, "-r", "items"], "name=value"),
+    ([*COLR, "-r", "itmes=5"], "itmes: unknown name; choose from: items"),
+    ([*COLR, "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
+    ([*COLR, "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
+    ([*COLR, "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
     ([*MEASURED, "--holdout", "first"], "--holdout is 'last' or a share"),
     ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
     ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
@@ -316,17 +299,14 @@ def test_a_missing_database_is_an_error_and_creates_nothing(command: Command) ->
 
 
 def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as (server, api):
+    with serving(tmp_path / "data") as (server, api), ThreadPoolExecutor(1) as pool:
         (member,) = api.create_task("quiet").enrol(1)
-        path = member.task.path
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(api.http.get, f"{path}/rounds/current?wait=20", headers=member.auth, timeout=90)
-            while not answer.running():
-                time.sleep(0.01)
-            time.sleep(0.5)  # the poll has probably started; if not, it gets no answer
-            server.stop()
-            with suppress(httpx.TransportError):
-                assert answer.result().status_code == 204
+        path = f"{member.task.path}/rounds/current?wait=20"
+        answer = pool.submit(api.http.get, path, headers=member.auth, timeout=90)
+        time.sleep(0.5)  # the poll has probably started; if not, it gets no answer
+        server.stop()
+        with suppress(httpx.TransportError):
+            assert answer.result().status_code == 204
         assert "Traceback" not in server.log()
         assert "graceful shutdown exceeded" not in server.log()
 
@@ -356,15 +336,13 @@ def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(
     assert "Requests need no signature" in command("task", "show", "movies")
 
 
-def test_help_parameters_prints_the_rows_of_the_page_without_a_name(command: Command) -> None:
+def test_help_parameters_prints_those_of_the_recipe_and_the_mechanism_wherever_it_stands(command: Command) -> None:
     for first, rest in ((("--recipe", "topk"), ()), ((), ("--recipe", "topk"))):
         text = command("task", "create", *first, "--help-parameters", *rest, "--mechanism", "masked")
-        assert "share: number; above 0, at most 1; default 0.0625\n      Share of the N*d entries" in text
-        assert "corrupt: number; at least 0, below 1; default 0.05" in text
-        assert "min_difference: whole number or null; at least 1" in text
-        assert "Bits of the modulus" not in text
+        assert all(f"{name}: " in text for name in ("share", "corrupt", "min_difference"))
+        assert "key_bits" not in text
     wrong = command("task", "create", "--help-parameters", "--recipe", "colr", "--mechanism", "rot13", status=1)
-    assert "unknown mechanism: choose one of" in wrong
+    assert "unknown mechanism" in wrong
 
 
 def test_a_wrong_value_of_an_option_is_told_in_our_words(command: Command) -> None:

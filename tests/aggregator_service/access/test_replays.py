@@ -17,14 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import select
 
 from aggregator_service.clock import ManualClock
-from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import Base
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, signed_enrolment
-from tests.support.inside import aggregator_inside
+from tests.support.inside import aggregator_inside, services
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.promises import promised
 
@@ -62,27 +61,22 @@ def api(tmp_path: Path) -> Iterator[Api]:
         yield inside
 
 
-def rows(tmp_path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    database = Database(f"sqlite:///{tmp_path / 'data' / 'hushrec.db'}", connections=1)
-    with database.read() as session:
-        found = {
-            table.name: sorted(map(tuple, session.execute(select(table)).all()), key=repr)
-            for table in Base.metadata.sorted_tables
-        }
-    database.close()
-    return found
+def rows(api: Api) -> dict[str, list[tuple[Any, ...]]]:
+    with services(api).database.read() as session:
+        tables = Base.metadata.sorted_tables
+        return {one.name: sorted(map(tuple, session.execute(select(one)).all()), key=repr) for one in tables}
 
 
-def check(recorder: Recorder, tmp_path: Path, *kinds: str) -> None:
+def check(recorder: Recorder, *kinds: str) -> None:
     """After the last round: send every recorded request again, and check that no row has changed."""
     assert recorder.kinds() == set(kinds)
-    before = rows(tmp_path)
+    before = rows(recorder.api)
     for request in recorder.recorded:
         assert recorder.again(request).status_code in HARMLESS
-    assert rows(tmp_path) == before
+    assert rows(recorder.api) == before
 
 
-def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
+def test_contributions_and_chunks(api: Api) -> None:
     recorder, task = Recorder(api), api.create_task(cohort=2)
     members = task.begin(2)
     assert members[0].put(1, members[0].contribution(1, 5.0)).status_code == 201
@@ -93,21 +87,19 @@ def test_contributions_and_chunks(api: Api, tmp_path: Path) -> None:
         assert answer.status_code == (201 if last else 204), answer.text
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(11.0)
-    check(recorder, tmp_path, "PUT contributions", "PATCH contributions")
+    check(recorder, "PUT contributions", "PATCH contributions")
 
 
-def test_every_stage_of_a_masked_round(api: Api, tmp_path: Path) -> None:
+def test_every_stage_of_a_masked_round(api: Api) -> None:
     recorder, task = Recorder(api), masked_task(api, "masked", 6, rounds=1)
     clients = enrol_masked(task, 6)
     play(task, clients)
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(63.0, abs=0.1)
-    check(
-        recorder, tmp_path, *(f"PUT {stage}" for stage in ("contributions", "advertise", "share", "confirm", "unmask"))
-    )
+    check(recorder, *(f"PUT {stage}" for stage in ("contributions", "advertise", "share", "confirm", "unmask")))
 
 
-def test_refusals_and_reports_of_bad_shares(api: Api, tmp_path: Path) -> None:
+def test_refusals_and_reports_of_bad_shares(api: Api) -> None:
     """A report that is sent again is the same dispute, and no second one."""
     recorder, task = Recorder(api), masked_task(api, "reports", 6, rounds=1)
     first, second, third, *_ = clients = enrol_masked(task, 6).values()
@@ -119,10 +111,10 @@ def test_refusals_and_reports_of_bad_shares(api: Api, tmp_path: Path) -> None:
     ):
         answer = api.http.post(f"{task.path}/rounds/1/{path}", json=body, headers=client.auth)
         assert answer.status_code == 200, answer.text
-    check(recorder, tmp_path, "PUT advertise", "PUT share", "POST 1")
+    check(recorder, "PUT advertise", "PUT share", "POST 1")
 
 
-def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
+def test_keys_envelopes_and_snapshots(api: Api) -> None:
     recorder = Recorder(api)
     keyed = {"key_bits": 2048}
     task = api.create_task(cohort=2, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=keyed)
@@ -138,10 +130,10 @@ def test_keys_envelopes_and_snapshots(api: Api, tmp_path: Path) -> None:
     length = members[0].deliver("snapshots/1", b"x").json()["expected_bytes"]
     assert members[0].deliver("snapshots/1", os.urandom(length)).status_code == 201
     task_path = f"PUT {task.id}"
-    check(recorder, tmp_path, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
+    check(recorder, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
 
 
-def test_certificates(api: Api, tmp_path: Path) -> None:
+def test_certificates(api: Api) -> None:
     """The first renewal, sent again after the second one, does not bring the older certificate back."""
     recorder, organiser, scope = Recorder(api), Ed25519PrivateKey.generate(), "replays"
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
@@ -155,10 +147,10 @@ def test_certificates(api: Api, tmp_path: Path) -> None:
     member = TestMember(task, answer.json()["client_id"], answer.json()["token"])
     for certificate in later:
         assert member.deliver("members/me/certificate", certificate).status_code == 200
-    check(recorder, tmp_path, "PUT me")
+    check(recorder, "PUT me")
 
 
-def test_enrolments(api: Api, tmp_path: Path) -> None:
+def test_enrolments(api: Api) -> None:
     """A recorded enrolment, the first or a later one, neither replaces the token nor changes anything else."""
     task, identity, mailbox = api.create_task(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     invitation = api.invite(task.id)
@@ -167,13 +159,13 @@ def test_enrolments(api: Api, tmp_path: Path) -> None:
         recorded.append(signed_enrolment(invitation, identity, mailbox, renewal=renewal))
         answer = api.http.post("/v1/enrolments", json=recorded[-1])
         assert answer.status_code == status
-    member, before = TestMember(task, answer.json()["client_id"], answer.json()["token"]), rows(tmp_path)
+    member, before = TestMember(task, answer.json()["client_id"], answer.json()["token"]), rows(api)
     for body in recorded:
         refused = api.http.post("/v1/enrolments", json=body)
         assert (refused.status_code, refused.json()["renewal"]) == (409, 7)
         altered = api.http.post("/v1/enrolments", json=body | {"renewal": 8})  # the signature covers the number
         assert altered.status_code == 403
-    assert rows(tmp_path) == before
+    assert rows(api) == before
     assert api.http.get(task.path, headers=member.auth).status_code == 200
 
 

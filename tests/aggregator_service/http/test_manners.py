@@ -7,45 +7,52 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from protocols.messages import stages
-from tests.support.api import Api, TestMember, TestTask, contribute, digest_field, slug
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, TestMember, contribute, digest_field, serving, slug
+from tests.support.inside import aggregator_inside, services
 from tests.support.masked import enrol_masked, masked_task
 from tests.support.replicas import wait_until
-from tests.support.server import running_aggregator
 from tests.support.signing import SIGNED
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
 
 
+JSON_LIMIT = 2048
+
+
 @pytest.fixture(scope="module")
-def inside_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with aggregator_inside(tmp_path_factory.mktemp("manners") / "data") as inside:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp("manners")
+    with aggregator_inside(folder / "data", json_body_limit=JSON_LIMIT, envelope_limit=4096, hsts_seconds=60) as inside:
         yield inside
 
 
 @pytest.fixture(scope="module")
-def task(inside_api: Api) -> TestTask:
-    return inside_api.create_task("manners", cohort=3)
+def members(api: Api) -> dict[str, TestMember]:
+    """A member in an open round, and a holder of a keyed task."""
+    member, _ = api.create_task("plain", cohort=2).begin(2)
+    keyed = api.create_task("keyed", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    (holder,) = keyed.enrol(1, role="holder")
+    return {"member": member, "holder": holder}
 
 
-def test_there_is_an_answer_before_the_first_round(inside_api: Api) -> None:
-    early = inside_api.create_task("early", cohort=2)
+def test_there_is_an_answer_before_the_first_round(api: Api) -> None:
+    early = api.create_task("early", cohort=2)
     (member,) = early.enrol(1)
     path = f"{early.path}/rounds/current"
-    first = inside_api.http.get(path, headers=member.auth)
+    first = api.http.get(path, headers=member.auth)
     assert (first.status_code, first.content, first.headers["etag"]) == (204, b"", 'W/"0"')
     same = {**member.auth, "If-None-Match": f'"other", {first.headers["etag"]}'}
-    assert inside_api.http.get(f"{path}?wait=0.01", headers=same).status_code == 304
+    assert api.http.get(f"{path}?wait=0.01", headers=same).status_code == 304
     answers: list[httpx.Response] = []
-    poll = threading.Thread(target=lambda: answers.append(inside_api.http.get(f"{path}?wait=20", headers=same)))
+    poll = threading.Thread(target=lambda: answers.append(api.http.get(f"{path}?wait=20", headers=same)))
     poll.start()
     early.enrol(1)
     poll.join(timeout=60)
@@ -53,21 +60,22 @@ def test_there_is_an_answer_before_the_first_round(inside_api: Api) -> None:
     assert opened.status_code == 200 and opened.json()["number"] == 1
 
 
-def test_a_401_says_what_a_signature_covers(inside_api: Api, task: TestTask) -> None:
-    poll = inside_api.http.get(f"{task.path}/rounds/current?wait=1")
+def test_a_401_says_what_a_signature_covers(api: Api, members: dict[str, TestMember]) -> None:
+    task = members["member"].task
+    poll = api.http.get(f"{task.path}/rounds/current?wait=1")
     assert poll.status_code == 401
     expected = 'hushrec=("@method" "@authority" "@path" "@query");created;keyid;tag="hushrec"'
     assert poll.headers["accept-signature"] == expected
     fields = {"Content-Digest": digest_field(b"x"), "Upload-Offset": "0", "Upload-Complete": "?0"}
     path = f"{task.path}/rounds/1/contributions/c_{'0' * 20}"
-    chunk = inside_api.http.patch(path, content=b"x", headers={**fields, "Content-Type": "application/partial-upload"})
+    chunk = api.http.patch(path, content=b"x", headers={**fields, "Content-Type": "application/partial-upload"})
     covered = '("@method" "@authority" "@path" "content-digest" "upload-complete" "upload-offset")'
     assert covered in chunk.headers["accept-signature"]
-    assert "accept-signature" not in inside_api.http.get(task.path, headers=inside_api.operator).headers
+    assert "accept-signature" not in api.http.get(task.path, headers=api.operator).headers
 
 
-def test_bodies_have_media_types_of_their_own(inside_api: Api) -> None:
-    masked = masked_task(inside_api, "typed", 5)
+def test_bodies_have_media_types_of_their_own(api: Api) -> None:
+    masked = masked_task(api, "typed", 5)
     members = enrol_masked(masked, 5)
     masked.wait_round(1, "advertising")
     bodies = {place: member.make(1, "advertise") for place, member in members.items()}
@@ -75,20 +83,20 @@ def test_bodies_have_media_types_of_their_own(inside_api: Api) -> None:
         path = f"{masked.path}/rounds/1/stages/advertise/{member.client_id}"
         headers = {**member.auth, "Content-Digest": digest_field(bodies[place])}
         wrong = {**headers, "Content-Type": stages.STAGE_TYPES["share"]}
-        refused = inside_api.http.put(path, content=bodies[place], headers=wrong)
+        refused = api.http.put(path, content=bodies[place], headers=wrong)
         assert (refused.status_code, slug(refused)) == (415, "unsupported-media-type")
         typed = {**headers, "Content-Type": stages.STAGE_TYPES["advertise"]}
-        assert inside_api.http.put(path, content=bodies[place], headers=typed).status_code == 201
+        assert api.http.put(path, content=bodies[place], headers=typed).status_code == 201
     masked.wait_round(1, "sharing")
-    roster = inside_api.http.get(f"{masked.path}/rounds/1/roster", headers=members[0].auth)
+    roster = api.http.get(f"{masked.path}/rounds/1/roster", headers=members[0].auth)
     assert roster.headers["content-type"] == "application/vnd.hushrec.roster"
 
 
-def test_uploads_in_chunks_answer_as_the_draft_says(inside_api: Api) -> None:
-    plain = inside_api.create_task("limits", cohort=2)
+def test_uploads_in_chunks_answer_as_the_draft_says(api: Api) -> None:
+    plain = api.create_task("limits", cohort=2)
     (member, _) = plain.begin(2)
     body = member.contribution(1, 1.0)
-    asked = inside_api.http.head(member.path(1), headers=member.auth)
+    asked = api.http.head(member.path(1), headers=member.auth)
     assert asked.status_code == 204
     names = ("upload-offset", "upload-complete", "upload-length", "cache-control")
     assert [asked.headers[name] for name in names] == ["0", "?0", str(len(body)), "no-store"]
@@ -112,23 +120,20 @@ def test_uploads_in_chunks_answer_as_the_draft_says(inside_api: Api) -> None:
     assert (late.status_code, late.headers["upload-complete"]) == (409, "?1")
     assert late.json()["type"] == "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"
     assert (late.json()["expected-offset"], late.json()["provided-offset"]) == (len(body), 8)
-    asked = inside_api.http.request("OPTIONS", member.path(1))
+    asked = api.http.request("OPTIONS", member.path(1))
     assert (asked.status_code, asked.headers["accept-patch"]) == (405, "application/partial-upload")
 
 
-def test_too_long_a_wait_is_refused(inside_api: Api) -> None:
-    fast = inside_api.create_task("too-long", cohort=2)
-    (member, _) = fast.begin(2)
-    path = f"{fast.path}/rounds/current"
-    cached = inside_api.http.get(path, headers=member.auth)
-    assert cached.status_code == 200
-    for headers in (member.auth, {**member.auth, "If-None-Match": cached.headers["etag"]}, inside_api.operator):
+def test_too_long_a_wait_is_refused(api: Api, members: dict[str, TestMember]) -> None:
+    member = members["member"]
+    path, etag = f"{member.task.path}/rounds/current", member.found("rounds/current").headers["etag"]
+    for headers in (member.auth, {**member.auth, "If-None-Match": etag}, api.operator):
         for wait in ("31", "30.5"):
-            answer = inside_api.http.get(f"{path}?wait={wait}", headers=headers)
+            answer = api.http.get(f"{path}?wait={wait}", headers=headers)
             assert (answer.status_code, slug(answer)) == (422, "invalid-parameters")
 
 
-def test_allow_lists_every_method(inside_api: Api) -> None:
+def test_allow_lists_every_method(api: Api) -> None:
     for path, methods in {
         "/v1/tasks": "GET, HEAD, POST",
         "/v1/tasks/t_1/rounds/1/contributions/c_1": "HEAD, PATCH, PUT",
@@ -136,18 +141,19 @@ def test_allow_lists_every_method(inside_api: Api) -> None:
         "/v1/tasks/t_1/close": "POST",
         "/healthz": "GET, HEAD",
     }.items():
-        answer = inside_api.http.request("DELETE", path, headers=inside_api.operator)
+        answer = api.http.request("DELETE", path, headers=api.operator)
         assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
-def test_unknown_query_parameters_are_refused(inside_api: Api, task: TestTask) -> None:
-    (member,) = task.enrol(1)
+def test_unknown_query_parameters_are_refused(api: Api, members: dict[str, TestMember]) -> None:
+    member = members["member"]
+    task = member.task
     for path in (f"{task.path}?verbose=1", f"{task.path}/rounds?limit=1&limit=2", f"{task.path}/rounds/current?wiat=5"):
-        answer = inside_api.http.get(path, headers=member.auth)
+        answer = api.http.get(path, headers=member.auth)
         assert (answer.status_code, slug(answer)) == (422, "invalid-parameters"), path
         assert answer.json()["errors"][0]["field"].startswith("query")
-    assert inside_api.http.get(f"{task.path}/rounds?limit=1&after=0", headers=member.auth).status_code == 200
-    assert inside_api.http.get("/healthz?x=1").status_code == 422
+    assert api.http.get(f"{task.path}/rounds?limit=1&after=0", headers=member.auth).status_code == 200
+    assert api.http.get("/healthz?x=1").status_code == 422
 
 
 ORIGIN = "https://app.example.org"
@@ -158,94 +164,65 @@ PREFLIGHT = {
 }
 
 
-def test_head_is_get_without_the_body(inside_api: Api) -> None:
-    task = inside_api.create_task("heads")
+def test_head_is_get_without_the_body(api: Api) -> None:
+    task = api.create_task("heads")
     for path in ("/", "/healthz", "/openapi.json", f"/v1/tasks/{task.id}", "/v1/tasks/t_none", "/dashboard/sign-in"):
         head, got = (
-            inside_api.http.head(path, headers=inside_api.operator),
-            inside_api.http.get(path, headers=inside_api.operator),
+            api.http.head(path, headers=api.operator),
+            api.http.get(path, headers=api.operator),
         )
         assert (head.status_code, head.content) == (got.status_code, b""), path
         assert head.headers.get("content-type") == got.headers.get("content-type")
         if "text/html" not in got.headers["content-type"]:  # pages hold the time
             assert head.headers["content-length"] == got.headers["content-length"]
     [member] = task.enrol(1)
-    assert inside_api.http.head(task.path, headers=member.auth).status_code == 200  # what is signed is HEAD
+    assert api.http.head(task.path, headers=member.auth).status_code == 200  # what is signed is HEAD
 
 
-def test_the_front_page_is_html_for_browsers_and_json_for_programs(inside_api: Api) -> None:
-    shown = inside_api.http.get("/", headers={"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
-    assert shown.status_code == 200
-    assert shown.headers["content-type"].startswith("text/html")
-    assert "HushRec aggregator" in shown.text
+def test_the_front_page_is_html_for_browsers_and_json_for_programs(api: Api) -> None:
+    shown = api.http.get("/", headers={"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+    assert (shown.status_code, shown.headers["content-type"][:9]) == (200, "text/html")
     assert "style-src 'self'" in shown.headers["content-security-policy"]
-    assert "strict-transport-security" not in shown.headers  # without the setting
-    told = inside_api.http.get("/", headers={"Accept": "application/json"})
-    assert told.json() == {
-        "service": "hushrec aggregator",
-        "openapi": "/openapi.json",
-        "dashboard": "/dashboard",
-        "health": "/healthz",
-    }
-    for path in list(told.json().values())[1:]:
-        assert inside_api.http.get(path).status_code in (200, 303)
+    told = api.http.get("/", headers={"Accept": "application/json"}).json()
+    assert told.keys() == {"service", "openapi", "dashboard", "health"}
+    for path in ("openapi", "dashboard", "health"):
+        assert api.http.get(told[path]).status_code in (200, 303)
 
 
-def test_a_body_must_be_json(inside_api: Api) -> None:
+def test_a_body_must_be_json(api: Api) -> None:
     for media_type, status in (
         *((other, 415) for other in ("text/plain", "application/x-www-form-urlencoded", "", "application/cbor")),
         *((json_, 422) for json_ in ("application/json", "Application/JSON; charset=utf-8", "application/ld+json")),
     ):
-        headers = {**inside_api.operator, "Content-Type": media_type}
-        answer = inside_api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers)
+        headers = {**api.operator, "Content-Type": media_type}
+        answer = api.http.post("/v1/tasks", content=b'{"name": "x"}', headers=headers)
         assert answer.status_code == status, media_type
         assert status != 415 or "application/json" in answer.json()["detail"]
 
 
-def test_listed_origins_may_call_the_api_and_others_and_the_dashboard_may_not(inside_api: Api, tmp_path: Path) -> None:
-    with aggregator_inside(tmp_path / "data", cors_origins=f"{ORIGIN}, http://localhost:5173") as api:
-        asked = api.http.options("/v1/tasks/t_none/rounds/1/aggregate", headers=PREFLIGHT)
-        assert (asked.status_code, asked.headers["access-control-allow-origin"]) == (200, ORIGIN)
+def test_listed_origins_may_call_the_api_and_others_and_the_dashboard_may_not(api: Api, tmp_path: Path) -> None:
+    allow = "access-control-allow-origin"
+    with aggregator_inside(tmp_path / "data", cors_origins=f"{ORIGIN}, http://localhost:5173") as open_to_pages:
+        http = open_to_pages.http
+        asked = http.options("/v1/tasks/t_none/rounds/1/aggregate", headers=PREFLIGHT)
+        assert (asked.status_code, asked.headers[allow]) == (200, ORIGIN)
         for headers, allowed in (({"Origin": ORIGIN}, ORIGIN), ({}, None)):
-            answer = api.http.get("/v1/tasks", headers=headers)
-            assert (answer.status_code, answer.headers.get("access-control-allow-origin")) == (401, allowed)
+            answer = http.get("/v1/tasks", headers=headers)
+            assert (answer.status_code, answer.headers.get(allow)) == (401, allowed)
             assert "origin" in answer.headers["vary"].lower()
             assert "access-control-allow-credentials" not in answer.headers
             assert not allowed or "Retry-After" in answer.headers["access-control-expose-headers"]
         for origin in ("https://evil.example.org", "http://app.example.org", "null"):
-            refused = api.http.options("/v1/tasks", headers={**PREFLIGHT, "Origin": origin})
-            assert refused.status_code == 400
-            assert "access-control-allow-origin" not in refused.headers
-            assert "access-control-allow-origin" not in api.http.get("/v1/tasks", headers={"Origin": origin}).headers
-        page = api.http.get("/dashboard/sign-in", headers={"Origin": ORIGIN})
-        assert "access-control-allow-origin" not in page.headers
-    for without in (
-        inside_api.http.get("/v1/tasks", headers={"Origin": ORIGIN}),
-        inside_api.http.options("/v1/tasks", headers=PREFLIGHT),
-    ):
-        assert "access-control-allow-origin" not in without.headers
+            refused = http.options("/v1/tasks", headers={**PREFLIGHT, "Origin": origin})
+            assert (refused.status_code, refused.headers.get(allow)) == (400, None)
+            assert allow not in http.get("/v1/tasks", headers={"Origin": origin}).headers
+        assert allow not in http.get("/dashboard/sign-in", headers={"Origin": ORIGIN}).headers
+    assert allow not in api.http.get("/v1/tasks", headers={"Origin": ORIGIN}).headers
+    assert allow not in api.http.options("/v1/tasks", headers=PREFLIGHT).headers
 
 
 ROUTES = sorted((method.upper(), path) for path, methods in DOCUMENT["paths"].items() for method in methods)
 RAW = [(method, path) for method, path in ROUTES if method in ("PUT", "PATCH")]
-JSON_LIMIT = 2048
-
-
-@pytest.fixture(scope="module")
-def strict_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    folder = tmp_path_factory.mktemp("edges")
-    with aggregator_inside(folder / "data", json_body_limit=JSON_LIMIT, envelope_limit=4096, hsts_seconds=60) as inside:
-        yield inside
-
-
-@pytest.fixture(scope="module")
-def members(strict_api: Api) -> dict[str, TestMember]:
-    """A member in an open round, and a holder of the same keyed task."""
-    plain = strict_api.create_task("plain", cohort=2)
-    member, _ = plain.begin(2)
-    keyed = strict_api.create_task("keyed", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
-    (holder,) = keyed.enrol(1, role="holder")
-    return {"member": member, "holder": holder}
 
 
 def filled(path: str, who: TestMember) -> str:
@@ -255,127 +232,101 @@ def filled(path: str, who: TestMember) -> str:
 
 
 @pytest.mark.parametrize(("status", "problem"), [(413, "body-too-long"), (400, "bad-request")])
-def test_every_route_limits_json_bodies(
-    strict_api: Api, members: dict[str, TestMember], status: int, problem: str
-) -> None:
+def test_every_route_limits_json_bodies(api: Api, members: dict[str, TestMember], status: int, problem: str) -> None:
     """Chunked bodies are refused, also empty ones: a client is told so at its first request, not its first upload."""
     body = b'{"name": "' + b"x" * JSON_LIMIT + b'"}'
-    headers = {**strict_api.operator, "Content-Type": "application/json"}
+    headers = {**api.operator, "Content-Type": "application/json"}
     for method, path in (route for route in ROUTES if route not in RAW):
         sent = body if status == 413 else iter([body[:100], body[100:]])
-        answer = strict_api.http.request(method, filled(path, members["member"]), content=sent, headers=headers)
+        answer = api.http.request(method, filled(path, members["member"]), content=sent, headers=headers)
         assert answer.status_code == status, (method, path, answer.text)
         assert method == "HEAD" or slug(answer) == problem
 
 
-@pytest.mark.parametrize(("method", "path"), RAW)
 @pytest.mark.parametrize("who", ["member", "holder"])
-def test_every_route_limits_raw_bodies(
-    strict_api: Api, members: dict[str, TestMember], method: str, path: str, who: str
-) -> None:
+def test_every_route_limits_raw_bodies(api: Api, members: dict[str, TestMember], who: str) -> None:
+    """They are refused before the body is read, or because of its length."""
     body, bearer = bytes(1_000_000), members[who]
-    headers = {
-        **bearer.auth,
-        "Content-Digest": digest_field(body),
-        "Repr-Digest": digest_field(body),
-        "Upload-Offset": "0",
-        "Upload-Complete": "?1",
-        "Content-Type": "application/partial-upload" if method == "PATCH" else "application/octet-stream",
-    }
-    answer = strict_api.http.request(method, filled(path, bearer), content=body, headers=headers)
-    # refused before the body is read, or because of its length
-    assert slug(answer) in ("body-too-long", "forbidden", "not-found", "conflict"), answer.text
-    uploads = list((Path(strict_api.http.app.state.services.settings.data_dir) / "uploads").glob("*"))  # type: ignore[attr-defined]
-    assert not uploads
-    unannounced = (bytes(1000) for _ in range(1000))
-    chunked = strict_api.http.request(method, filled(path, bearer), content=unannounced, headers=headers)
-    assert slug(chunked) == "bad-request"
+    digests = {"Content-Digest": digest_field(body), "Repr-Digest": digest_field(body)}
+    for method, path in RAW:
+        kind = "application/partial-upload" if method == "PATCH" else "application/octet-stream"
+        headers = {**bearer.auth, **digests, "Upload-Offset": "0", "Upload-Complete": "?1", "Content-Type": kind}
+        answer = api.http.request(method, filled(path, bearer), content=body, headers=headers)
+        assert slug(answer) in ("body-too-long", "forbidden", "not-found", "conflict"), (path, answer.text)
+        unannounced = (bytes(1000) for _ in range(1000))
+        chunked = api.http.request(method, filled(path, bearer), content=unannounced, headers=headers)
+        assert slug(chunked) == "bad-request"
+    assert not list((services(api).settings.data_dir / "uploads").glob("*"))
 
 
-@pytest.mark.parametrize(
-    ("method", "path"), [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]
-)
 @pytest.mark.parametrize("known", [False, True])
-def test_every_response_has_the_security_headers(
-    strict_api: Api, members: dict[str, TestMember], method: str, path: str, known: bool
-) -> None:
-    headers = strict_api.operator if known else {}
-    answer = strict_api.http.request(method, filled(path, members["member"]), headers=headers)
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["strict-transport-security"] == "max-age=60"
-    policy = answer.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "frame-ancestors 'none'" in policy
-    assert "script-src" not in policy
-    kept = path in ("/v1/tasks/{task}", "/v1/tasks/{task}/members/me/ledger") and answer.status_code == 200
-    # what is kept, the client alone keeps, and it asks each time whether it has changed
-    assert answer.headers["cache-control"] == ("private, no-cache" if kept else "no-store")
-    assert not kept or "etag" in answer.headers
-    assert "server" not in answer.headers
+def test_every_response_has_the_security_headers(api: Api, members: dict[str, TestMember], known: bool) -> None:
+    for method, path in [*ROUTES, ("GET", "/nowhere"), ("BREW", "/v1/tasks"), ("GET", "/openapi.json")]:
+        if path.endswith("/close"):
+            continue  # the task is needed
+        headers = api.operator if known else {}
+        answer = api.http.request(method, filled(path, members["member"]), headers=headers)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["strict-transport-security"] == "max-age=60"
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert "script-src" not in policy
+        kept = path in ("/v1/tasks/{task}", "/v1/tasks/{task}/members/me/ledger") and answer.status_code == 200
+        # what is kept, the client alone keeps, and it asks each time whether it has changed
+        assert answer.headers["cache-control"] == ("private, no-cache" if kept else "no-store"), path
+        assert not kept or "etag" in answer.headers
+        assert "server" not in answer.headers
 
 
-def test_no_page_loads_a_viewer_from_another_host(strict_api: Api) -> None:
+def test_no_page_loads_a_viewer_from_another_host(api: Api) -> None:
     for path in ("/docs", "/docs/oauth2-redirect", "/redoc"):
-        answer = strict_api.http.get(path, headers=strict_api.operator)
+        answer = api.http.get(path, headers=api.operator)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
         assert "http" not in answer.headers["content-security-policy"]
-    assert strict_api.http.get("/openapi.json").json()["paths"]  # any viewer can show it
+    assert api.http.get("/openapi.json").json()["paths"]  # any viewer can show it
 
 
-def test_no_response_redirects_to_the_host_of_the_request(strict_api: Api) -> None:
-    headers = {**strict_api.operator, "Host": "elsewhere.example"}
+def test_no_response_redirects_to_the_host_of_the_request(api: Api) -> None:
     for path in ("/v1/tasks/", "/healthz/", "/v1/operators/"):
-        answer = strict_api.http.get(path, headers=headers, follow_redirects=False)
-        assert answer.status_code == 404
-        assert "elsewhere" not in str(answer.headers) + answer.text
+        answer = api.http.get(path, headers={**api.operator, "Host": "elsewhere.example"}, follow_redirects=False)
+        assert (answer.status_code, "elsewhere" in str(answer.headers) + answer.text) == (404, False)
 
 
-LONG = 1_500_000
-"""Items of a task whose aggregate of 6 MB does not fit the buffers on the way to a client that reads nothing."""
+LONG = 500_000
+"""Items of a task whose aggregate of 2 MB does not fit the buffers on the way to a client that reads nothing."""
 SMALL_BUFFER = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
 
 
-@pytest.mark.parametrize("resource", ["rounds/1/aggregate", "snapshots/1"])
-def test_all_members_get_the_same_bytes_and_nobody_else_does(tmp_path: Path, resource: str) -> None:
-    with aggregator_inside(tmp_path / "data") as api:
-        stranger = api.create_task("other", cohort=3).enrol(1)[0]
-        task = api.create_task("downloads", cohort=3, rounds=1)
-        members = task.enrol(3)
-        path = f"{task.path}/{resource}"
-        assert api.http.get(path, headers=members[0].auth).status_code == 404
-        task.wait_round(1, "collecting")
-        contribute(members, 1, 1.0)
-        task.wait_round(1, "complete")
-        made = api.http.get(path, headers=members[0].auth)
-        assert made.status_code == 200, made.text
-        sent = api.http.get(path, headers=members[1].auth)
-        assert (sent.status_code, sent.content) == (200, made.content)
-        tagged = {**members[2].auth, "If-None-Match": made.headers["etag"]}
-        unchanged = api.http.get(path, headers=tagged)
+def test_all_members_get_the_same_bytes_and_nobody_else_does(api: Api) -> None:
+    stranger = api.create_task("other", cohort=3).enrol(1)[0]
+    task = api.create_task("downloads", cohort=3, rounds=1)
+    members, paths = task.begin(3), [f"{task.path}/{resource}" for resource in ("rounds/1/aggregate", "snapshots/1")]
+    assert [api.http.get(path, headers=members[0].auth).status_code for path in paths] == [404, 404]
+    contribute(members, 1, 1.0)
+    task.wait_round(1, "complete")
+    for path in paths:
+        made, sent = (api.http.get(path, headers=member.auth) for member in members[:2])
+        assert (made.status_code, sent.content) == (200, made.content)
+        unchanged = api.http.get(path, headers={**members[2].auth, "If-None-Match": made.headers["etag"]})
         assert (unchanged.status_code, unchanged.content) == (304, b"")
         assert made.headers["cache-control"] == unchanged.headers["cache-control"] == "private, immutable"
         assert api.http.get(path, headers=stranger.auth).status_code == 404
         assert api.http.get(path).status_code == 401
         assert api.http.get(path, headers=api.operator).content == made.content
-        revoked = api.http.delete(f"{task.path}/members/{members[1].client_id}", headers=api.operator)
-        assert revoked.status_code == 200
-        assert api.http.get(path, headers=members[1].auth).status_code == 401
+    api.http.delete(f"{task.path}/members/{members[1].client_id}", headers=api.operator)
+    assert [api.http.get(path, headers=members[1].auth).status_code for path in paths] == [401, 401]
 
 
 def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
-    with running_aggregator(tmp_path / "data") as server, ExitStack() as resources:
-        api = resources.enter_context(closing(Api(server.url, server.operator_token)))
+    transport = httpx.HTTPTransport(socket_options=SMALL_BUFFER)
+    with serving(tmp_path / "data") as (server, api), ExitStack() as resources:
         task = api.create_task(items=LONG, cohort=2, rounds=1, min_clients=2)
         members = task.begin(2)
         contribute(members, 1, 1.0)
         task.wait_round(1, "complete")
         path = f"{task.path}/rounds/1/aggregate"
-
-        slow = httpx.Client(
-            base_url=server.url, auth=SIGNED, timeout=60, transport=httpx.HTTPTransport(socket_options=SMALL_BUFFER)
-        )
-        resources.enter_context(slow)
+        slow = resources.enter_context(httpx.Client(base_url=server.url, auth=SIGNED, timeout=60, transport=transport))
 
         def opened(member: TestMember) -> httpx.Response:
             """A response of which nothing is read until the test ends."""
@@ -384,8 +335,11 @@ def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
         first = [opened(members[0]) for _ in range(8)]
         assert [one.status_code for one in first] == [200] * 8
         refused = api.http.get(path, headers=members[0].auth)
-        assert (refused.status_code, refused.json()["type"]) == (429, "urn:hushrec:problem:too-many-requests")
-        assert "Retry-After" in refused.headers
+        assert (refused.status_code, slug(refused), "Retry-After" in refused.headers) == (
+            429,
+            "too-many-requests",
+            True,
+        )
         assert opened(members[1]).status_code == 200  # each client has its own
         first[0].close()
         wait_until(lambda: api.http.get(path, headers=members[0].auth).status_code == 200, "one has ended", 30)
