@@ -43,6 +43,7 @@ __all__ = [
     "contribute",
     "detail",
     "digest_field",
+    "piece_fields",
     "refusal",
     "serving",
     "signed_enrolment",
@@ -95,6 +96,17 @@ def signed_enrolment(
         **({"renewal": renewal} if renewal else {}),
         **({} if device_group is None else {"group": device_group}),
         **({} if certificate is None else {"certificate": b64encode(certificate)}),
+    }
+
+
+def piece_fields(start: int, piece: bytes, whole: bytes | None = None) -> dict[str, str]:
+    """The header fields of a piece of an upload, the last one if it is given the `whole`."""
+    return {
+        "Content-Type": "application/partial-upload",
+        "Upload-Offset": str(start),
+        "Upload-Complete": "?0" if whole is None else "?1",
+        "Content-Digest": digest_field(piece),
+        **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
     }
 
 
@@ -393,15 +405,7 @@ class TestMember:
 
         changes: other headers, with _ for -.
         """
-        headers = {
-            **self.auth,
-            "Content-Type": "application/partial-upload",
-            "Upload-Offset": str(start),
-            "Upload-Complete": "?0" if whole is None else "?1",
-            "Content-Digest": digest_field(piece),
-            **({} if whole is None else {"Repr-Digest": digest_field(whole)}),
-            **_fields(changes),
-        }
+        headers = self.auth | piece_fields(start, piece, whole) | _fields(changes)
         return self.task.api.http.patch(self.path(number), content=piece, headers=headers)
 
     def offset(self) -> int:

@@ -20,15 +20,12 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
-from tests.support.forked_workers import fork_workers, set_environment, start_worker_host
+from tests.support.forked import LIMIT, Kind, fork_workers, set_environment, start_worker_host
 
-__all__ = ["LIMIT", "Kind", "serve_forks"]
+__all__ = ["serve_forks"]
 
-LIMIT = 1 << 17
-"""Bytes of a request at most: arguments and environment."""
-Kind = Literal["server", "dask", "device"]
 _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: the command, and what it imports late
     "server": (
         "aggregator_service.commands.serve",

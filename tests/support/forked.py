@@ -1,11 +1,15 @@
-"""Processes that `tests.support.fork_host` forks, with the interface of `subprocess.Popen`."""
+"""Processes that `tests.support.fork_host` forks, with the interface of `subprocess.Popen`, and their fold workers.
+
+A fold worker that is spawned, as outside the tests, takes half a second of processor time for its imports. All servers
+of a test process share one `multiprocessing.forkserver`, so a worker is no child of its server. With SPAWNS_WORKERS in
+its environment, a server spawns its workers.
+"""
 
 from __future__ import annotations
 
 import atexit
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -13,16 +17,24 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from importlib import import_module, reload
+from multiprocessing import forkserver
 from pathlib import Path
-from typing import IO, get_args
+from typing import IO, Any, Literal, get_args
 
-from tests.support.fork_host import LIMIT, Kind
+from aggregator_service.compute import workers
 
-__all__ = ["ForkedProcess", "can_fork"]
+__all__ = ["LIMIT", "ForkedProcess", "Kind", "can_fork", "fork_workers", "set_environment", "start_worker_host"]
 
+LIMIT = 1 << 17
+"""Bytes of a request to the host at most: arguments and environment."""
+Kind = Literal["server", "dask", "device"]
 _ROOT = Path(__file__).parents[2]
 _IMPORTED_FROM = os.environ.get("PYTHONPATH")
 """What a fork has imported is from here: a process that needs another path starts a new interpreter."""
+_SPAWNS_WORKERS = "HUSHREC_TEST_SPAWNS_WORKERS"
+_WORKERS_IMPORT = ("aggregator_service.compute.jobs", "protocols.sums.ckks.mechanism", "protocols.sums.registry")
 _DASK_LOGS = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "info"}
 """Dask sets up its logs when it is imported."""
 
@@ -104,20 +116,19 @@ class ForkedProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; raises `subprocess.TimeoutExpired`."""
-        while True:
-            with self._lock:
-                if self.returncode is not None:
-                    return self.returncode
-                if _readable(self._status, 0.0):
-                    self.returncode = int(self._received())
-                    self._status.close()
-                    return self.returncode
-                watched = os.dup(self._status.fileno())  # another thread may collect the status and close the socket
-            try:
-                if not _readable(watched, timeout):
-                    raise subprocess.TimeoutExpired(self._arguments, timeout or 0.0)
-            finally:
-                os.close(watched)
+        late = subprocess.TimeoutExpired(self._arguments, timeout or 0.0)
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):  # another thread waits for the end
+            raise late
+        try:
+            if self.returncode is None:
+                self._status.settimeout(timeout)
+                self.returncode = int(self._received())
+                self._status.close()
+            return self.returncode
+        except (BlockingIOError, TimeoutError):
+            raise late from None
+        finally:
+            self._lock.release()
 
     def send_signal(self, number: int) -> None:
         """Send a signal if the process runs."""
@@ -134,8 +145,30 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _readable(source: socket.socket | int, timeout: float | None) -> bool:
-    """Wait until there is something to read, at most `timeout` seconds."""
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(None if timeout is None else max(0, int(timeout * 1000))))
+def start_worker_host() -> None:
+    """Start the process that forks the workers of all servers that this process will fork."""
+    forkserver.set_forkserver_preload([__name__, *_WORKERS_IMPORT])
+    forkserver.ensure_running()
+
+
+def fork_workers() -> None:
+    """Let this process, a server, take its workers from there, unless its environment says otherwise."""
+    if _SPAWNS_WORKERS in os.environ:
+        return
+    pool: Any = workers
+    pool.START_METHOD, pool.prepare_worker = "forkserver", partial(_prepare_worker, dict(os.environ))
+    running: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    running.ensure_running = lambda: None  # it is no child of this process, which therefore cannot wait for it
+
+
+def _prepare_worker(environment: dict[str, str]) -> None:
+    """Prepare a worker, with the environment of its server."""
+    set_environment(environment)
+    workers.prepare_worker()
+
+
+def set_environment(environment: dict[str, str]) -> None:
+    """Replace the variables of this process."""
+    os.environ.clear()
+    os.environ.update(environment)
+    reload(import_module("aggregator_service.crash_points"))  # the one module that reads a variable at its import

@@ -72,7 +72,7 @@ class AggregatorProcess:
 
         context: how to reach a server with TLS.
 
-        test_spawns_workers=1: its fold workers are its children (`tests.support.forked_workers`).
+        test_spawns_workers=1: its fold workers are its children (`tests.support.forked`).
 
         fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second. The
         variable HUSHREC_TEST_FRESH_SERVERS does so for all servers. command: starts it in place of that interpreter.

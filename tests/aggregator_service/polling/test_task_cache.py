@@ -25,7 +25,7 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
-from tests.support.api import Api, TestMember, contribute, signed_enrolment
+from tests.support.api import Api, TestMember, contribute
 from tests.support.inside import services
 from tests.support.replicas import wait_until
 from tests.support.signing import UNSIGNED, know
@@ -33,11 +33,6 @@ from tests.support.world import client_row, round_row, task_row
 
 ROUTED = "?wait=0e0"
 """No wait, written in a way that only the route parses."""
-
-
-@pytest.fixture
-def api(inside: Api) -> Api:
-    return inside
 
 
 def poll(member: TestMember, query: str = "", **headers: str) -> httpx.Response:
@@ -64,7 +59,7 @@ def statements(api: Api) -> Iterator[list[str]]:
 
 def other_process(api: Api, work: Callable[[Session], None]) -> None:
     """Do what the command line does: use a connection of its own, of which the server knows nothing."""
-    with closing(Database(services(api).settings.database, connections=1)) as database, database.write() as session:
+    with closing(Database(api.database_url, connections=1)) as database, database.write() as session:
         work(session)
 
 
@@ -101,8 +96,8 @@ def answered_from_cache(member: TestMember) -> bool:
     return not queries
 
 
-def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(api: Api) -> None:
-    first, second, *_ = members = started(api)
+def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(inside: Api) -> None:
+    first, second, *_ = members = started(inside)
     check_same_answer(first)
     wait_until(lambda: answered_from_cache(first), "the cache follows")  # a query may be needed after a slow poll
     assert first.put(1, first.contribution(1, 0.5)).status_code == 201
@@ -115,8 +110,8 @@ def test_a_poll_from_the_cache_queries_nothing_and_answers_the_same(api: Api) ->
     check_same_answer(first)
 
 
-def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(api: Api) -> None:
-    first, second, *_ = started(api)
+def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(inside: Api) -> None:
+    first, second, *_ = started(inside)
     before = [poll(member).headers["etag"] for member in (first, second)]
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(poll, first, "?wait=20", **{"If-None-Match": before[0]})
@@ -130,33 +125,32 @@ def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(api: Api) -
     assert after[1] == before[1], "deliveries of other clients change nothing"
 
 
-def test_the_cache_answers_signed_requests_of_members_only(api: Api) -> None:
-    first, second, *_ = started(api)
+def test_the_cache_answers_signed_requests_of_members_only(inside: Api) -> None:
+    first, second, *_ = started(inside)
     assert poll(first).status_code == 200
     assert poll(first, **UNSIGNED).status_code == 401
     stranger = TestMember(first.task, second.client_id, second.token)
     know(first.token, first.client_id, Ed25519PrivateKey.generate())
     assert poll(first).json()["type"].endswith("bad-signature")
     assert poll(stranger).status_code == 200
-    other = api.create_task("other").enrol(1)[0]
-    away = api.http.get(f"{first.task.path}/rounds/current", headers=other.auth)
+    other = inside.create_task("other").enrol(1)[0]
+    away = inside.http.get(f"{first.task.path}/rounds/current", headers=other.auth)
     assert away.status_code == 404
 
 
-def test_a_replaced_token_is_void_at_once(api: Api) -> None:
-    task = api.create_task()
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    invitation = api.invite(task.id, uses=9)
-    first = api.http.post("/v1/enrolments", json=signed_enrolment(invitation, identity, mailbox)).json()
-    old = TestMember(task, first["client_id"], first["token"])
-    assert api.http.get(task.path, headers=old.auth).status_code == 200
-    new = api.http.post("/v1/enrolments", json=signed_enrolment(invitation, identity, mailbox, renewal=1)).json()
-    assert api.http.get(task.path, headers=old.auth).status_code == 401
-    assert api.http.get(task.path, headers=TestMember(task, old.client_id, new["token"]).auth).status_code == 200
+def test_a_replaced_token_is_void_at_once(inside: Api) -> None:
+    task, keys = inside.create_task(), (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    invitation = inside.invite(task.id, uses=9)
+    found = []
+    for renewal in range(2):
+        known = inside.enrol(invitation, *keys, renewal=renewal).json()
+        found.append(TestMember(task, known["client_id"], known["token"]))
+        assert found[-1].get("").status_code == 200
+    assert found[0].get("").status_code == 401
 
 
-def test_what_another_process_revokes_or_closes_is_seen_after_the_next_check(api: Api) -> None:
-    first, second, *_ = started(api)
+def test_what_another_process_revokes_or_closes_is_seen_after_the_next_check(inside: Api) -> None:
+    first, second, *_ = started(inside)
     assert poll(first).status_code == poll(second).status_code == 200
 
     def revoke(session: Session) -> None:
@@ -165,10 +159,10 @@ def test_what_another_process_revokes_or_closes_is_seen_after_the_next_check(api
     def close(session: Session) -> None:
         close_task(session, session.get_one(TaskRow, first.task.id), 0.0)
 
-    other_process(api, revoke)
+    other_process(inside, revoke)
     wait_until(lambda: poll(first).status_code == 401, "the cache follows")
     assert poll(second).json()["state"] == "collecting"
-    other_process(api, close)
+    other_process(inside, close)
     wait_until(lambda: poll(second).json()["state"] == "failed", "the cache follows")
     assert second.put(1, second.contribution(1, 0.5)).json()["type"].endswith("round-closed")
 
@@ -226,63 +220,62 @@ def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -
     assert asyncio.run(scenario()) == [True, True, False, False]
 
 
-def test_a_round_that_changes_while_it_is_read_is_not_cached(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The query sees the round before the commit, and returns after it."""
+Meanwhile = Callable[[Callable[[Session], None]], None]
+
+
+@pytest.fixture
+def meanwhile(database: Database, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    """Lets each query of a round see it before a commit, and return after it."""
     read = TaskCache._read
 
-    def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
-        found = read(task_cache, task_id)
-        with database.write() as session:
-            session.get_one(RoundRow, 1).state = "folding"
-            announce(session, "t_1", "round")
-        return found
+    def set_up(commit: Callable[[Session], None]) -> None:
+        def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
+            found = read(task_cache, task_id)
+            with database.write() as session:
+                commit(session)
+            return found
+
+        monkeypatch.setattr(TaskCache, "_read", read_then_commit)
+
+    return set_up
+
+
+def test_a_round_that_changes_while_it_is_read_is_not_cached(database: Database, meanwhile: Meanwhile) -> None:
+    def fold(session: Session) -> None:
+        session.get_one(RoundRow, 1).state = "folding"
+        announce(session, "t_1", "round")
 
     async def scenario() -> tuple[object, str]:
         task_cache = cache_of(database)
-        monkeypatch.setattr(TaskCache, "_read", read_then_commit)
         await task_cache.current_round("t_1")
-        monkeypatch.setattr(TaskCache, "_read", read)
         kept = task_cache.cached_round("t_1")
+        meanwhile(lambda _: None)
         cached_round = await task_cache.current_round("t_1")
         assert cached_round is not None
         return kept, cached_round.view(cached_round.status("c_1"), 0.0).state
 
+    meanwhile(fold)
     assert asyncio.run(scenario()) == (None, "folding")
 
 
-def test_a_delivery_during_the_query_is_added_to_the_round(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = TaskCache._read
-
-    def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
-        found = read(task_cache, task_id)
-        with database.write() as session:
-            progress(session, Delivery("t_1", 1, "contribute", "c_1"))
-        return found
-
+def test_a_delivery_during_the_query_is_added_to_the_round(database: Database, meanwhile: Meanwhile) -> None:
     async def scenario() -> list[bool]:
         task_cache = cache_of(database)
-        monkeypatch.setattr(TaskCache, "_read", read_then_commit)
         cached_round = await task_cache.current_round("t_1")
         assert cached_round is not None
         assert task_cache.cached_round("t_1") is cached_round
         return [cached_round.status(client).contributed for client in ("c_1", "c_2")]
 
+    meanwhile(lambda session: progress(session, Delivery("t_1", 1, "contribute", "c_1")))
     assert asyncio.run(scenario()) == [True, False]
 
 
-def test_simultaneous_requests_share_one_query(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, reads = TaskCache._read, [0]
-
-    def counted(task_cache: TaskCache, task_id: str) -> object:
-        reads[0] += 1
-        return read(task_cache, task_id)
-
+def test_simultaneous_requests_share_one_query(database: Database, meanwhile: Meanwhile) -> None:
     async def scenario() -> None:
         task_cache = cache_of(database)
-        monkeypatch.setattr(TaskCache, "_read", counted)
         await asyncio.gather(*(task_cache.current_round("t_1") for _ in range(50)))
 
+    reads = list[int]()
+    meanwhile(lambda _: reads.append(1))
     asyncio.run(scenario())
     assert reads == [1]

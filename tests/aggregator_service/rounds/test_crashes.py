@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.crash_points import CRASH_POINTS
-from tests.support.api import Api, TestTask, contribute, digest_field
+from tests.support.api import Api, TestTask, contribute, piece_fields
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.replicas import wait_until
@@ -116,9 +116,8 @@ def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: Aggregat
         assert (http.deaths, answer.status_code, answer.headers["upload-offset"]) == (1, 204, "20")
         assert server.kinds() == {"chunks": 1}
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            lines = ["Content-Type: application/partial-upload", "Upload-Offset: 20", "Upload-Complete: ?1"]
-            lines += [f"Content-Length: {len(rest)}", f"Content-Digest: {digest_field(rest)}"]
-            lines += [f"Repr-Digest: {digest_field(body)}"]
+            fields = {"Content-Length": len(rest), **piece_fields(20, rest, body)}
+            lines = [f"{name}: {value}" for name, value in fields.items()]
             head = raw_head(server.url, "PATCH", members[2].path(1), members[2].token, *lines)
             connection.sendall(head + rest[:20])
             time.sleep(0.2)

@@ -6,13 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import numpy as np
-import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
@@ -21,30 +19,23 @@ from protocols.crypto.keys import Keyring
 from protocols.messages import Attestation
 from protocols.sums.paillier.plan import PaillierPlan
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment, slug
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, TestMember, TestTask, signed_enrolment, slug
 from tests.support.server import AggregatorProcess
 from tests.support.signing import SIGNED
-
-ITEMS, DIM, RANK = 40, 8, 2
-
 
 SERVER = {"fold_batch": 2}
 
 
 def make_task(api: Api, name: str, **schedule: Any) -> tuple[TestTask, TestMember, Keyring]:
     """A CKKS task with its key holder enrolled, who takes part like any other member."""
-    task = api.create_task(
-        name,
-        items=ITEMS,
-        dim=DIM,
-        clip=0.5,
-        cohort=4,
-        recipe_name="colr",
-        recipe_parameters={"rank": RANK},
-        mechanism_name="ckks",
-        **schedule,
-    )
+    recipe: dict[str, Any] = {
+        "recipe_name": "colr",
+        "recipe_parameters": {"rank": 2},
+        "items": 40,
+        "dim": 8,
+        "clip": 0.5,
+    }
+    task = api.create_task(name, mechanism_name="ckks", **recipe, **schedule)
     (holder,) = task.enrol(1, role="holder")
     leave_envelope(holder, holder.client_id)
     return task, holder, task.mechanism.generate_keyring(task.plan)
@@ -61,90 +52,82 @@ def leave_envelope(holder: TestMember, client_id: str, body: bytes = b"an envelo
     return holder.deliver(f"keyring/{client_id}", body)
 
 
-def contribute(members: list[TestMember], number: int, keyring: Keyring, value: float = 0.25) -> None:
+def contribute(members: list[TestMember], number: int, keyring: Keyring) -> None:
     for member in members:
-        answer = member.put(number, member.contribution(number, value, keyring))
+        answer = member.put(number, member.contribution(number, 0.25, keyring))
         assert answer.status_code == 201, answer.text
 
 
-def test_an_encrypted_round_end_to_end(api: Api, server: AggregatorProcess) -> None:
+@contextmanager
+def polled(path: str, member: TestMember) -> Iterator[list[httpx.Response]]:
+    """Poll meanwhile, with a connection of its own; the answer has arrived when the block ends."""
+    got: list[httpx.Response] = []
+
+    def poll() -> None:
+        with httpx.Client(base_url=member.task.api.http.base_url, timeout=60, auth=SIGNED) as http:
+            got.append(http.get(f"{member.task.path}/{path}", headers=member.auth))
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    time.sleep(0.2)
+    yield got
+    thread.join(timeout=60)
+    assert got, "the long poll did not end"
+
+
+def test_an_encrypted_round_end_to_end(api: Api) -> None:
     task, holder, keyring = make_task(api, "encrypted", rounds=3)
     assert task.view["opened_by"] == "members"
     assert "secret key" in task.view["warnings"][0]
-    invitation = api.invite(task.id, uses=3)
-    waiting: list[dict[str, Any]] = []
-
-    def wait_for_members() -> None:
-        with httpx.Client(base_url=api.http.base_url, timeout=60, auth=SIGNED) as http:
-            path = f"{task.path}/members?unkeyed=true&wait=20"
-            waiting.extend(http.get(path, headers=holder.auth).json()["members"])
-
-    poll = threading.Thread(target=wait_for_members)
-    poll.start()
-    time.sleep(0.2)
-    members = []
-    for _ in range(3):
-        body = signed_enrolment(invitation)
-        enrolment = api.http.post("/v1/enrolments", json=body).json()
-        members.append(TestMember(task, enrolment["client_id"], enrolment["token"]))
-    poll.join(timeout=60)
-    assert waiting, "the long poll did not end when members without keys enrolled"
-    assert {row["client_id"] for row in waiting} <= {member.client_id for member in members}
+    with polled("members?unkeyed=true&wait=20", holder) as waiting:
+        members = task.enrol(3)
+    known = [member.client_id for member in members]
+    assert {row["client_id"] for row in waiting[0].json()["members"]} <= set(known)
 
     # no round opens before the members have keys
-    keyring_path = f"{task.path}/keyring"
-    assert slug(api.http.get(keyring_path, headers=members[0].auth)) == "not-found"
-    assert api.http.get(f"{task.path}/rounds/current", headers=members[0].auth).status_code == 204
+    first = members[0]
+    assert slug(first.get("keyring")) == "not-found"
+    assert first.get("rounds/current").status_code == 204
     envelopes = {member.client_id: os.urandom(200) for member in members}
-    got: list[bytes] = []
-    poll = threading.Thread(
-        target=lambda: got.append(
-            httpx.get(f"{server.url}{keyring_path}?wait=20", headers=members[0].auth, timeout=60, auth=SIGNED).content
-        )
-    )
-    poll.start()
-    for member in members:
-        assert leave_envelope(holder, member.client_id, envelopes[member.client_id]).status_code == 201
-    poll.join(timeout=60)
-    assert got == [envelopes[members[0].client_id]]
-    assert leave_envelope(holder, members[0].client_id, envelopes[members[0].client_id]).status_code == 200
-    assert slug(leave_envelope(holder, members[0].client_id, b"another")) == "conflict"
-    assert slug(leave_envelope(holder, members[0].client_id, bytes(256 * 1024 + 1))) == "body-too-long"
-    assert slug(leave_envelope(holder, "c_unknown", b"lost")) == "not-found"
-    assert slug(leave_envelope(members[0], members[1].client_id, b"forged")) == "forbidden"
-
-    assert slug(api.http.get(f"{task.path}/members", headers=members[0].auth)) == "forbidden"
+    with polled("keyring?wait=20", first) as got:
+        for client_id, envelope in envelopes.items():
+            assert leave_envelope(holder, client_id, envelope).status_code == 201
+    assert got[0].content == envelopes[first.client_id]
+    assert leave_envelope(holder, first.client_id, envelopes[first.client_id]).status_code == 200
+    for sender, client_id, body, why in (
+        (holder, first.client_id, b"another", "conflict"),
+        (holder, first.client_id, bytes(256 * 1024 + 1), "body-too-long"),
+        (holder, "c_unknown", b"lost", "not-found"),
+        (first, members[1].client_id, b"forged", "forbidden"),
+    ):
+        assert slug(leave_envelope(sender, client_id, body)) == why
+    assert slug(first.get("members")) == "forbidden"
     seen, after = list[str](), "0"
     while after is not None:
-        listed = api.http.get(f"{task.path}/members?limit=3&after={after}", headers=holder.auth).json()
+        listed = holder.found(f"members?limit=3&after={after}").json()
         seen, after = seen + [row["client_id"] for row in listed["members"]], listed["next"]
-    assert seen == [holder.client_id, *(member.client_id for member in members)]
+    assert seen == [holder.client_id, *known]
 
-    everybody = [holder, *members]
-    current = api.http.get(f"{task.path}/rounds/current?wait=20", headers=members[0].auth)
+    current = first.get("rounds/current?wait=20")
     assert current.json()["in_cohort"] is True
-    assert current.json()["contribution_bytes"] == len(members[0].contribution(1, 0.25, keyring))
-
-    # residues that are not below the prime never enter the sum
-    bad = b"\xff" * current.json()["contribution_bytes"]
-    assert slug(members[0].put(1, bad)) == "bad-contribution"
-
-    contribute(everybody, 1, keyring)
+    assert current.json()["contribution_bytes"] == len(first.contribution(1, 0.25, keyring))
+    bad = b"\xff" * current.json()["contribution_bytes"]  # residues that are not below the prime never enter the sum
+    assert slug(first.put(1, bad)) == "bad-contribution"
+    contribute([holder, *members], 1, keyring)
     task.wait_round(1, "complete")
     total = task.opened(1, keyring)
     assert np.allclose(total[:-1], 1.0, atol=task.plan.predicted_error)
-    assert round(float(total[-1])) == len(everybody)  # the participants that an encrypted sum counts
+    assert round(float(total[-1])) == 4  # the participants that an encrypted sum counts
 
     # the ETag: nothing new, then the next round
-    etag = {"If-None-Match": current.headers["etag"]}
-    assert api.http.get(f"{task.path}/rounds/current?wait=20", headers={**members[0].auth, **etag}).status_code == 200
+    def again(path: str, answer: httpx.Response) -> int:
+        known = {**first.auth, "If-None-Match": answer.headers["etag"]}
+        return api.http.get(f"{task.path}/{path}", headers=known).status_code
+
+    assert again("rounds/current?wait=20", current) == 200
     task.wait_round(2, "collecting")
-    fresh = api.http.get(f"{task.path}/rounds/current", headers=members[0].auth)
-    same = {"If-None-Match": fresh.headers["etag"]}
-    assert api.http.get(f"{task.path}/rounds/current?wait=0.1", headers={**members[0].auth, **same}).status_code == 304
-    aggregate = api.http.get(f"{task.path}/rounds/1/aggregate", headers=members[0].auth)
-    again = {**members[0].auth, "If-None-Match": aggregate.headers["etag"]}
-    assert api.http.get(f"{task.path}/rounds/1/aggregate", headers=again).status_code == 304
+    assert again("rounds/current?wait=0.1", first.get("rounds/current")) == 304
+    assert again("rounds/1/aggregate", first.get("rounds/1/aggregate")) == 304
 
 
 def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
@@ -152,59 +135,34 @@ def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
     members = enrol_with_keys(task, holder, 3)
     (stranger,) = task.enrol(1)  # a member without keys cannot make a snapshot: an invalid one would block the others
 
-    def put_snapshot(member: TestMember, number: int, body: bytes) -> httpx.Response:
-        return member.deliver(f"snapshots/{number}", body)
+    def put(member: TestMember, number: int, body: bytes) -> str | int:
+        answer = member.deliver(f"snapshots/{number}", body)
+        return answer.status_code if answer.is_success else slug(answer)
 
-    latest = f"{task.path}/snapshots/latest"
-    assert slug(api.http.get(latest, headers=holder.auth)) == "not-found"
+    assert slug(holder.get("snapshots/latest")) == "not-found"
     for number in (1, 2, 3):
         task.wait_round(number, "collecting")
         state = os.urandom(task.recipe.state_bytes(1))
         sealed = seal_snapshot(state, AggregateChain.first(task.id), keyring.state_key, task.id, number)
-        assert slug(put_snapshot(members[0], number, sealed)) == "conflict"  # not complete yet
+        assert put(members[0], number, sealed) == "conflict"  # not complete yet
         contribute([holder, *members], number, keyring)
         task.wait_round(number, "complete")
-        assert slug(put_snapshot(members[0], number, sealed + b"x")) == "body-too-long"
-        assert slug(put_snapshot(members[0], number, sealed[:-1])) == "body-too-short"
-        assert slug(put_snapshot(stranger, number, os.urandom(len(sealed)))) == "forbidden"
-        assert put_snapshot(members[0], number, sealed).status_code == 201
-        assert put_snapshot(members[1], number, sealed).status_code == 200
         other = seal_snapshot(state, AggregateChain.first(task.id), keyring.state_key, task.id, number)
-        assert slug(put_snapshot(members[1], number, other)) == "conflict"
-        found = api.http.get(latest, headers=members[2].auth).json()
+        for member, body, expected in (
+            (members[0], sealed + b"x", "body-too-long"),
+            (members[0], sealed[:-1], "body-too-short"),
+            (stranger, os.urandom(len(sealed)), "forbidden"),
+            (members[0], sealed, 201),
+            (members[1], sealed, 200),
+            (members[1], other, "conflict"),
+        ):
+            assert put(member, number, body) == expected
+        found = members[2].found("snapshots/latest").json()
         assert (found["round"], found["author"], found["bytes"]) == (number, members[0].client_id, len(sealed))
-        assert api.http.get(f"{task.path}/snapshots/{number}", headers=members[2].auth).content == sealed
-    assert slug(api.http.get(f"{task.path}/snapshots/1", headers=members[2].auth)) == "not-found"
-    assert api.http.get(f"{task.path}/snapshots/2", headers=members[2].auth).status_code == 200
-    assert slug(put_snapshot(members[0], 9, b"x")) == "not-found"
-
-
-def test_invalid_enrolments_are_refused(api: Api) -> None:
-    task, _, _ = make_task(api, "enrolment")
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-
-    def enrol(body: dict[str, Any]) -> httpx.Response:
-        return api.http.post("/v1/enrolments", json=body)
-
-    invitation = api.invite(task.id, uses=1)
-    good = signed_enrolment(invitation, identity, mailbox)
-    assert slug(enrol({**good, "signature": "A" * 86})) == "forbidden"
-    assert slug(enrol(signed_enrolment("hri_made-up", identity, mailbox))) == "forbidden"
-    first = enrol(good)
-    assert first.status_code == 201
-    # the same identity again: the same client, a new token, the old one void, no use counted
-    assert slug(enrol(good)) == "conflict"
-    again = enrol(signed_enrolment(invitation, identity, mailbox, renewal=1))
-    assert again.status_code == 200
-    assert again.json()["client_id"] == first.json()["client_id"]
-    stale = api.http.get(task.path, headers={"Authorization": f"Bearer {first.json()['token']}"})
-    assert slug(stale) == "unauthenticated"
-    assert api.http.get(task.path, headers={"Authorization": f"Bearer {again.json()['token']}"}).status_code == 200
-    assert slug(enrol(signed_enrolment(invitation, identity, X25519PrivateKey.generate()))) == "conflict"
-    newcomer = signed_enrolment(invitation, Ed25519PrivateKey.generate(), mailbox)
-    assert slug(enrol(newcomer)) == "gone"
-    second_holder = signed_enrolment(api.invite(task.id, role="holder"), Ed25519PrivateKey.generate(), mailbox)
-    assert slug(enrol(second_holder)) == "conflict"
+        assert members[2].found(f"snapshots/{number}").content == sealed
+    assert slug(members[2].get("snapshots/1")) == "not-found"
+    assert members[2].get("snapshots/2").status_code == 200
+    assert put(members[0], 9, b"x") == "not-found"
 
 
 def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
@@ -288,40 +246,27 @@ def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> Non
     assert total[~counts].tolist() == [0.75] * int((~counts).sum())
 
 
-@pytest.fixture(scope="module")
-def inside_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with aggregator_inside(tmp_path_factory.mktemp("attestations") / "data") as found:
-        yield found
-
-
-def test_contributions_state_the_aggregates_that_the_server_released(
-    inside_api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
-    task, holder, keyring = make_task(inside_api, "stated", rounds=2)
+def test_contributions_state_the_aggregates_that_the_server_released(server: AggregatorProcess, api: Api) -> None:
+    task, holder, keyring = make_task(api, "stated", rounds=2)
     members = enrol_with_keys(task, holder, 3)
     task.wait_round(1, "collecting")
     body = members[0].contribution(1, 0.25, keyring)
     other = members[0].put(1, body, {"Aggregate-Chain": os.urandom(32).hex()})
     assert (other.status_code, slug(other)) == (409, "aggregate-mismatch")
-    assert any("absorbed other aggregates" in record.getMessage() for record in caplog.records)
-    escaped = inside_api.http.put(
-        members[0].path(1).replace("c_", "c%5F"),
-        content=body,
-        headers={**members[0].auth, "Content-Digest": digest_field(body), **task.chain(1)},
-    )
+    assert "absorbed other aggregates" in server.log()
+    escaped = api.put(members[0].path(1).replace("c_", "c%5F"), body, members[0].auth | task.chain(1))
     assert slug(escaped) == "bad-contribution"
     assert members[0].put(1, body).status_code == 201
     assert members[0].put(1, body).status_code == 200
-    plain = inside_api.create_task("stated-plain", cohort=2)
+    plain = api.create_task("stated-plain", cohort=2)
     (member, _) = plain.begin(2)
     assert slug(member.put(1, member.contribution(1, 1.0), {"Aggregate-Chain": "0" * 64})) == "bad-contribution"
-    unstated = {**members[1].auth, "Content-Digest": digest_field(body)}
-    assert slug(inside_api.http.put(members[1].path(1), content=body, headers=unstated)) == "bad-contribution"
+    assert slug(members[1].deliver(f"rounds/1/contributions/{members[1].client_id}", body)) == "bad-contribution"
 
 
-def test_attestations_of_a_completed_round(inside_api: Api) -> None:
+def test_attestations_of_a_completed_round(api: Api) -> None:
     """Each verifies under its client's key, for this round alone; those of the newest two completed rounds are kept."""
-    task, holder, keyring = make_task(inside_api, "attested", rounds=4)
+    task, holder, keyring = make_task(api, "attested", rounds=4)
     members = [holder, *enrol_with_keys(task, holder, 3)]
 
     def page(number: int, query: str = "") -> httpx.Response:

@@ -23,7 +23,7 @@ from client_sdk.errors import ContractBroken, DigestMismatch, InvalidParameters
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
-from tests.support.api import Api, TestTask, digest_field, serving, slug
+from tests.support.api import Api, TestTask, digest_field, refusal, serving, slug
 from tests.support.server import AggregatorProcess
 
 ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
@@ -32,9 +32,8 @@ WAITS = "the item catalogue: the operator has not uploaded it"
 Run = Callable[..., str]
 
 
-def put(task: TestTask, body: bytes, digest: bytes | None = None) -> httpx.Response:
-    headers = {**task.api.operator, "Content-Digest": digest_field(body if digest is None else digest)}
-    return task.api.http.put(f"{task.path}/catalogue", content=body, headers=headers)
+def put(task: TestTask, body: bytes, **changes: str) -> httpx.Response:
+    return task.api.put(f"{task.path}/catalogue", body, **changes)
 
 
 def get(task: TestTask, headers: dict[str, str]) -> httpx.Response:
@@ -49,12 +48,7 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
     assert api.http.get(f"{task.path}/rounds/1", headers=api.operator).status_code == 404
     assert task.now()["waiting_for"] == WAITS
     assert slug(get(task, member.auth)) == "not-found"
-    refused = api.http.put(
-        f"{task.path}/catalogue",
-        content=ITEMS.encode(),
-        headers={**member.auth, "Content-Digest": digest_field(ITEMS.encode())},
-    )
-    assert (refused.status_code, slug(refused)) == (403, "forbidden")
+    assert refusal(member.deliver("catalogue", ITEMS.encode())) == (403, "forbidden")
     assert put(task, ITEMS.encode()).status_code == 201
     task.wait_round(1, "collecting")
     assert task.now()["waiting_for"] is None
@@ -73,12 +67,12 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
 def test_one_catalogue_is_stored_once(api: Api) -> None:
     task = api.create_task("once", cohort=2, catalogue_digest=ITEMS.digest)
     other = Catalogue(ITEMS.ids, ("",) * 5).encode()
-    assert (put(task, other).status_code, slug(put(task, other))) == (422, "invalid-parameters")
-    assert slug(put(task, ITEMS.encode(), other)) == "invalid-parameters"
-    assert slug(put(task, other, ITEMS.encode())) == "bad-digest"
+    assert refusal(put(task, other)) == (422, "invalid-parameters")
+    assert slug(put(task, ITEMS.encode(), Content_Digest=digest_field(other))) == "invalid-parameters"
+    assert slug(put(task, other, Content_Digest=digest_field(ITEMS.encode()))) == "bad-digest"
     assert task.now()["waiting_for"] == WAITS
     assert [put(task, ITEMS.encode()).status_code for _ in range(2)] == [201, 200]
-    assert (put(task, other).status_code, slug(put(task, other))) == (409, "conflict")
+    assert refusal(put(task, other)) == (409, "conflict")
     assert get(task, api.operator).content == ITEMS.encode()
 
 
@@ -91,11 +85,11 @@ def test_what_is_no_catalogue_of_the_task_is_refused(api: Api) -> None:
     body = b"a\tA\nb\nc\t\n"
     task = api.create_task("broken", cohort=2, items=3, catalogue_digest=hashlib.sha256(body).hexdigest())
     answer = put(task, body)
-    assert (answer.status_code, slug(answer)) == (400, "bad-request")
+    assert refusal(answer) == (400, "bad-request")
     assert answer.json()["detail"] == "line 2 of the catalogue: no tab between id and title"
     long = b"a\t" + b"A" * (3 * 1282) + b"\n"
     named = api.create_task("long", cohort=2, items=3, catalogue_digest=hashlib.sha256(long).hexdigest())
-    assert (put(named, long).status_code, slug(put(named, long))) == (413, "body-too-long")
+    assert refusal(put(named, long)) == (413, "body-too-long")
 
 
 def test_tasks_without_a_catalogue(api: Api) -> None:
@@ -130,12 +124,9 @@ def test_an_operator_creates_a_task_with_its_catalogue(server: AggregatorProcess
 
 def downloaded(server: AggregatorProcess, task_id: str, expected: Catalogue) -> Catalogue | None:
     """The catalogue as the SDK downloads it, checked against the digest of `expected`."""
-    driver = SyncDriver()
-    try:
-        calls = ApiCalls(server.url, server.operator_token)
+    calls = ApiCalls(server.url, server.operator_token)
+    with SyncDriver() as driver:
         body = driver.run(calls.catalogue(task_id, len(expected), expected.digest))
-    finally:
-        driver.close()
     return None if body is None else Catalogue.decode(body)
 
 

@@ -14,7 +14,7 @@ from aggregator_service.tasks.certificates import holds_certificate
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
-from tests.support.api import Api, TestMember, TestTask, digest_field, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, detail, signed_enrolment
 
 SCOPE = "movies"
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -39,23 +39,14 @@ class Person:
         until = int(time.time() + seconds)
         return certify(organiser, scope, *keys, role=role, serial=self.serial, not_after=until).encode()
 
-    def enrol(self, api: Api, task: TestTask, certificate: bytes | None, role: str = "member") -> httpx.Response:
-        body = signed_enrolment(api.invite(task.id, role=role), self.identity, self.mailbox, None, certificate)
-        return api.http.post("/v1/enrolments", json=body)
+    def enrol(self, task: TestTask, certificate: bytes | None, renewal: int = 0) -> httpx.Response:
+        who = task.api.invite(task.id), self.identity, self.mailbox, None, certificate, renewal
+        return task.api.enrol(*who)
 
-    def member(self, api: Api, task: TestTask) -> TestMember:
-        answer = self.enrol(api, task, self.certificate())
+    def member(self, task: TestTask) -> TestMember:
+        answer = self.enrol(task, self.certificate())
         assert answer.status_code == 201, answer.text
         return TestMember(task, answer.json()["client_id"], answer.json()["token"])
-
-
-def detail(answer: httpx.Response, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    return str(answer.json()["detail"])
-
-
-def put(api: Api, path: str, auth: dict[str, str], body: bytes) -> httpx.Response:
-    return api.http.put(path, content=body, headers={**auth, "Content-Digest": digest_field(body)})
 
 
 def test_only_certified_clients_enrol(api: Api) -> None:
@@ -63,13 +54,16 @@ def test_only_certified_clients_enrol(api: Api) -> None:
     task = api.create_task("certified-enrolment", organiser=PIN)
     assert task.view["organiser"] == {"key": PIN.key, "scope": SCOPE}
     ann, eve = Person(), Person()
-    assert ann.enrol(api, task, ann.certificate()).status_code == 201
-    assert "needs a membership certificate" in detail(eve.enrol(api, task, None), 403)
-    assert "not signed by the organiser" in detail(eve.enrol(api, task, eve.certificate(STRANGER)), 403)
-    assert "not signed by the organiser" in detail(eve.enrol(api, task, eve.certificate(scope="songs")), 403)
-    assert "not signed by the organiser" in detail(eve.enrol(api, task, ann.certificate()), 403)
-    assert "expired" in detail(eve.enrol(api, task, eve.certificate(seconds=-5)), 403)
-    assert "for the role holder, not member" in detail(eve.enrol(api, task, eve.certificate(role="holder")), 403)
+    assert ann.enrol(task, ann.certificate()).status_code == 201
+    for certificate, why in (
+        (None, "needs a membership certificate"),
+        (eve.certificate(STRANGER), "not signed by the organiser"),
+        (eve.certificate(scope="songs"), "not signed by the organiser"),
+        (ann.certificate(), "not signed by the organiser"),
+        (eve.certificate(seconds=-5), "expired"),
+        (eve.certificate(role="holder"), "for the role holder, not member"),
+    ):
+        assert why in detail(eve.enrol(task, certificate), 403)
     assert task.now()["members"] == 1
     body = signed_enrolment(api.invite(task.id), eve.identity, eve.mailbox, None, eve.certificate())
     changed = {**body, "certificate": b64encode(eve.certificate(seconds=900))}
@@ -78,68 +72,65 @@ def test_only_certified_clients_enrol(api: Api) -> None:
 
 def test_a_certificate_is_renewed_and_only_by_a_good_one(api: Api) -> None:
     task, ann, eve = api.create_task("certified-renewal", organiser=PIN), Person(), Person()
-    member = ann.member(api, task)
+    member = ann.member(task)
     path = f"{task.path}/members/me/certificate"
-    assert put(api, path, member.auth, ann.certificate(seconds=900)).status_code == 200
-    assert "expired" in detail(put(api, path, member.auth, ann.certificate(seconds=-5)), 403)
-    assert "expires later" in detail(put(api, path, member.auth, ann.certificate(seconds=300)), 409)
-    assert "not signed" in detail(put(api, path, member.auth, eve.certificate()), 403)
-    assert put(api, path, member.auth, bytes(80)).status_code == 400
-    assert put(api, path, api.operator, ann.certificate()).status_code == 403
+    assert api.put(path, ann.certificate(seconds=900), member.auth).status_code == 200
+    assert "expired" in detail(api.put(path, ann.certificate(seconds=-5), member.auth), 403)
+    assert "expires later" in detail(api.put(path, ann.certificate(seconds=300), member.auth), 409)
+    assert "not signed" in detail(api.put(path, eve.certificate(), member.auth), 403)
+    assert api.put(path, bytes(80), member.auth).status_code == 400
+    assert api.put(path, ann.certificate()).status_code == 403
     plain = api.create_task("no-organiser")
     (other,) = plain.enrol(1)
-    assert "no organiser" in detail(put(api, f"{plain.path}/members/me/certificate", other.auth, bytes(81)), 409)
+    assert "no organiser" in detail(api.put(f"{plain.path}/members/me/certificate", bytes(81), other.auth), 409)
 
 
 def test_attack_one_subject_enrols_with_two_identities_or_roles(api: Api) -> None:
     """An organiser of its own making may sign several certificates for one person; the serial stands for the person."""
     task, ann, other, eve = api.create_task("certified-subjects", organiser=PIN), Person(), Person(), Person()
-    member = ann.member(api, task)
+    member = ann.member(task)
     other.serial = ann.serial
-    assert "one identity and one role" in detail(other.enrol(api, task, other.certificate()), 403)
-    assert "has no key holder" in detail(
-        api.http.post(f"{task.path}/invitations", json={"role": "holder", "uses": 1}, headers=api.operator), 422
-    )
+    assert "one identity and one role" in detail(other.enrol(task, other.certificate()), 403)
+    assert "has no key holder" in detail(task.post("invitations", {"role": "holder", "uses": 1}), 422)
     ann.serial = eve.serial  # the same identity as another subject
     path = f"{task.path}/members/me/certificate"
-    assert "another subject" in detail(put(api, path, member.auth, ann.certificate(seconds=900)), 403)
+    assert "another subject" in detail(api.put(path, ann.certificate(seconds=900), member.auth), 403)
     for certificate, why in ((ann.certificate(), "another subject"), (ann.certificate(role="holder"), "not member")):
-        body = signed_enrolment(api.invite(task.id), ann.identity, ann.mailbox, None, certificate, renewal=1)
-        assert why in detail(api.http.post("/v1/enrolments", json=body), 403)
-    assert eve.enrol(api, task, eve.certificate()).status_code == 201
+        assert why in detail(ann.enrol(task, certificate, renewal=1), 403)
+    assert eve.enrol(task, eve.certificate()).status_code == 201
 
 
 def test_a_revocation_list_ends_memberships(api: Api) -> None:
     task, ann, bob = api.create_task("certified-revocation", organiser=PIN), Person(), Person()
-    out, stays = ann.member(api, task), bob.member(api, task)
+    out, stays = ann.member(task), bob.member(task)
     path, now = f"{task.path}/revocations", int(time.time())
     assert api.http.get(path, headers=stays.auth).status_code == 404
     listed = revoke(ORGANISER, SCOPE, [ann.serial], now)
-    assert put(api, path, stays.auth, listed.encode()).status_code == 403
-    assert put(api, path, api.operator, listed.encode()).status_code == 200
+    assert api.put(path, listed.encode(), stays.auth).status_code == 403
+    assert api.put(path, listed.encode()).status_code == 200
     assert api.http.get(path, headers=stays.auth).content == listed.encode()
     assert api.http.get(task.path, headers=out.auth).status_code == 401
     assert api.http.get(task.path, headers=stays.auth).status_code == 200
-    assert "revoked" in detail(ann.enrol(api, task, ann.certificate()), 403)
+    assert "revoked" in detail(ann.enrol(task, ann.certificate()), 403)
     again = Person()
     again.serial = ann.serial
-    assert "revoked by the organiser" in detail(again.enrol(api, task, again.certificate()), 403)
+    assert "revoked by the organiser" in detail(again.enrol(task, again.certificate()), 403)
 
 
 def test_only_the_organiser_s_newest_list_is_stored(api: Api) -> None:
     task, now = api.create_task("certified-lists", organiser=PIN), int(time.time())
     path = f"{task.path}/revocations"
     newer, older = revoke(ORGANISER, SCOPE, [1, 2], now), revoke(ORGANISER, SCOPE, [1], now - 60)
-    assert put(api, path, api.operator, newer.encode()).status_code == 200
-    assert "newer" in detail(put(api, path, api.operator, older.encode()), 409)
+    assert api.put(path, newer.encode()).status_code == 200
+    assert "newer" in detail(api.put(path, older.encode()), 409)
     forged = revoke(STRANGER, SCOPE, [], now + 60)
-    assert "not signed" in detail(put(api, path, api.operator, forged.encode()), 403)
-    assert put(api, path, api.operator, b"no list").status_code == 400
+    assert "not signed" in detail(api.put(path, forged.encode()), 403)
+    assert api.put(path, b"no list").status_code == 400
     longest = revoke(ORGANISER, SCOPE, range(MOST_REVOKED), now + 1).encode()
-    assert put(api, path, api.operator, longest).status_code == 200
-    assert put(api, path, api.operator, longest + bytes(8)).status_code == 413
+    assert api.put(path, longest).status_code == 200
+    assert api.put(path, longest + bytes(8)).status_code == 413
     plain = api.create_task("lists-without-organiser")
-    assert "no organiser" in detail(put(api, f"{plain.path}/revocations", api.operator, newer.encode()), 409)
+    assert "no organiser" in detail(api.put(f"{plain.path}/revocations", newer.encode()), 409)
 
 
 def test_a_roster_takes_certificates_that_hold_now() -> None:

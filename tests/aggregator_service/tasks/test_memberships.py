@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.clock import ManualClock
-from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolment
-from tests.support.inside import aggregator_inside
-from tests.support.replicas import TestDatabase
+from tests.support.api import Api, TestMember, TestTask, contribute, detail, refusal, serving, signed_enrolment
+from tests.support.inside import aggregator_inside, services
 
 
 @pytest.fixture
@@ -26,229 +25,194 @@ def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
         yield inside
 
 
-def enrol(api: Api, invitation: str, identity: Ed25519PrivateKey | None = None) -> int:
-    body = signed_enrolment(invitation, identity or Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
-    return api.http.post("/v1/enrolments", json=body).status_code
+def new_keys() -> tuple[Ed25519PrivateKey, X25519PrivateKey]:
+    return Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
 
 
 def test_an_invitation_counts_its_uses_and_expires(api: Api, clock: ManualClock) -> None:
     """And shows its task without a use, also to who has used it and may enrol again."""
-    task = api.create_task()
+    task, keys = api.create_task(), new_keys()
     invitation = api.invite(task.id, uses=2, expires_seconds=60)
 
     def preview(token: str = invitation) -> httpx.Response:
         return api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {token}"})
 
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    bodies = [signed_enrolment(invitation, identity, mailbox, renewal=renewal) for renewal in range(3)]
-    assert [api.http.post("/v1/enrolments", json=body).status_code for body in bodies] == [201, 200, 200]
-    assert [enrol(api, invitation) for _ in range(2)] == [201, 410]  # enrolling again takes no use
+    assert [api.enrol(invitation, *keys, renewal=renewal).status_code for renewal in range(3)] == [201, 200, 200]
+    assert [api.enrol(invitation).status_code for _ in range(2)] == [201, 410]  # enrolling again takes no use
     assert preview().json()["task_id"] == task.id
     assert [preview("hri_" + "0" * 40).status_code, preview("hro_" + "0" * 40).status_code] == [403, 422]
     other = api.invite(task.id, uses=5, expires_seconds=60)
     clock.advance(59.0)
-    assert enrol(api, other) == 201
+    assert api.enrol(other).status_code == 201
     clock.advance(1.0)
-    assert (enrol(api, other), preview().status_code) == (410, 410)
-
-
-def revoke(api: Api, member: TestMember) -> dict[str, object]:
-    answer = api.http.delete(f"{member.task.path}/members/{member.client_id}", headers=api.operator)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    assert (api.enrol(other).status_code, preview().status_code) == (410, 410)
 
 
 def test_a_revoked_member_cannot_return(api: Api) -> None:
-    task = api.create_task(cohort=3, rounds=2)
+    task, keys = api.create_task(cohort=3, rounds=2), new_keys()
     invitation = api.invite(task.id, uses=9)
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    body = signed_enrolment(invitation, identity, mailbox)
-    known = api.http.post("/v1/enrolments", json=body).json()
+    known = api.enrol(invitation, *keys).json()
     revoked_member = TestMember(task, known["client_id"], known["token"])
-    assert revoke(api, revoked_member)["revoked"] is True
-    assert revoke(api, revoked_member)["revoked"] is True
+    assert [task.revoke(revoked_member)["revoked"] for _ in range(2)] == [True, True]
     assert api.http.get(task.path, headers=revoked_member.auth).status_code == 401
-    again = api.http.post("/v1/enrolments", json=body)
-    assert (again.status_code, "revoked" in again.json()["detail"]) == (403, True)
+    assert "revoked" in detail(api.enrol(invitation, *keys), 403)
     view = task.now()
     assert (view["members"], view["able_members"]) == (0, [0])
     members = task.begin(3)
-    cohort = task.cohort(1)
-    assert sorted(cohort) == sorted(member.client_id for member in members)
-    listed = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
-    assert [one["revoked"] for one in listed] == [True, False, False, False]
+    assert task.cohort(1) == {member.client_id for member in members}
+    assert [one["revoked"] for one in task.found("members")["members"]] == [True, False, False, False]
 
 
-def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api, clock: ManualClock) -> None:
+def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api) -> None:
     task = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60)
-    members = task.begin(3)
-    by_mistake = f"{api.create_task('other').path}/members/{members[0].client_id}"
+    first, *others = task.begin(3)
+    by_mistake = f"{api.create_task('other').path}/members/{first.client_id}"
     assert api.http.delete(by_mistake, headers=api.operator).status_code == 404
-    for member in members:
-        assert member.put(1, member.contribution(1, 2.0)).status_code == 201
-        if member is members[0]:
-            revoke(api, member)
-            assert member.put(1, member.contribution(1, 2.0)).status_code == 401
+    contribute([first], 1, 2.0)
+    task.revoke(first)
+    assert first.put(1, first.contribution(1, 2.0)).status_code == 401
+    contribute(others, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
     task.wait_round(2, "collecting")
-    cohort = task.cohort(2)
-    assert sorted(cohort) == sorted(member.client_id for member in members[1:])
+    assert task.cohort(2) == {member.client_id for member in others}
 
 
-def invitations(api: Api, task_id: str, **query: object) -> dict[str, Any]:
-    answer = api.http.get(f"/v1/tasks/{task_id}/invitations", params=query, headers=api.operator)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
-
-
-def take_back(api: Api, task_id: str, invitation_id: str) -> httpx.Response:
-    return api.http.delete(f"/v1/tasks/{task_id}/invitations/{invitation_id}", headers=api.operator)
+def take_back(task: TestTask, invitation_id: str) -> httpx.Response:
+    return task.api.http.delete(f"{task.path}/invitations/{invitation_id}", headers=task.api.operator)
 
 
 def test_listed_invitations_do_not_show_their_tokens_and_have_pages(api: Api, clock: ManualClock) -> None:
     task = api.create_task()
     shown = [api.invite(task.id, uses=uses, expires_seconds=60.0 * uses) for uses in (1, 2, 3)]  # at one moment
     api.invite(api.create_task("other").id)
-    assert [enrol(api, invitation) for invitation in (shown[0], shown[2])] == [201, 201]
+    assert [api.enrol(invitation).status_code for invitation in (shown[0], shown[2])] == [201, 201]
     clock.advance(130.0)
     shown.append(api.invite(task.id, uses=4))
-    answer = api.http.get(f"{task.path}/invitations", headers=api.operator)
-    assert not any(invitation in answer.text for invitation in shown)
-    listed = answer.json()["invitations"]
+    listed = task.found("invitations")["invitations"]
+    assert not any(invitation in str(listed) for invitation in shown)
     by_uses = {entry["uses"]: entry for entry in listed}
-    assert {uses: (entry["state"], entry["used"]) for uses, entry in by_uses.items()} == {
-        1: ("used up", 1),
-        2: ("expired", 0),
-        3: ("open", 1),
-        4: ("open", 0),
-    }
+    states = {uses: (entry["state"], entry["used"]) for uses, entry in by_uses.items()}
+    assert states == {1: ("used up", 1), 2: ("expired", 0), 3: ("open", 1), 4: ("open", 0)}
     assert (by_uses[3]["age_seconds"], by_uses[3]["expires_seconds"]) == (130.0, 50.0)
     fields = {"invitation_id", "role", "state", "uses", "used", "age_seconds", "expires_seconds"}
     assert all(set(entry) == fields for entry in listed)
-    first = invitations(api, task.id, limit=2)
-    second = invitations(api, task.id, limit=2, after=first["next"])
+    first = task.found("invitations", limit=2)
+    second = task.found("invitations", limit=2, after=first["next"])
     assert first["invitations"] + second["invitations"] == listed
     unknown = api.http.get(f"{task.path}/invitations", params={"after": "i_0123"}, headers=api.operator)
     assert (second["next"], unknown.status_code) == (None, 404)
 
 
 def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
-    task, other = api.create_task(), api.create_task("other")
+    task, other, keys = api.create_task(), api.create_task("other"), new_keys()
     invitation = api.invite(task.id, uses=5)
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    body = signed_enrolment(invitation, identity, mailbox)
-    assert api.http.post("/v1/enrolments", json=body).status_code == 201
-    (entry,) = invitations(api, task.id)["invitations"]
-    assert take_back(api, other.id, entry["invitation_id"]).status_code == 404
-    assert take_back(api, task.id, "i_nobody").status_code == 404
+    assert api.enrol(invitation, *keys).status_code == 201
+    (entry,) = task.found("invitations")["invitations"]
+    assert take_back(other, entry["invitation_id"]).status_code == 404
+    assert take_back(task, "i_nobody").status_code == 404
     for _ in range(2):  # a second call changes nothing
-        answer = take_back(api, task.id, entry["invitation_id"])
+        answer = take_back(task, entry["invitation_id"])
         assert (answer.status_code, answer.json()["state"], answer.json()["used"]) == (200, "revoked", 1)
-    refused = api.http.post(
-        "/v1/enrolments",
-        json=signed_enrolment(invitation),
-    )
-    assert (refused.status_code, refused.json()["type"]) == (410, "urn:hushrec:problem:gone")
+    refused = api.enrol(invitation)
+    assert refusal(refused) == (410, "gone")
     assert "revoked" in refused.json()["detail"]
-    renewed = signed_enrolment(invitation, identity, mailbox, renewal=1)
-    again = api.http.post("/v1/enrolments", json=renewed)  # the member that enrolled with it remains one
+    again = api.enrol(invitation, *keys, renewal=1)  # the member that enrolled with it remains one
     assert again.status_code == 200
-    auth = {"Authorization": f"Bearer {again.json()['token']}"}
-    assert api.http.get(task.path, headers=auth).status_code == 200
+    assert api.http.get(task.path, headers={"Authorization": f"Bearer {again.json()['token']}"}).status_code == 200
+
+
+def test_invalid_enrolments_are_refused(api: Api) -> None:
+    task, keys = api.create_task(mechanism_name="ckks", clip=0.5), new_keys()
+    task.enrol(1, role="holder")
+    invitation = api.invite(task.id, uses=1)
+    good = signed_enrolment(invitation, *keys)
+    forged = api.http.post("/v1/enrolments", json={**good, "signature": "A" * 86})
+    assert refusal(forged) == (403, "forbidden")
+    assert refusal(api.enrol("hri_made-up", *keys)) == (403, "forbidden")
+    first = api.http.post("/v1/enrolments", json=good)
+    assert first.status_code == 201
+    # the same identity again: the same client, a new token, no use counted
+    assert refusal(api.http.post("/v1/enrolments", json=good)) == (409, "conflict")
+    again = api.enrol(invitation, *keys, renewal=1)
+    assert (again.status_code, again.json()["client_id"]) == (200, first.json()["client_id"])
+    assert refusal(api.enrol(invitation, keys[0])) == (409, "conflict")  # with another mailbox
+    assert refusal(api.enrol(invitation, mailbox=keys[1])) == (410, "gone")
+    assert refusal(api.enrol(api.invite(task.id, role="holder"))) == (409, "conflict")  # there is one already
 
 
 CROWD, PLACES = 12, 4
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def storage(request: pytest.FixtureRequest) -> dict[str, str]:
-    if request.param == "sqlite":
-        return {}
-    postgres: TestDatabase = request.getfixturevalue("postgres")
-    return {"database_url": postgres.schema()}
-
-
-def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, storage: dict[str, str]) -> None:
-    with serving(tmp_path / "data", **storage) as (server, api):
+def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, database_url: str) -> None:
+    with serving(tmp_path / "data", database_url=database_url) as (server, api):
         task = api.create_task()
         counted, revoked = api.invite(task.id, uses=PLACES), api.invite(task.id, uses=CROWD)
-        _, entry = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
+        _, entry = task.found("invitations")["invitations"]
 
         def enrol(index: int) -> tuple[str, int]:
             invitation = counted if index % 2 else revoked
-            body = signed_enrolment(invitation)
-            answer = httpx.post(f"{server.url}/v1/enrolments", json=body, timeout=60)
+            answer = api.enrol(invitation)
             if index == CROWD:
-                path = f"{task.path}/invitations/{entry['invitation_id']}"
-                assert api.http.delete(path, headers=api.operator).status_code == 200
+                assert take_back(task, entry["invitation_id"]).status_code == 200
             return invitation, answer.status_code
 
         with ThreadPoolExecutor(8) as pool:
             answers = Counter(pool.map(enrol, range(2 * CROWD)))
-        assert answers[counted, 201] == PLACES
-        assert answers[counted, 410] == CROWD - PLACES
+        assert (answers[counted, 201], answers[counted, 410]) == (PLACES, CROWD - PLACES)
         assert answers[revoked, 201] + answers[revoked, 410] == CROWD
         assert answers[revoked, 201] < CROWD
-        views = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
-        assert [(view["state"], view["used"]) for view in views] == [
-            ("used up", PLACES),
-            ("revoked", answers[revoked, 201]),
-        ]
+        views = [(view["state"], view["used"]) for view in task.found("invitations")["invitations"]]
+        assert views == [("used up", PLACES), ("revoked", answers[revoked, 201])]
         assert task.now()["members"] == PLACES + answers[revoked, 201]
 
 
-def play(task: TestTask, members: list[TestMember], rounds: int, away: dict[int, int] | None = None) -> None:
-    """All members but number `away[round]` contribute."""
+def play(task: TestTask, members: list[TestMember], rounds: int, away_in_2: int) -> None:
+    """All members contribute, but not member `away_in_2` to round 2."""
     for number in range(1, rounds + 1):
         task.wait_round(number, "collecting")
-        for place, member in enumerate(members):
-            if (away or {}).get(number) != place:
-                assert member.put(number, member.contribution(number, 1.0)).status_code == 201
-        if number in (away or {}):
-            clock: ManualClock = task.api.http.app.state.services.clock  # type: ignore[attr-defined]
+        is_away = number == 2
+        contribute([one for place, one in enumerate(members) if not (is_away and place == away_in_2)], number, 1.0)
+        if is_away:
+            clock = services(task.api).clock
+            assert isinstance(clock, ManualClock)
             clock.advance(601.0)
         task.wait_round(number, "complete", "failed")
 
 
-def mine(member: TestMember, **query: int) -> dict[str, Any]:
-    answer = member.task.api.http.get(f"{member.task.path}/members/me/ledger", headers=member.auth, params=query)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+def mine(member: TestMember, query: str = "") -> dict[str, Any]:
+    return dict(member.found(f"members/me/ledger{query}").json())
 
 
 def test_a_client_sees_the_sums_that_contain_it(api: Api) -> None:
     task = api.create_task(cohort=3, rounds=3)
     members = task.enrol(3)
-    play(task, members, 3, away={2: 0})
+    play(task, members, 3, away_in_2=0)
     assert [entry["round"] for entry in mine(members[0])["entries"]] == [1, 3]
     entries = mine(members[1])["entries"]
-    assert [(entry["round"], entry["step"], entry["survivors"]) for entry in entries] == [
-        (1, 1, 3),
-        (2, 2, 2),
-        (3, 3, 3),
-    ]
+    seen = [(entry["round"], entry["step"], entry["survivors"]) for entry in entries]
+    assert seen == [(1, 1, 3), (2, 2, 2), (3, 3, 3)]
     body = members[1].contribution(2, 1.0)
     assert entries[1]["contribution_digest"] == hashlib.sha256(body).hexdigest()
     assert entries[0]["survivors_digest"] == entries[2]["survivors_digest"] != entries[1]["survivors_digest"]
     assert (entries[0]["recipe"], entries[0]["mechanism"], entries[0]["data_set"]) == ("fedmf", "plain", None)
     assert [entry["released_at"] for entry in entries] == [1_790_000_000.0, 1_790_000_601.0, 1_790_000_601.0]
-    for query, rounds, more in (({"limit": 2}, [1, 2], True), ({"after": 1, "limit": 2}, [2, 3], False)):
-        page = mine(members[1], **query)
+    for query, rounds, more in (("?limit=2", [1, 2], True), ("?after=1&limit=2", [2, 3], False)):
+        page = mine(members[1], query)
         assert ([entry["round"] for entry in page["entries"]], page["more"]) == (rounds, more)
-    everything = api.http.get(f"{task.path}/ledger", headers=api.operator, params={"after": 2}).json()
+    everything = task.found("ledger", after=2)
     assert ([entry["round"] for entry in everything["entries"]], everything["more"]) == ([3], False)
 
 
 def test_operators_see_every_sum_and_no_failed_round(api: Api) -> None:
     task = api.create_task(cohort=2, rounds=2, data_set="ratings")
     members = task.enrol(2)
-    play(task, members, 3, away={2: 0})  # below the floor: fails
+    play(task, members, 3, away_in_2=0)  # below the floor: fails
     assert task.round(2)["state"] == "failed"
-    answer = api.http.get(f"{task.path}/ledger", headers=api.operator).json()
-    assert [(entry["round"], entry["step"], entry["data_set"]) for entry in answer["entries"]] == [
+    entries = task.found("ledger")["entries"]
+    assert [(entry["round"], entry["step"], entry["data_set"]) for entry in entries] == [
         (1, 1, "ratings"),
         (3, 2, "ratings"),
     ]
-    assert all(entry["contribution_digest"] is None for entry in answer["entries"])
+    assert all(entry["contribution_digest"] is None for entry in entries)
     # It contributed to round 2, too, which failed.
     assert [entry["round"] for entry in mine(members[1])["entries"]] == [1, 3]

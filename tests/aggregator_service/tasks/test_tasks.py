@@ -69,10 +69,19 @@ def source(server: AggregatorProcess, operator: Operator) -> Any:
     return task_id, state
 
 
-def create(server: AggregatorProcess, name: str, mechanism: str, source: str, dim: int = 4, status: int = 0) -> Any:
+def create(
+    server: AggregatorProcess,
+    name: str,
+    mechanism: str,
+    source: str,
+    *more: str,
+    recipe: str = "fedmf",
+    status: int = 0,
+) -> Any:
+    """Create a task that starts from another; its view, or with `status` the error."""
     arguments = [
-        "create", name, "--recipe", "fedmf", "--mechanism", mechanism, "-r", f"items={ITEMS}", "-r", f"dim={dim}",
-        "-s", f"cohort_size={USERS}", "-s", "rounds=2", "--start-from", source, "--data-dir", str(server.data_dir),
+        "create", name, "--recipe", recipe, "--mechanism", mechanism, "-r", f"items={ITEMS}",
+        "-s", f"cohort_size={USERS}", "--start-from", source, "--data-dir", str(server.data_dir), *more,
         *(["--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope] if mechanism != "plain" else []),
     ]  # fmt: skip
     done = CliRunner().invoke(tasks, arguments)
@@ -80,14 +89,17 @@ def create(server: AggregatorProcess, name: str, mechanism: str, source: str, di
         assert done.exit_code, done.output
         return str(done.exception)
     assert done.exit_code == 0, (done.output, done.exception)
-    return json.loads(done.output)
+    return json.loads(done.stdout)
+
+
+TWO = ("-r", "dim=4", "-s", "rounds=2")
 
 
 def test_an_encrypted_task_trains_on_from_the_announced_factors(
     server: AggregatorProcess, operator: Operator, source: Any
 ) -> None:
     source_id, spectrum = source
-    made = create(server, "started", "ckks", "spectrum")
+    made = create(server, "started", "ckks", "spectrum", *TWO)
     assert made["recipe"]["parameters"]["start_from"]["task"] == source_id
     terms, model = run_fleet(server, operator, made["task_id"], "ckks")
     first = start_state(terms.recipe, Source(spectrum, 0.5))
@@ -106,29 +118,25 @@ def test_a_task_with_a_privacy_block_starts_from_the_vectors_of_an_earlier_one(
 ) -> None:
     """The earlier one is without noise; then one with noise is the earlier one."""
     for name, before in (("warm", "spectrum"), ("warmer", "warm")):
-        arguments = [
-            "create", name, "--recipe", "privirec-k", "--mechanism", "masked", "-r", f"items={ITEMS}",
-            "-r", "components=4", "-s", f"cohort_size={USERS}", "-s", f"start_clients={USERS}", "-s", "rounds=1",
-            "-s", f"min_clients={USERS}", "--epsilon", "8", "--delta", "1e-4", "--start-from", before,
-            "--data-dir", str(server.data_dir), "--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope,
+        how = [
+            "-r", "components=4", "-s", f"start_clients={USERS}", "-s", "rounds=1", "-s", f"min_clients={USERS}",
+            "--epsilon", "8", "--delta", "1e-4",
         ]  # fmt: skip
-        done = CliRunner().invoke(tasks, arguments)
-        assert done.exit_code == 0, (done.output, done.exception)
-        made = json.loads(done.stdout)
+        made = create(server, name, "masked", before, *how, recipe="privirec-k")
         parameters = made["recipe"]["parameters"]
         assert (parameters["iterations"], parameters["degrees"]) == (1, False)
         terms, model = run_fleet(server, operator, made["task_id"], "masked")
         assert terms.recipe.parameters.start_digest == parameters["start_from"]["digest"]
         assert model.round_number == 1
         assert model.singular_values.any()
-    assert "did not sum item degrees" in create(server, "colder", "plain", "warm", status=1)
+    assert "did not sum item degrees" in create(server, "colder", "plain", "warm", *TWO, status=1)
 
 
 def test_attack_another_initial_model_is_not_used(
     server: AggregatorProcess, operator: Operator, source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that stores another state of round 0 than the one in the terms, with the digest that it really has."""
-    made = create(server, "crafted", "plain", "spectrum")
+    made = create(server, "crafted", "plain", "spectrum", *TWO)
     with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
         fleet.enrol(operator.invite(made["task_id"], uses=USERS).invitation, None, None)
         replace_snapshot(server.data_dir, made["task_id"])
@@ -153,11 +161,11 @@ def test_what_cannot_be_started_from_is_refused(server: AggregatorProcess, opera
     schedule = Schedule(rounds=2, cohort_size=USERS)
     open_task = task_request("still-open", "privirec-k", "plain", schedule, {"items": ITEMS, "components": 5})
     operator.create_task(open_task)
-    assert "only a complete task" in create(server, "early", "plain", "still-open", status=1)
+    assert "only a complete task" in create(server, "early", "plain", "still-open", *TWO, status=1)
     sealed = task_request("sealed", "fedmf", "ckks", schedule, {"items": ITEMS}, organiser=TRIAL.pin)
     operator.create_task(sealed)
-    assert "cannot open the sums" in create(server, "from-sealed", "plain", "sealed", status=1)
-    assert "singular vectors" in create(server, "too-long", "plain", "spectrum", dim=6, status=1)
+    assert "cannot open the sums" in create(server, "from-sealed", "plain", "sealed", *TWO, status=1)
+    assert "singular vectors" in create(server, "too-long", "plain", "spectrum", "-r", "dim=6", status=1)
     start = {"task": "t_1", "round": 1, "snapshot": "0" * 64, "digest": "0" * 64}
     crafted = task_request(
         "by-hand", "fedmf", "plain", schedule, {"items": ITEMS, "item_bias": "counts", "start_from": start}

@@ -79,6 +79,8 @@ def test_a_bad_contribution_is_refused(task: TestTask) -> None:
         problem(member.put(1, good, {"Content-Digest": digest}), "bad-digest")
     problem(member.put(1, b"\xff" * len(good)), "bad-contribution")  # values that must not enter the sum
     problem(member.put(1, good, {"Content-Type": "text/plain"}), "unsupported-media-type")
+    (outside,) = task.enrol(1)
+    problem(outside.put(1, outside.contribution(1, 5.0)), "not-in-cohort")
 
 
 def test_a_round_that_does_not_exist_or_has_another_address_is_refused(task: TestTask) -> None:
@@ -87,20 +89,8 @@ def test_a_round_that_does_not_exist_or_has_another_address_is_refused(task: Tes
         problem(member.put(number, member.contribution(1, 5.0)), "not-found")
     for text in ("0", "-1", "one", "9" * 40, "01", "+1", "1.0", "1%20"):
         path = member.path(1).replace("/rounds/1/", f"/rounds/{text}/")
-        headers = {**member.auth, "Content-Digest": digest_field(b"x")}
-        answer = task.api.http.put(path, content=b"x", headers=headers)
+        answer = task.api.put(path, b"x", member.auth)
         assert text not in problem(answer, "invalid-parameters")["detail"]
-
-
-def test_a_second_contribution_is_acknowledged_or_refused(task: TestTask) -> None:
-    member = members_of(task)[0]
-    body = member.contribution(1, PRIMES[0])
-    first, again = member.put(1, body), member.put(1, body)
-    assert (first.status_code, again.status_code) == (201, 200)
-    assert first.json() == again.json()
-    problem(member.put(1, member.contribution(1, 999.0)), "contribution-conflict")
-    (outside,) = task.enrol(1)
-    problem(outside.put(1, outside.contribution(1, 5.0)), "not-in-cohort")
 
 
 def test_a_body_that_breaks_off_or_stops_halfway(server: AggregatorProcess, task: TestTask) -> None:
@@ -177,10 +167,10 @@ def test_wrong_tokens_are_refused(task: TestTask, api: Api) -> None:
     nobody = api.http.put(member.path(1), content=body, headers={"Content-Digest": digest_field(body)})
     assert nobody.headers["www-authenticate"].startswith("Bearer")
     problem(nobody, "unauthenticated")
-    problem(member.put(1, body, {"Authorization": "Bearer hrc_made-up"}), "unauthenticated")
-    problem(member.put(1, body, {"Authorization": "Basic aGVsbG86d29ybGQ="}), "unauthenticated")
-    problem(member.put(1, body, other.auth), "forbidden")
-    problem(member.put(1, body, api.operator), "forbidden")
+    for wrong in ("Bearer hrc_made-up", "Basic aGVsbG86d29ybGQ="):
+        problem(member.put(1, body, {"Authorization": wrong}), "unauthenticated")
+    for auth in (other.auth, api.operator):
+        problem(member.put(1, body, auth), "forbidden")
     problem(api.http.post("/v1/tasks", json={}, headers=member.auth), "forbidden")
     token = api.operator["Authorization"]
     for second in (token, "Bearer hro_another"):  # a proxy and the server could each use a different token
@@ -189,29 +179,27 @@ def test_wrong_tokens_are_refused(task: TestTask, api: Api) -> None:
 
 
 def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> None:
-    member, http = members_of(task)[0], task.api.http
+    member = members_of(task)[0]
     body = member.contribution(1, PRIMES[0])
-
-    def patch(start: int, chunk: bytes, last: bool = False, **more: str) -> httpx.Response:
-        return member.piece(start, chunk, body if last else None, **more)
-
-    assert patch(0, body[:30]).status_code == 204
-    mismatch = patch(31, body[31:40])
+    assert member.piece(0, body[:30]).status_code == 204
+    mismatch = member.piece(31, body[31:40])
     assert problem(mismatch, "offset-mismatch")["expected-offset"] == 30
     assert mismatch.headers["upload-offset"] == "30"
-    problem(patch(30, body[30:40], Content_Digest=digest_field(b"no")), "bad-digest")
-    problem(patch(30, body[30:] + b"more"), "body-too-long")
-    problem(patch(30, body[30:40], last=True), "body-too-short")
-    problem(patch(30, b"x", Upload_Complete="maybe"), "bad-request")
-    problem(patch(30, b"x", Upload_Offset="-1"), "bad-request")
-    problem(patch(30, b"x", Content_Type="text/plain"), "unsupported-media-type")
+    for piece, whole, changes, why in (
+        (body[30:40], None, {"Content_Digest": digest_field(b"no")}, "bad-digest"),
+        (body[30:] + b"more", None, {}, "body-too-long"),
+        (body[30:40], body, {}, "body-too-short"),
+        (b"x", None, {"Upload_Complete": "maybe"}, "bad-request"),
+        (b"x", None, {"Upload_Offset": "-1"}, "bad-request"),
+        (b"x", None, {"Content_Type": "text/plain"}, "unsupported-media-type"),
+    ):
+        problem(member.piece(30, piece, whole, **changes), why)
     assert member.offset() == 30
     # an upload with a wrong digest starts again from offset 0
-    problem(patch(30, bytes(len(body) - 30), last=True), "bad-digest")
+    problem(member.piece(30, bytes(len(body) - 30), body), "bad-digest")
     assert member.offset() == 0
-    assert patch(0, body[:30]).status_code == 204
-    assert patch(30, body[30:], last=True).status_code == 201
-    assert patch(30, body[30:], last=True).status_code == 200
-    assert problem(patch(30, body[30:40]), "offset-mismatch")["expected-offset"] == len(body)
-    done = http.head(member.path(1), headers=member.auth)
+    assert member.piece(0, body[:30]).status_code == 204
+    assert [member.piece(30, body[30:], body).status_code for _ in range(2)] == [201, 200]
+    assert problem(member.piece(30, body[30:40]), "offset-mismatch")["expected-offset"] == len(body)
+    done = task.api.http.head(member.path(1), headers=member.auth)
     assert (done.headers["upload-offset"], done.headers["upload-complete"]) == (str(len(body)), "?1")

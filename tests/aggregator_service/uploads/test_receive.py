@@ -62,19 +62,20 @@ def cut(body: bytes, size: int) -> list[bytes]:
     return [body[at : at + size] for at in range(0, len(body), size)]
 
 
-@pytest.mark.parametrize(("size", "start"), [(1000, 0), (2**18, 1000), (2**20, 4096)])
+WHOLE = len(BODY)
+
+
 @pytest.mark.parametrize("verify_first", [False, True])
-def test_a_body_in_chunks_of_any_size_is_written_completely(
-    tmp_path: Path, size: int, start: int, verify_first: bool
+@pytest.mark.parametrize(
+    ("length", "size", "start"),
+    [(WHOLE, 1000, 0), (WHOLE, 2**18, 1000), (WHOLE, 2**20, 4096), (1, 1, 0), (5000, 1, 0), (2**18 + 1, 2**19, 0)],
+)
+def test_a_body_of_any_length_in_chunks_of_any_size_is_written_completely(
+    tmp_path: Path, length: int, size: int, start: int, verify_first: bool
 ) -> None:
-    receive_into(tmp_path / "body", request_of(cut(BODY, size)), BODY, start, verify_first)
-    assert (tmp_path / "body").read_bytes() == bytes(start) + BODY
-
-
-@pytest.mark.parametrize(("length", "size"), [(1, 1), (4096, 4096), (5000, 1), (2**18, 2**18), (2**18 + 1, 2**19)])
-def test_a_body_of_any_length_is_written_completely(tmp_path: Path, length: int, size: int) -> None:
-    receive_into(tmp_path / "new" / "body", request_of(cut(BODY[:length], size)), BODY[:length])
-    assert (tmp_path / "new" / "body").read_bytes() == BODY[:length]
+    path = tmp_path / "new" / "body"
+    receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
+    assert path.read_bytes() == bytes(start) + BODY[:length]
 
 
 WRONG = {
