@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.agreement.terms import AgreedTerms, TaskTerms
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
@@ -50,12 +51,15 @@ def test_the_plan_of_fewer_bytes_and_requests_is_chosen() -> None:
     assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
     assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
     spared = 2 * 16384  # two requests fewer
-    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, spared + 299)))) == (4, [5])
-    assert numbers(plan_sync(0, Catalogue(5, rounds, snapshot(4, spared + 300)))) == (None, [1, 2, 4, 5])
-    assert numbers(plan_sync(2, Catalogue(5, rounds, snapshot(4, 99)))) == (4, [5])
-    assert numbers(plan_sync(2, Catalogue(5, rounds, snapshot(4, 150)))) == (None, [4, 5])
-    assert numbers(plan_sync(4, Catalogue(5, rounds, snapshot(4, 1)))) == (None, [5])
-    assert numbers(plan_sync(0, Catalogue(2, rounds, snapshot(4, 1)))) == (None, [1, 2])
+    for known, upto, size, expected in (
+        (0, 5, spared + 299, (4, [5])),
+        (0, 5, spared + 300, (None, [1, 2, 4, 5])),
+        (2, 5, 99, (4, [5])),
+        (2, 5, 150, (None, [4, 5])),
+        (4, 5, 1, (None, [5])),
+        (0, 2, 1, (None, [1, 2])),
+    ):
+        assert numbers(plan_sync(known, Catalogue(upto, rounds, snapshot(4, size)))) == expected
 
 
 def test_members_who_cannot_open_use_snapshots_only() -> None:
@@ -86,39 +90,6 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     assert plan.bytes + 16384 * plan.requests <= (100 + 16384) * len(missed)
     start = plan.snapshot.round if plan.snapshot else known
     assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
-
-
-def page(*rounds: RoundView, more: bool = False) -> ProgramRunner:
-    body = RoundPage(rounds=list(rounds), more=more).model_dump_json().encode()
-    return ProgramRunner(lambda request: Response(200, {}, body) if "rounds" in request.url else Response(404, {}))
-
-
-def test_an_impossible_list_of_rounds_is_refused() -> None:
-    for rounds, fault in (
-        ((complete(2), complete(1)), "out of place"),
-        ((complete(1), complete(1)), "out of place"),
-        ((complete(1, size=7),), "aggregate of 7 bytes"),
-        ((complete(1, survivors=2),), "2 survivors"),
-        ((complete(1, survivors=11),), "11 survivors"),
-    ):
-        with pytest.raises(ContractBroken, match=fault):
-            page(*rounds).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 5))
-
-
-def test_pages_that_a_snapshot_covers_are_skipped() -> None:
-    asked: list[str] = []
-
-    def answer(request: Request) -> Response:
-        asked.append(request.url)
-        if "snapshots" in request.url:
-            return Response(200, {}, snapshot(900, 96).model_dump_json().encode())
-        after = int(request.url.split("after=")[1].split("&")[0])
-        rounds = [complete(n) for n in range(after + 1, min(after + 100, 950) + 1)]
-        return Response(200, {}, RoundPage(rounds=rounds, more=after + 100 < 950).model_dump_json().encode())
-
-    catalogue = ProgramRunner(answer).run(fetch_catalogue(ApiCalls("https://example.org"), TERMS, 0, 950))
-    assert len(asked) == 3
-    assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
 
 
 def test_the_round_seed_and_the_opener_are_computed_and_compared() -> None:
@@ -152,46 +123,57 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
 
 
 CALLS = ApiCalls("https://example.org", "token")
-AGGREGATE = bytes(TERMS.sum_plan.aggregate_bytes)
 
 
 def state_after(terms: TaskTerms, number: int) -> ModelState:
     state = terms.recipe.initial_state(SEED)
-    total = terms.mechanism.open(terms.sum_plan, AGGREGATE, 5, None)
+    total = np.zeros(terms.sum_plan.layout.length)
     for each in range(1, number + 1):
         state = terms.recipe.absorb(state, terms.recipe.round_spec(SEED, each), total, 5)
     return state
 
 
-class Server:
-    """A plain task of `rounds` completed rounds whose aggregates are zero, with snapshots of the rounds in `kept`."""
+def answered(body: bytes) -> Response:
+    return Response(200, {"content-digest": content_digest(body)}, body)
 
-    def __init__(self, rounds: int, kept: tuple[int, ...] = (), announced: list[int] | None = None) -> None:
-        self.rounds, self.kept, self.announced = rounds, kept, announced or []
+
+@dataclass
+class Server:
+    """A task of `rounds` completed rounds, by default a plain one whose aggregates are zero.
+
+    states: the snapshots that it has, by round. announced: which of them it calls the newest, one answer after another.
+    best: which one it calls the best. listed: the completed rounds, where they are not all of them.
+    """
+
+    rounds: int = 0
+    states: dict[int, ModelState] = field(default_factory=dict)
+    announced: list[int] = field(default_factory=list)
+    best: int | None = None
+    terms: TaskTerms = TERMS
+    listed: tuple[RoundView, ...] | None = None
 
     def __call__(self, request: Request) -> Response:
         path = request.url.split("/v1/tasks/t_1/")[1]
-        if path.startswith("snapshots/latest"):
-            if not self.announced:
-                return problem("not-found")
-            number = self.announced.pop(0) if len(self.announced) > 1 else self.announced[0]
-            body = TERMS.recipe.encode_state(state_after(TERMS, number))
-            digest = hashlib.sha256(body).hexdigest()
-            view = SnapshotView(round=number, bytes=len(body), digest=digest, author="server")
-            return Response(200, {}, view.model_dump_json().encode())
-        if path.startswith("snapshots/"):
-            number = int(path.split("/")[1])
-            if number not in self.kept:
-                return problem("not-found")
-            return self._download(TERMS.recipe.encode_state(state_after(TERMS, number)))
+        if path.startswith("rounds?"):
+            after = int(path.split("after=")[1].split("&")[0])
+            left = [complete(n) for n in range(after + 1, self.rounds + 1)] if self.listed is None else self.listed
+            page = RoundPage(rounds=left[:100], more=len(left) > 100)
+            return Response(200, {}, page.model_dump_json().encode())
         if path.endswith("/aggregate"):
-            return self._download(AGGREGATE)
-        after = int(path.split("after=")[1].split("&")[0])
-        page = RoundPage(rounds=[complete(n) for n in range(after + 1, self.rounds + 1)], more=False)
-        return Response(200, {}, page.model_dump_json().encode())
+            return answered(bytes(TERMS.sum_plan.aggregate_bytes))
+        what = path.removeprefix("snapshots/").partition("?")[0]
+        if what == "latest" and self.announced:
+            return self._view(self.announced.pop(0) if len(self.announced) > 1 else self.announced[0])
+        if what == "best" and self.best is not None:
+            return self._view(self.best)
+        if what.isdigit() and int(what) in self.states:
+            return answered(self.terms.recipe.encode_state(self.states[int(what)]))
+        return problem("not-found")
 
-    def _download(self, body: bytes) -> Response:
-        return Response(200, {"content-digest": content_digest(body)}, body)
+    def _view(self, number: int) -> Response:
+        body = self.terms.recipe.encode_state(self.states.get(number) or state_after(self.terms, number))
+        view = SnapshotView(round=number, bytes=len(body), digest=hashlib.sha256(body).hexdigest(), author="server")
+        return Response(200, {}, view.model_dump_json().encode())
 
 
 def downloads(runner: ProgramRunner) -> list[str]:
@@ -221,13 +203,35 @@ def test_a_followers_own_state_is_kept_on_the_device_and_moved_forward() -> None
     assert downloads(runner) == ["rounds/3/aggregate"]
 
 
+@pytest.mark.parametrize(
+    ("listed", "fault"),
+    [
+        ((complete(2), complete(1)), "out of place"),
+        ((complete(1), complete(1)), "out of place"),
+        ((complete(1, size=7),), "aggregate of 7 bytes"),
+        ((complete(1, survivors=2),), "2 survivors"),
+        ((complete(1, survivors=11),), "11 survivors"),
+    ],
+)
+def test_an_impossible_list_of_rounds_is_refused(listed: tuple[RoundView, ...], fault: str) -> None:
+    with pytest.raises(ContractBroken, match=fault):
+        ProgramRunner(Server(listed=listed)).run(fetch_catalogue(CALLS, TERMS, 0, 5))
+
+
+def test_pages_that_a_snapshot_covers_are_skipped() -> None:
+    runner = ProgramRunner(Server(950, announced=[900]))
+    catalogue = runner.run(fetch_catalogue(CALLS, TERMS, 0, 950))
+    assert len(runner.requests) == 3
+    assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
+
+
 def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
-    runner = ProgramRunner(Server(40, kept=(40,), announced=[39, 40]))
+    runner = ProgramRunner(Server(40, {40: state_after(TERMS, 40)}, announced=[39, 40]))
     reached = runner.run(ModelFollower(CALLS, TERMS).follow(40))
     assert equal(reached.state, state_after(TERMS, 40))
     assert downloads(runner) == ["snapshots/39", "snapshots/40"]
     with pytest.raises(ModelUnavailable, match="replaced faster"):
-        ProgramRunner(Server(40, kept=(), announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
+        ProgramRunner(Server(40, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
 
 
 @pytest.mark.parametrize("mode", ["each", "once"])
@@ -239,7 +243,9 @@ def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: st
     found = runner.run(second.follow(2))
     assert found.state is made.state
     assert second.known == 2
-    assert (second.spared, len(downloads(runner))) == ((2 * len(AGGREGATE), 0) if mode == "once" else (0, 2))
+    assert (second.spared, len(downloads(runner))) == (
+        (2 * TERMS.sum_plan.aggregate_bytes, 0) if mode == "once" else (0, 2)
+    )
 
 
 def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
@@ -272,29 +278,10 @@ def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:
     return found
 
 
-@dataclass
-class BestServer:
-    """Serves `state` as the best one, of round `number`; counts requests."""
-
-    terms: TaskTerms
-    state: ModelState | None
-    number: int
-    requests: list[str] = field(default_factory=list)
-
-    def __call__(self, request: Request) -> Response:
-        self.requests.append(request.url)
-        if self.state is None:
-            return problem("not-found")
-        body = self.terms.recipe.encode_state(self.state)
-        if not request.url.endswith("/best"):
-            return Response(200, {"content-digest": content_digest(body)}, body)
-        digest = hashlib.sha256(body).hexdigest()
-        view = SnapshotView(round=self.number, bytes=len(body), digest=digest, author="server")
-        return Response(200, {}, view.model_dump_json().encode())
-
-    def best(self, newest: ModelState, store: ClientStore | None = None) -> ModelState:
-        found: ModelState = ProgramRunner(self).run(best_model(CALLS, self.terms, store, newest, None))
-        return found
+def best_of(server: Server, newest: ModelState, store: ClientStore | None = None) -> tuple[ModelState, int]:
+    """The best model that a client finds, and the number of its requests."""
+    runner = ProgramRunner(server)
+    return runner.run(best_model(CALLS, server.terms, store, newest, None)), len(runner.requests)
 
 
 BEST = {"every": 1, "keep": "best"}
@@ -304,28 +291,27 @@ CURVE = [0.1, 0.2, 0.5, 0.3]
 def test_the_server_s_snapshot_of_the_best_model_is_checked_against_the_curve() -> None:
     terms = TaskTerms.of(view("plain", BEST))
     made = states(terms, CURVE)
-    found = BestServer(terms, made[2], 2).best(made[-1])
+    found, _ = best_of(Server(states=dict(enumerate(made)), best=2, terms=terms), made[-1])
     assert found.round_number == 2
     assert terms.recipe.encode_state(found) == terms.recipe.encode_state(made[2])
     with pytest.raises(ContractBroken, match="that of round 3, but the curve says round 2"):
-        BestServer(terms, made[3], 3).best(made[-1])
+        best_of(Server(states=dict(enumerate(made)), best=3, terms=terms), made[-1])
     with pytest.raises(ModelUnavailable, match="does not keep the best model, of round 2"):
-        BestServer(terms, None, 2).best(made[-1])
-    server = BestServer(terms, None, 0)
-    assert server.best(states(terms, [0.9, 0.1])[-1]).round_number == 0, "the initial model needs no request"
-    assert server.requests == []
+        best_of(Server(terms=terms), made[-1])
+    initial, requests = best_of(Server(terms=terms), states(terms, [0.9, 0.1])[-1])
+    assert (initial.round_number, requests) == (0, 0)
 
 
 def test_members_of_encrypted_tasks_request_nothing_and_keep_the_best_themselves() -> None:
     terms, store = TaskTerms.of(view("ckks", BEST)), ClientStore(MemoryStore(), "owner")
     made = states(terms, CURVE)
-    server = BestServer(terms, made[2], 2)
+    server = Server(states={2: made[2]}, best=2, terms=terms)
     with pytest.raises(ModelUnavailable, match="of round 2, was not kept on this device"):
-        server.best(made[-1], store)
-    for before, after in zip(made, made[1:], strict=False):
+        best_of(server, made[-1], store)
+    for before, after in pairwise(made):
         keep_if_best(terms, store, before, after)
-    assert terms.recipe.encode_state(server.best(made[-1], store)) == terms.recipe.encode_state(made[2])
-    assert server.requests == []
+    found, requests = best_of(server, made[-1], store)
+    assert (terms.recipe.encode_state(found), requests) == (terms.recipe.encode_state(made[2]), 0)
 
 
 def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
@@ -335,11 +321,3 @@ def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
     assert read_best_state(store, "t_1", terms.recipe) is None
     plain = TaskTerms.of(view("plain", None))
     assert curve_of(plain.recipe, plain.recipe.initial_state(plain.seed)) is None
-
-
-def test_a_server_cannot_change_the_evaluation_of_a_task_with_members() -> None:
-    agreed = AgreedTerms.of(view("plain", BEST))
-    agreed.require(view("plain", BEST))
-    for now in (None, {"every": 2, "keep": "best"}, {"every": 1, "keep": "last"}):
-        with pytest.raises(ContractBroken, match="evaluation changed after this client joined"):
-            agreed.require(view("plain", now))

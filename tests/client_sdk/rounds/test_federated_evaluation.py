@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.api.http import SyncDriver
-from client_sdk.errors import Abstained, InvalidParameters, PolicyRefused
+from client_sdk.errors import Abstained, PolicyRefused
 from client_sdk.rounds.events import Event, ModelMeasured
 from client_sdk.task import Task
 from protocols.messages import Evaluation, Schedule
-from protocols.recipes.evaluation_curve import Curve
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, SmallTask, joined, take_part_together
 
@@ -38,18 +36,6 @@ def ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
     return [{item: float(values[user, item]) for item in rng.permutation(ITEMS)[:10].tolist()} for user in range(USERS)]
 
 
-@dataclass
-class Played:
-    """The clients of a task that has ended, and the events of the first one."""
-
-    parts: list[Task]
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def curve(self) -> Curve:
-        return self.parts[0].evaluation()
-
-
 @contextmanager
 def play(
     server: AggregatorProcess,
@@ -58,8 +44,9 @@ def play(
     rounds: int,
     evaluation: Evaluation,
     kind: tuple[int, float, float],
-) -> Iterator[Played]:
-    """A task that was trained to its end, each client in its own thread; the first one holds the keys."""
+) -> Iterator[tuple[list[Task], list[Event]]]:
+    """The clients of a task that was trained to its end, each in its own thread, and the events of the first one, which
+    holds the keys."""
     # without penalties a model of noise soon becomes much worse than its best
     penalties = {"penalty": 10.0, "user_penalty": 0.1} if kind == LEARNABLE else {"penalty": 0.0, "user_penalty": 0.0}
     parameters = {"items": ITEMS, "dim": 4, "learning_rate": 0.2 if kind == LEARNABLE else 0.5, **penalties}
@@ -69,30 +56,29 @@ def play(
         organiser=None if mechanism == "plain" else TRIAL.pin, evaluation=evaluation,
     )  # fmt: skip
     with joined(server.url, SmallTask.of(operator, request, USERS), USERS, ANY) as parts:
-        played = Played(parts)
-        told = [played.events.append, *[None] * (USERS - 1)]
+        events: list[Event] = []
+        told = [events.append, *[None] * (USERS - 1)]
         take_part_together(
             parts, list(zip(ratings(kind), told, strict=True)), lambda part, given: part.take_part(*given)
         )
-        yield played
+        yield parts, events
 
 
 def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     evaluation = Evaluation(every=1, keep="best", stop_after=3)
-    with play(server, operator, "plain", 80, evaluation, NOISE) as played:
-        task, curve, part = operator.task("rated-plain-80"), played.curve, played.parts[0]
-        best = curve.best
-        assert best is not None
+    with play(server, operator, "plain", 80, evaluation, NOISE) as ((part, other, *_), events):
+        task, curve = operator.task("rated-plain-80"), part.evaluation()
+        assert (best := curve.best) is not None
         assert task.state == "complete" and task.completed_rounds < 80
         assert task.best_round == best.model_round
         assert 0 < best.model_round < task.completed_rounds - 3
         assert curve.fallen == 3
         kept = part.model()
         assert kept.round_number == best.model_round
-        assert part.terms.recipe.encode_state(kept) == part.terms.recipe.encode_state(played.parts[1].model())
-        seen = [event for event in played.events if isinstance(event, ModelMeasured)]
+        assert part.terms.recipe.encode_state(kept) == part.terms.recipe.encode_state(other.model())
+        seen = [event for event in events if isinstance(event, ModelMeasured)]
         rounds = [event.model_round for event in seen]
         assert rounds == sorted(set(rounds))
         measured = {event.model_round: event.metrics["rmse"] for event in seen}
@@ -104,24 +90,12 @@ def test_members_of_an_encrypted_task_keep_the_best_model_themselves(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     evaluation = Evaluation(every=2, keep="best")
-    with play(server, operator, "ckks", 8, evaluation, LEARNABLE) as played:
-        best, points = played.curve.best, played.curve.points
+    with play(server, operator, "ckks", 8, evaluation, LEARNABLE) as (parts, _):
+        best, points = parts[0].evaluation().best, parts[0].evaluation().points
         assert best is not None and 0 < best.model_round < 8
-        assert [part.model().round_number for part in played.parts] == [best.model_round] * USERS
+        assert [part.model().round_number for part in parts] == [best.model_round] * USERS
     assert operator.task("rated-ckks-8").best_round is None, "the server does not see the curve"
     assert [(point.model_round, point.clients) for point in points] == [(0, USERS), (3, USERS), (6, USERS)]
-
-
-def test_a_task_that_the_server_cannot_stop_is_refused(operator: Operator) -> None:
-    def create(recipe: str, mechanism: str, evaluation: Evaluation) -> None:
-        operator.create_task(
-            task_request("refused", recipe, mechanism, Schedule(), {"items": ITEMS}, evaluation=evaluation)
-        )
-
-    with pytest.raises(InvalidParameters, match="does not see the curve"):
-        create("fedmf", "ckks", Evaluation(every=1, stop_after=2))
-    with pytest.raises(InvalidParameters, match="one device group"):
-        create("fair", "plain", Evaluation(every=1))
 
 
 def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,16 @@ from client_sdk import (
 from client_sdk.api import retry
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
-from client_sdk.errors import Conflict, InvalidParameters, NotFound, Unauthenticated
+from client_sdk.errors import Conflict, Unauthenticated
 from client_sdk.operator import task_request
 from client_sdk.rounds.events import Event, Waiting
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import Store
-from protocols.messages import Schedule, TaskView
+from protocols.messages import Schedule
 from tests.support.command import hushrec
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, joined, new_client, small_task
+from tests.support.tasks import small_task
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
 
@@ -61,44 +60,6 @@ def test_enrolling_again_works_and_a_recorded_enrolment_does_not(server: Aggrega
                 driver.run(old.task(task.task_id))
 
 
-def test_a_client_says_once_whom_it_waits_for(
-    server: AggregatorProcess, operator: Operator, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In the log and as an event."""
-    events: list[Event] = []
-    polls = count()
-    task = small_task(operator, "waits", users=3, mechanism="ckks")
-    with new_client(server.url) as client:
-        part = client.join(invitation=task.invitation, certificate=task.certificate)
-        assert part.take_part(interactions(1)[0], events.append, lambda: next(polls) >= 4, 0.2) == []
-    (told,) = (event for event in events if isinstance(event, Waiting))
-    assert told.what.startswith("the keyring, which the task's key holder creates")
-    logged = [record.getMessage() for record in caplog.records if "this client waits for" in record.getMessage()]
-    assert logged == [f"task waits: this client waits for {told.what}"]
-
-
-# --- an operator extends and aborts rounds through the SDK, on a real server ------------------------------------------
-
-
-def test_an_operator_extends_and_aborts_a_round(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(operator, "intervened", users=3, collect_seconds=3600.0)
-    with joined(server.url, task, 3, PLAIN) as (one, *_):
-        assert one.current_round(wait=20.0) is not None
-    left = operator.extend_round(task.task_id, 1, 600).seconds_left
-    assert left is not None and 4000 < left <= 4200
-    with pytest.raises(InvalidParameters, match="can be extended by"):
-        operator.extend_round(task.task_id, 1, 604_800)
-    with pytest.raises(ValueError, match="greater than 0"):
-        operator.extend_round(task.task_id, 1, -1)
-    with pytest.raises(NotFound):
-        operator.abort_round(task.task_id, 9)
-    aborted = operator.abort_round(task.task_id, 1)
-    assert (aborted.state, aborted.failure) == ("failed", "aborted by an operator")
-    assert operator.abort_round(task.task_id, 1) == aborted
-    with pytest.raises(Conflict):
-        operator.extend_round(task.task_id, 1, 5)
-
-
 # --- apps speak of items by their own ids: in what a client takes part with, and in what it is recommended ------------
 
 
@@ -106,18 +67,21 @@ SHOP = Catalogue(tuple(f"SKU-{number:02}" for number in range(30)), tuple(f"Thin
 CHOSEN = [["SKU-01", "SKU-02", "SKU-05"], {"SKU-02", "SKU-05", "SKU-07"}, ("SKU-05", "SKU-11", "SKU-01")]
 
 
-@pytest.fixture
-def task(operator: Operator, request: pytest.FixtureRequest) -> TaskView:
-    made = task_request(
-        request.node.name, "fedmf", "plain", Schedule(rounds=2, cohort_size=3, min_clients=3), {"items": 30, "dim": 4},
-        catalogue=SHOP,
-    )  # fmt: skip
-    return operator.create_task(made, SHOP)
-
-
-def test_ids_go_in_and_come_out(server: AggregatorProcess, operator: Operator, task: TaskView, tmp_path: Path) -> None:
+def test_ids_go_in_and_come_out(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
+    """A client waits for a catalogue that is not there yet. A home takes part once at a time."""
+    schedule = Schedule(rounds=2, cohort_size=3, min_clients=3)
+    request = task_request("shop", "fedmf", "plain", schedule, {"items": 30, "dim": 4}, catalogue=SHOP)
+    task, events = operator._driver.run(operator._calls.create_task(request)), list[Event]()
     invitation = operator.invite(task.task_id, 4).invitation
     homes = [tmp_path / f"app-{index}" for index in range(3)]
+
+    with Client(server.url, policy=PLAIN, home=homes[0]) as client, Client(server.url, home=homes[0]) as other:
+        early = client.join(invitation=invitation)
+        assert early.take_part(["SKU-01"], events.append, lambda: bool(events)) == []
+        assert events == [Waiting("the item catalogue, which the task's operator uploads")]
+        operator.put_catalogue(task.task_id, SHOP)
+        with other._account.store.locked(task.task_id), pytest.raises(LocalFileError, match="another process"):
+            early.take_part(CHOSEN[0])
 
     async def one(index: int) -> int:
         async with AsyncClient(server.url, policy=PLAIN, home=homes[index]) as client:
@@ -137,34 +101,6 @@ def test_ids_go_in_and_come_out(server: AggregatorProcess, operator: Operator, t
         assert found.items.tolist() == [SHOP.number_of(item) for item in found.ids or ()]
         with pytest.raises(ParameterError, match="SKU-99"):
             again.recommend(5, ["SKU-99"])
-
-
-def test_a_catalogue_that_is_not_there_yet_is_waited_for(
-    server: AggregatorProcess, operator: Operator, tmp_path: Path
-) -> None:
-    request = task_request("late", "fedmf", "plain", Schedule(), {"items": 30, "dim": 4}, catalogue=SHOP)
-    created = operator._driver.run(operator._calls.create_task(request))
-    events: list[object] = []
-
-    def stop() -> bool:
-        return len(events) > 0
-
-    with Client(server.url, policy=PLAIN, home=tmp_path / "app") as client:
-        joined = client.join(invitation=operator.invite(created.task_id).invitation)
-        assert joined.take_part(["SKU-01"], events.append, stop) == []
-        assert events == [Waiting("the item catalogue, which the task's operator uploads")]
-        operator.put_catalogue(created.task_id, SHOP)
-        assert joined.catalogue() == SHOP
-
-
-def test_one_home_takes_part_once_at_a_time(
-    server: AggregatorProcess, operator: Operator, task: TaskView, tmp_path: Path
-) -> None:
-    invitation = operator.invite(task.task_id).invitation
-    with Client(server.url, policy=PLAIN, home=tmp_path) as client, Client(server.url, home=tmp_path) as other:
-        joined = client.join(invitation=invitation)
-        with other._account.store.locked(task.task_id), pytest.raises(LocalFileError, match="another process"):
-            joined.take_part(CHOSEN[0])
 
 
 def test_what_a_client_is_made_of() -> None:

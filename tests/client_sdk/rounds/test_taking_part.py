@@ -13,7 +13,6 @@ import pytest
 from client_sdk import (
     Client,
     ClientOptions,
-    DirectoryStore,
     Identity,
     MFConfig,
     NotEnrolled,
@@ -105,78 +104,49 @@ def test_three_clients_finish_a_task(
     assert operator.task(task.task_id).state == "complete"
 
 
-def test_a_client_rejoins_without_an_invitation_and_recommends_offline(
-    server: AggregatorProcess, operator: Operator, tmp_path: Path
-) -> None:
-    task = small_task(operator, "again", users=3, rounds=1)
-    key, store = tmp_path / "me.key", DirectoryStore(tmp_path / "store")
-    Identity.generate().save(key)
-    chosen = interactions(3)
-    with (
-        Client(server.url, Identity.load(key), store, PLAIN) as client,
-        joined(server.url, task, 2, PLAIN) as others,
-    ):
-        part = client.join("again", invitation=task.invitation)
-        with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
-            part.recommend(10, chosen[0])
-        events: list[Event] = []
-        take_part_together([part, *others], chosen, lambda each, items: each.take_part(items, events.append))
-        assert sum(isinstance(event, TaskEnded) for event in events) == 3
-        online = part.recommend(10)
-    with Client(server.url, Identity.load(key), store, PLAIN) as client:
-        again = client.join("again")
-        sent = client.traffic
-        offline = again.recommend(10, chosen[0], refresh=False)
-        assert client.traffic == sent
-        assert list(offline) == list(online)
-        stored = client.open("again")
-        told: list[Event] = []
-        assert list(stored.recommend(10, chosen[0], refresh=False, progress=told.append)) == list(online)
-        assert client.traffic == sent
-        (behind,) = told
-        assert isinstance(behind, ModelBehind)
-        assert re.fullmatch(r"the model of round 1, stored \d+ seconds ago, is used: no update .*", behind.reason)
-        assert stored.terms.sum_plan == again.terms.sum_plan
-        with pytest.raises(NotEnrolled, match="other"):
-            client.open("other")
-        for act in (lambda: stored.take_part(chosen[0]), stored.serve):
-            with pytest.raises(ParameterError, match=r"opened as it is stored: join\(\) it to take part"):
-                act()
-        assert client.join().membership.client_id == part.membership.client_id
-        with pytest.raises(NotEnrolled, match="again"):
-            client.join("other")
-        with pytest.raises(ParameterError, match="interactions are required"):
-            again.recommend(10)
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "store").rglob("*") if path.is_file())
-
-
-def test_recommending_after_a_restart_works_while_the_server_is_away(
+def test_a_client_rejoins_without_an_invitation_and_recommends_while_the_server_is_away(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    once = ClientOptions(RetryPolicy(attempts=1))
+    home, told = tmp_path / "home 1", list[Event]()
     with running_aggregator(tmp_path / "data") as server, ExitStack() as resources:
         operator = resources.enter_context(Operator(server.url, server.operator_token))
         task = small_task(operator, "movies", users=3, rounds=1, mechanism="ckks")
         clients = [resources.enter_context(Client(server.url, home=tmp_path / f"home {place}")) for place in range(3)]
-        parts = [task.join(client, place) for place, client in enumerate(clients)]
-        take_part_together(parts, interactions(3))
-        online, items = parts[1].recommend(5), interactions(3)[1]
-        with Client(server.url, home=tmp_path / "home 1") as never:
-            told: list[Event] = []
-            assert list(never.open().recommend(5, items, progress=told.append)) == list(online)
+        parts, items = [task.join(client, place) for place, client in enumerate(clients)], interactions(3)[1]
+        with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
+            parts[1].recommend(10, items)
+        take_part_together(parts, interactions(3), lambda part, items: part.take_part(items, told.append))
+        assert sum(isinstance(event, TaskEnded) for event in told) == 3
+        told.clear()
+        online = list(parts[1].recommend(5))
+        with Client(server.url, home=home) as client:
+            again = client.join("movies")
+            assert client.join().membership.client_id == again.membership.client_id == parts[1].membership.client_id
+            sent = client.traffic
+            assert list(again.recommend(5, items, refresh=False)) == online
+            assert client.traffic == sent
+            stored = client.open()
+            assert list(stored.recommend(5, items, progress=told.append)) == online
             assert told == [], "the server answers"
+            for wrong in (client.open, client.join):
+                with pytest.raises(NotEnrolled, match="other"):
+                    wrong("other")
+            for act in (lambda: stored.take_part(items), stored.serve):
+                with pytest.raises(ParameterError, match=r"opened as it is stored: join\(\) it to take part"):
+                    act()
+            with pytest.raises(ParameterError, match="interactions are required"):
+                again.recommend(10)
     caplog.clear()
-    with Client(server.url, home=tmp_path / "home 1", options=once) as client:
-        with pytest.raises(GaveUp):
-            client.join("movies")
-        found = client.open("movies").recommend(5, items, progress=told.append)
-        assert list(found) == list(online)
-        with pytest.raises(GaveUp):
-            client.open().model()
+    with Client(server.url, home=home, options=ClientOptions(RetryPolicy(attempts=1))) as client:
+        for asks in (lambda: client.join("movies"), lambda: client.open().model()):
+            with pytest.raises(GaveUp):
+                asks()
+        assert list(client.open("movies").recommend(5, items, progress=told.append)) == online
     (behind,) = told
     assert isinstance(behind, ModelBehind)
     assert re.match(r"the model of round 1, stored .* ago, is used: no answer from http", behind.reason)
     assert any(one.getMessage() == f"task movies: {behind.reason}" for one in caplog.records)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in home.rglob("*") if path.is_file())
 
 
 def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_and_others_cannot_enrol(
@@ -250,6 +220,10 @@ def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, op
             play_round(parts[0], view, chosen[0])
         with pytest.raises(ParameterError, match=f"0..{ITEMS - 1}"):
             play_round(parts[1], view, [ITEMS])
+        left = operator.extend_round(task.task_id, 1, 600).seconds_left
+        assert left is not None and left > 600
+        aborted = operator.abort_round(task.task_id, 1)
+        assert (aborted.state, aborted.failure) == ("failed", "aborted by an operator")
         operator.close_task(task.task_id)
         with pytest.raises(RoundClosed):
             play_round(parts[1], view, chosen[1])

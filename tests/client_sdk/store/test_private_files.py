@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 import stat
-import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
+from client_sdk.store import stores
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import FollowedState
@@ -122,6 +126,8 @@ def test_a_client_store_returns_what_was_stored(store: Store) -> None:
     assert chained is not None
     assert (chained.chain, chained.from_snapshot, chained.state.round_number) == (chain, True, 7)
     assert other.memberships() == []
+    shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
+    assert not any(secret in shown for secret in ("hrc_token", "the secret key", repr(bytes(range(32)))))
 
 
 def test_two_servers_with_the_same_task_id_have_separate_records(store: Store) -> None:
@@ -170,119 +176,79 @@ def test_files_of_a_directory_store_are_private_damaged_ones_are_named_and_ids_c
             store.write("aa", task_id, "x", b"")
 
 
-def test_secrets_have_no_repr() -> None:
-    shown = repr(MEMBER) + repr(KEYRING) + str(MEMBER)
-    for secret in ("hrc_token", "the secret key"):
-        assert secret not in shown
-    assert repr(bytes(range(32))) not in shown
-
-
-HOLDER = """
-import sys
-from client_sdk.store.stores import DirectoryStore
-with DirectoryStore(sys.argv[1]).locked("aa", "t_1"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_full_disk_is_named_and_the_old_content_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = errno.ENOSPC
+def test_what_the_system_refuses_is_named_and_the_old_content_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = DirectoryStore(tmp_path)
     store.write("aa", "t_1", "record", b"old")
+    (tmp_path / "bb").write_text("not a folder")
 
-    def full(_: int) -> None:
-        raise OSError(number, os.strerror(number))
+    def failing(number: int) -> Callable[..., None]:
+        def call(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return call
+
+    def refused(act: Callable[[], object], fault: str) -> str | None:
+        with pytest.raises(LocalFileError, match=f"cannot {fault}") as caught:
+            act()
+        return caught.value.remedy
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(LocalFileError, match=f"cannot write {tmp_path}/aa/t_1/record: {os.strerror(number)}") as it:
-            store.write("aa", "t_1", "record", b"new")
-    assert it.value.remedy is not None
-    assert "Free space" in it.value.remedy
+        patch.setattr(os, "fsync", failing(errno.ENOSPC))
+        full = refused(lambda: store.write("aa", "t_1", "record", b"new"), f"write {tmp_path}/aa/t_1/record: No space")
+        assert full is not None and "Free space" in full
     assert store.read("aa", "t_1", "record") == b"old"
     assert [path.name for path in (tmp_path / "aa" / "t_1").iterdir()] == ["record"]
-
-
-def test_a_store_whose_place_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "aa").write_text("not a folder")
-    store = DirectoryStore(tmp_path)
-    with pytest.raises(LocalFileError, match=f"cannot write {tmp_path}/aa/t_1/record: Not a directory"):
-        store.write("aa", "t_1", "record", b"x")
-    with pytest.raises(LocalFileError, match=f"cannot lock {tmp_path}/aa/t_1/lock"), store.locked("aa", "t_1"):
-        pass
-
-
-def test_records_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = DirectoryStore(tmp_path)
-    store.write("aa", "t_1", "record", b"x")
-
-    def refused(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "exists", refused)
-    monkeypatch.setattr(Path, "iterdir", refused)
+    refused(lambda: store.write("bb", "t_1", "record", b"x"), f"write {tmp_path}/bb/t_1/record: Not a directory")
+    refused(lambda: store.locked("bb", "t_1").__enter__(), f"lock {tmp_path}/bb/t_1/lock")
+    for name in ("exists", "iterdir"):
+        monkeypatch.setattr(Path, name, failing(errno.EACCES))
     for read in (lambda: store.read("aa", "t_1", "record"), lambda: store.tasks("aa")):
-        with pytest.raises(LocalFileError, match=f"cannot read {tmp_path}/aa.*: Permission denied") as caught:
-            read()
-        assert caught.value.remedy is not None
-        assert "access to the folder" in caught.value.remedy
+        remedy = refused(read, f"read {tmp_path}/aa.*: Permission denied")
+        assert remedy is not None and "access to the folder" in remedy
 
 
-WINDOWS = """
-import errno, fcntl, os, sys, types
+@pytest.fixture(params=["here", "windows"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This system, or Windows: `msvcrt.locking` is played by a function with its arguments and its error."""
 
-def locking(handle, mode, count):
-    '''As of Windows: on bytes from the current position; another handle gets EACCES.'''
-    assert (os.lseek(handle, 0, os.SEEK_CUR), mode, count) == (0, 2, 1)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise PermissionError(errno.EACCES, "Permission denied") from None
+    def locking(handle: int, mode: int, count: int) -> None:
+        assert (os.lseek(handle, 0, os.SEEK_CUR), mode, count) == (0, 2, 1)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PermissionError(errno.EACCES, "Permission denied") from None
 
-sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
-import client_sdk.store.stores as stores
-
-as_windows = stores.try_lock
-stores.try_lock = lambda handle: as_windows(handle, "win32")
-"""
+    if request.param == "windows":
+        lock = stores.try_lock
+        monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(locking=locking, LK_NBLCK=2))
+        monkeypatch.setattr(stores, "try_lock", lambda handle: lock(handle, "win32"))
 
 
-@pytest.mark.parametrize("system", ["", WINDOWS], ids=["here", "windows"])
-def test_one_process_takes_part_in_a_task_at_a_time(tmp_path: Path, system: str) -> None:
-    """On Windows too: `msvcrt.locking` is played by a function with its arguments and its error."""
-
-    def taking() -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", (system + HOLDER).replace("    sys.stdin.read()", ""), str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    with subprocess.Popen(
-        [sys.executable, "-c", system + HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        second = taking()
-        assert second.returncode == 1
-        assert "another process takes part in this task" in second.stderr
-        assert f"{tmp_path}/aa/t_1" in second.stderr
-        holder.kill()
-    third = taking()  # the lock of a process that was killed is free
-    assert (third.returncode, third.stdout) == (0, "held\n"), third.stderr
-
-
-def test_the_lock_is_held_within_a_process_and_released_after_an_error(tmp_path: Path) -> None:
-    client_store = ClientStore(DirectoryStore(tmp_path), "aa", "https://example.org")
+@pytest.mark.usefixtures("system")
+def test_one_process_takes_part_in_a_task_at_a_time(tmp_path: Path) -> None:
+    client_store, ours = ClientStore(DirectoryStore(tmp_path), "aa", "https://example.org"), os.pipe()
+    if not (child := os.fork()):
+        with client_store.locked("t_1"):
+            os.write(ours[1], b"held")
+            signal.pause()
+        os._exit(1)
+    assert os.read(ours[0], 4) == b"held"
+    with pytest.raises(LocalFileError, match=f"another process .* {tmp_path}/aa/t_1"), client_store.locked("t_1"):
+        pass
+    os.kill(child, signal.SIGKILL)  # which frees its lock
+    os.waitpid(child, 0)
     with client_store.locked("t_1"):
         with pytest.raises(LocalFileError, match="takes part"), client_store.locked("t_1"):
             pass
-        other = ClientStore(DirectoryStore(tmp_path), "aa", "https://other.example")
-        with other.locked("t_1"):
+        with ClientStore(DirectoryStore(tmp_path), "aa", "https://other.example").locked("t_1"):
             pass
     with pytest.raises(ZeroDivisionError), client_store.locked("t_1"):
         raise ZeroDivisionError
     with client_store.locked("t_1"):
         client_store.write("t_1", "record", b"x")
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()} == {0o600}
+    assert {mode(path) for path in tmp_path.rglob("*") if path.is_file()} == {0o600}
     memory = MemoryStore()
     with memory.locked("aa", "t_1"), memory.locked("aa", "t_1"):
         pass
