@@ -82,29 +82,17 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
         "fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=7, cohort=400, every=7, variant="paper"
     )
     result = simulate(split, request)
-    made = Federation(
-        split.train,
-        "fedmf",
-        parameters_for("fedmf", {"items": split.train.n_items, "dim": 4}, "paper"),
-        training=MFConfig(epochs=1),
-        cohort_size=400,
-    )
+    parameters = parameters_for("fedmf", {"items": split.train.n_items, "dim": 4}, "paper")
+    made = Federation(split.train, "fedmf", parameters, training=MFConfig(epochs=1), cohort_size=400)
     list(made.run(7))
     data = split.one_each
     assert data is not None
     negatives = candidates_of(data, np.random.default_rng(0)).negatives
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)
-    assert result.points[-1].values == pytest.approx(
-        {
-            "NDCG@20 full": ndcg(full.ranks, 20),
-            "HR@10 full": full.hr,
-            "HR@20 full": hit_ratio(full.ranks, 20),
-            "HR@10": sampled.hr,
-            "NDCG@10": sampled.ndcg,
-        },
-        abs=1e-6,
-    )
+    expected = {"NDCG@20 full": ndcg(full.ranks, 20), "HR@10 full": full.hr, "HR@20 full": hit_ratio(full.ranks, 20)}
+    expected |= {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg}
+    assert result.points[-1].values == pytest.approx(expected, abs=1e-6)
     assert [point.round for point in result.points] == [0, 7]
 
 
@@ -131,13 +119,10 @@ def test_users_without_training_rows_are_counted_and_left_out() -> None:
     first = whole.users == 0
     train, test = whole.where(~first), whole.where(first)
     more_train, more_test = split_rows(train, 0.2, 0)
-    both = Interactions.from_pairs(
-        np.concatenate([test.users, more_test.users]),
-        np.concatenate([test.items, more_test.items]),
-        n_users=whole.n_users,
-        n_items=whole.n_items,
-        ratings=np.concatenate([test.ratings, more_test.ratings]),
+    users, items, ratings = (
+        np.concatenate([getattr(test, name), getattr(more_test, name)]) for name in ("users", "items", "ratings")
     )
+    both = Interactions.from_pairs(users, items, n_users=whole.n_users, n_items=whole.n_items, ratings=ratings)
     result = simulate(Split(more_train, both, "given"), SimulationRequest("rfrec", rounds=1))
     assert result.left_out == 1
 

@@ -31,8 +31,8 @@ def ml1m(name: str, **parameters: object) -> Recipe:
     return recipe(name, {"items": 3706, "dim": 64, **parameters})
 
 
-def colr(rank: int) -> Recipe:
-    return ml1m("colr", rank=rank)
+def colr(rank: int, **parameters: object) -> Recipe:
+    return ml1m("colr", rank=rank, **parameters)
 
 
 def test_the_papers_table() -> None:
@@ -57,7 +57,7 @@ def test_own_support_is_counted_as_in_the_paper_and_sends_values_counts_and_indi
 def test_plain_sums_send_what_the_paper_counts_and_by_consent_one_count_an_item_more(rank: int) -> None:
     counted, released = published_traffic(colr(rank), ROUNDS), {"normalise": "touched", "reveal_touched": True}
     for parameters, more in (({}, 0), (released, ROUNDS * 3706 * 4)):
-        sent = wire_traffic(ml1m("colr", rank=rank, **parameters), mechanism("plain"), {}, 60, ROUNDS)
+        sent = wire_traffic(colr(rank, **parameters), mechanism("plain"), {}, 60, ROUNDS)
         assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == more
 
 
