@@ -62,12 +62,6 @@ def train_all(train: Interactions, name: str, **changes: Any) -> Federation:
     return made
 
 
-def normalised(train: Interactions, exponent: float = 0.5) -> np.ndarray:
-    rows = interaction_rows(train).toarray().astype(float)
-    by_item = np.where(rows.sum(0) > 0, np.maximum(rows.sum(0), 1) ** (exponent - 1), 0)
-    return rows.sum(1)[:, None] ** -exponent * rows * by_item
-
-
 def test_contribution_to_an_iteration_is_nonzero_for_the_clients_items_only() -> None:
     """The nonzero rows are the user's list of items, which is why the contribution must be dense and masked."""
     chosen = make()
@@ -121,7 +115,7 @@ def test_clients_without_items_and_models_of_a_different_sum_are_refused() -> No
 def test_complete_task_gives_the_singular_vectors_and_the_gram_matrix(train: Interactions, exponent: float) -> None:
     made = train_all(train, "privirec", iterations=60, rayleigh_ritz=True, oversampling=6, user_exponent=exponent)
     components = components_of(made.recipe, made.state)
-    exact = normalised(train, exponent)
+    exact = scaled_rows(interaction_rows(train).toarray().astype(np.float64), exponent)
     assert made.state.round_number == 62
     np.testing.assert_array_equal(components.item_degrees, train.item_degrees())
     np.testing.assert_allclose(components.gram, exact.T @ exact, atol=1e-5)

@@ -192,13 +192,13 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) ->
 
 
 def test_pfedclr_starts_from_a_spectrum_unless_told_otherwise(split: Split) -> None:
-    started = simulate(split, SimulationRequest("pfedclr", rounds=1))
-    assert started.recipe_parameters["start_from"]["item_exponent"] == 0.3125
-    for other in (
-        SimulationRequest("pfedclr", rounds=1, start_from_privirec=False),
-        SimulationRequest("pfedclr", rounds=1, variant="paper"),
-    ):
-        assert simulate(split, other).recipe_parameters["start_from"] is None
+    request = SimulationRequest("pfedclr", rounds=1)
+    started, random, paper = (
+        simulate(split, replace(request, **change)).recipe_parameters["start_from"]
+        for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
+    )
+    assert started["item_exponent"] == 0.3125
+    assert random is paper is None
 
 
 def test_curve_of_privirec_has_a_verdict_over_popularity() -> None:
