@@ -34,29 +34,29 @@ def follow(client: Part, upto: int) -> ModelState:
 def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str, downloads: Any
 ) -> None:
-    """Cohorts of 4 of 10 clients, so that every client misses rounds."""
+    """Cohorts of 3 of 6 clients, so that every client misses rounds."""
     name = f"fleet-{recipe}-{mechanism}"
     task = small_task(
-        operator, name, users=10, recipe=recipe, mechanism=mechanism, rounds=5, cohort_size=4, start_clients=10
+        operator, name, users=6, recipe=recipe, mechanism=mechanism, rounds=5, cohort_size=3, start_clients=6
     )
     seen: list[FleetRound] = []
-    with enrolled_fleet(server.url, task, interactions(10), policy=OFTEN, downloads=downloads) as fleet:
+    with enrolled_fleet(server.url, task, interactions(6), policy=OFTEN, downloads=downloads) as fleet:
         rounds = fleet.run(seen.append)
         assert rounds == seen
         assert [(r.number, r.state, r.survivors, len(r.reports)) for r in rounds] == [
-            (n, "complete", 4, 4) for n in range(1, 6)
+            (n, "complete", 3, 3) for n in range(1, 6)
         ]
         model, client = fleet.model(), fleet.clients[5]
         assert model.round_number == 5
         np.testing.assert_array_equal(follow(client, 5).item_factors, model.item_factors)
-        assert fleet.user_factors().shape == (10, 8)
+        assert fleet.user_factors().shape == (6, 8)
         with SyncDriver() as driver:
             shot = driver.run(client.member.calls.latest_snapshot(client.member.terms.task_id))
         assert shot is not None
         assert shot.round >= 4
         spared, loaded = sum(r.bytes_spared for r in rounds), sum(r.bytes_down for r in rounds)
         assert (spared > 0) == (downloads == "once")
-        receipts = 1000 * 4 * 5
+        receipts = 1000 * 3 * 5
         assert (loaded > max(spared, receipts)) == (downloads == "each")
         assert all(r.bytes_up == sum(report.contribution_bytes for report in r.reports) for r in rounds)
     assert operator.task(task.task_id).state == "complete"
