@@ -83,10 +83,16 @@ class RecipeConformance:
     def _contribute(
         self, made: Recipe, spec: RoundSpec, state: ModelState, client: int, named: int | None = None
     ) -> LocalResult:
-        """Return the contribution of `client`. named: the client whose id it has, None for its own."""
+        """Return the contribution of `client`, which may not write into its arguments.
+
+        named: the client whose id it has, None for its own.
+        """
         half, rng = self.half(made), np.random.default_rng([client, spec.number])
         view = made.view(state, made.device_group_of(spec.sum_index))
+        view.freeze()
         kept = half.initial_client_state(rng)
+        for array in kept.values():
+            array.flags.writeable = False
         return half.contribute(
             spec, f"c_{client if named is None else named}", view, self._history(made, client), kept, rng
         )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from protocols.messages.privacy import Privacy
     from protocols.privacy_advice import NoiseOutlook
 
-__all__ = ["PlanOptions", "plan"]
+__all__ = ["PlanOptions", "loss_epsilon", "plan"]
 
 _WHICH: Final = (
     "Taking part is known: cost of all sums that one client is in, against everybody who may know that it took part: "
@@ -162,17 +162,29 @@ def _epsilon(value: float | None) -> str:
 
 
 def _gaussian(one: NoiseOutlook, users: int) -> tuple[float, float | None] | None:
-    """Return epsilon without and with amplification by sampling for Gaussian noise; None without the extra."""
-    from client_sdk.lab.privacy_loss import gaussian_epsilon, sampled_gaussian_epsilon
+    """Return epsilon without and with amplification by sampling for Gaussian noise of the same multiplier.
 
+    By privacy loss distributions, with `dp-accounting` (extra `privacy`; None without it): tighter than a bound by
+    Renyi orders. The Skellam noise of a task comes close to Gaussian noise, so the figures are for comparison; what a
+    task promises is the bound of `protocols.privacy.renyi`, which holds for the noise that is added.
+    """
     try:
-        known = gaussian_epsilon(one.multiplier, one.sizes.sums, one.delta)
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     except ModuleNotFoundError:
         return None
+    event = GaussianDpEvent(one.multiplier)
+    known = loss_epsilon(event, one.sizes.sums, one.delta)
     if one.sampled_epsilon is None:
         return known, None
-    rate = one.sizes.cohort / users
-    return known, sampled_gaussian_epsilon(one.multiplier, one.sizes.rounds, rate, one.delta)
+    return known, loss_epsilon(PoissonSampledDpEvent(one.sizes.cohort / users, event), one.sizes.rounds, one.delta)
+
+
+def loss_epsilon(event: Any, times: int, delta: float) -> float:
+    """Return epsilon at `delta` of `times` sums, each with the privacy loss of `event`, one of `dp_accounting`."""
+    from dp_accounting import SelfComposedDpEvent, pld
+
+    accountant = pld.PLDAccountant().compose(SelfComposedDpEvent(event, times))
+    return float(accountant.get_epsilon(delta))
 
 
 def _document(

@@ -28,7 +28,8 @@ WORKS = {
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
     "organiser": "import client_sdk.organiser.app",
     "plots": "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
-    "privacy": "from client_sdk.lab.privacy_loss import gaussian_epsilon; assert 0 < gaussian_epsilon(4, 1, 1e-6) < 2",
+    "privacy": "from client_sdk.cli.privacy_plan import loss_epsilon; from dp_accounting import GaussianDpEvent; "
+    "assert 0 < loss_epsilon(GaussianDpEvent(4), 1, 1e-6) < 2",
     "data": "import client_sdk.lab.data.tables",
     "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres,s3": "import psycopg, aggregator_service.storage.postgres, aggregator_service.storage.s3",

@@ -163,25 +163,23 @@ def test_scores_of_a_view_equal_those_of_its_recovered_tables() -> None:
 
 def test_mismatched_views_and_settings_are_refused() -> None:
     chosen, half = make((0, 1))
-    spec, client_state, rng = (
-        chosen.round_spec(TASK_SEED, 1),
-        half.initial_client_state(np.random.default_rng(0)),
-        np.random.default_rng(0),
-    )
     history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
-    with pytest.raises(ParameterError, match="without interactions"):
-        half.contribute(spec, "c", view, History(np.zeros(0, np.int32)), client_state, rng)
-    with pytest.raises(ParameterError, match="FairView is needed"):
-        half.contribute(spec, "c", chosen.initial_state(TASK_SEED), history, client_state, rng)
-    with pytest.raises(ParameterError, match="values a table"):
-        half.contribute(spec, "c", chosen.initial_view(TASK_SEED, 1), history, client_state, rng)
-    with pytest.raises(ParameterError, match="follows an earlier model, not that of sum 1"):
-        half.contribute(spec, "c", replace(view, sum_index=1), history, client_state, rng)
+    client_state = half.initial_client_state(np.random.default_rng(0))
+    wrong: list[tuple[Any, History, str]] = [
+        (view, History(np.zeros(0, np.int32)), "without interactions"),
+        (chosen.initial_state(TASK_SEED), history, "FairView is needed"),
+        (chosen.initial_view(TASK_SEED, 1), history, "values a table"),
+        (replace(view, sum_index=1), history, "follows an earlier model, not that of sum 1"),
+    ]
+    for model, items, words in wrong:
+        with pytest.raises(ParameterError, match=words):
+            spec, rng = chosen.round_spec(TASK_SEED, 1), np.random.default_rng(0)
+            half.contribute(spec, "c", model, items, client_state, rng)
     with pytest.raises(ParameterError, match="FairConfig"):
         client_half(chosen, MFConfig())
-    for wrong in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
-        with pytest.raises(ParameterError, match=next(iter(wrong))):
-            FairConfig(**wrong)
+    for setting in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
+        with pytest.raises(ParameterError, match=next(iter(setting))):
+            FairConfig(**setting)
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

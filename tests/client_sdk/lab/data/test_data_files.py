@@ -183,6 +183,7 @@ def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
         ("1,2,978300760\n1,3,978300761\n", "user=0,item=1,time=2", "separated by commas, no header"),
         ("1\t2\t978300760\t4\n1\t3\t978300761\t5\n", "user=0,item=1,rating=3,time=2", "separated by tabs, no header"),
         ("ann|x\nbob|y\n", "user=0,item=1", "separated by bars, no header"),
+        ("a,x,2026-01-01\na,y,2026-01-02\n", "user=0,item=1,time=2", "separated by commas, no header"),
         ("ann;x;good\nbob;y;bad\n", "user=0,item=1", "separated by semicolons, no header"),
         ("Movie Id,USER_ID\n1,2\n", "user=USER_ID,item=Movie Id", "separated by commas, a header"),
         (
@@ -337,18 +338,18 @@ def peak():
 read_data_file(Path(sys.argv[1]))
 Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present size
 before = peak()
-assert read_data_file(Path(sys.argv[2])).rows == 200_000
+assert read_data_file(Path(sys.argv[2])).rows == 120_000
 print(peak() - before)
 """
 
 
 def test_memory_is_bounded_by_the_pieces(tmp_path) -> None:
-    """A file of 180 MB, most of it a column that is not read, needs a small part of that."""
+    """A file of 108 MB, most of it a column that is not read, needs a small part of that."""
     small, large = tmp_path / "small.csv", tmp_path / "large.csv.gz"
     small.write_text("user,item,note\n1,2,x\n")
     note = b'"%b"' % (b"a line of text, " * 56)
-    rows = b"".join(b"%d,%d,%b\n" % (row % 3000, row, note) for row in range(200_000))
+    rows = b"".join(b"%d,%d,%b\n" % (row % 3000, row, note) for row in range(120_000))
     large.write_bytes(gzip.compress(b"user,item,note\n" + rows, compresslevel=1))
     command = [sys.executable, "-c", PEAK, small, large]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) < 120_000, "KiB"
+    assert int(done.stdout) < 80_000, "KiB"

@@ -16,6 +16,7 @@ from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.files import read_data_file, read_lightgcn
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test, read_ncf
+from client_sdk.lab.data.splits import load_split
 
 
 def read(path: Path, columns: Columns | None = None) -> Interactions:
@@ -29,28 +30,8 @@ def put(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("u.data", "196\t242\t3\t50\n7\t242\t1\t40\n196\t5\t4\t20\n"),
-        ("u.data.gz", "196\t242\t3\t50\n7\t242\t1\t40\n196\t5\t4\t20"),
-        ("ratings.dat", "196::242::3::50\r\n7::242::1::40\r\n196::5::4::20\r\n"),
-        ("ratings.csv", "userId,movieId,rating,timestamp\n196,242,3.0,50\n7,242,1.0,40\n196,5,4.0,20\n"),
-    ],
-)
-def test_movielens(tmp_path, name, text) -> None:
-    found = read(put(tmp_path / name, text))
-    assert (found.n_users, found.n_items) == (2, 2)
-    assert found.user_ids.tolist() == [7, 196]
-    assert found.item_ids.tolist() == [5, 242]
-    assert found.positives(1).tolist() == [1, 0]
-    assert found.ratings.tolist() == [1, 3, 4]
-    assert found.timestamps.tolist() == [40, 50, 20]
-
-
-@pytest.mark.parametrize(
     ("text", "line", "what"),
     [
-        ("1::2::3::4\n1::3\t3::4\n", 2, "the line has 3 fields"),
         ("1\t2\t3\t4\n1\t3.5\t3\t4\n", 2, "item must be a whole number"),
         ("1\t2\t3\t4\n1\t4\t3\t4\n-1\t3\t3\t4\n", 3, "user must be a whole number of at least 0"),
         ("# a comment\n1\t2\t3\t4\n1\t3\t3\t4\n", 1, "the line has 1 fields, but most lines have 4"),
@@ -64,18 +45,12 @@ def test_error_names_the_malformed_line(tmp_path, text, line, what) -> None:
     assert str(caught.value).startswith(f"{path}, line {line}")
 
 
-def test_missing_empty_truncated_and_binary_files(tmp_path) -> None:
-    with pytest.raises(DataError, match="No such file"):
-        read(tmp_path / "u.data")
-    with pytest.raises(DataError, match="empty"):
-        read(put(tmp_path / "u.data", "\n"))
-    cut = tmp_path / "cut.data.gz"
-    cut.write_bytes(gzip.compress(b"1\t2\t3\t4\n" * 500)[:-12])
-    with pytest.raises(DataError, match="gzip"):
-        read(cut)
-    (tmp_path / "u.data").write_bytes(b"1\t2\t3\t4\n\xff\t2\t3\t4\n")
-    with pytest.raises(DataError, match="line 2: not UTF-8"):
-        read(tmp_path / "u.data")
+def test_missing_truncated_and_binary_files(tmp_path) -> None:
+    (cut := tmp_path / "cut.data.gz").write_bytes(gzip.compress(b"1\t2\t3\t4\n" * 500)[:-12])
+    (binary := tmp_path / "u.data").write_bytes(b"1\t2\t3\t4\n\xff\t2\t3\t4\n")
+    for path, what in ((tmp_path / "none", "No such file"), (cut, "gzip"), (binary, "line 2: not UTF-8")):
+        with pytest.raises(DataError, match=what):
+            read(path)
 
 
 def test_repeated_pair_is_an_error_unless_merged(tmp_path) -> None:
@@ -170,26 +145,16 @@ def test_iso_times_are_microseconds(tmp_path_factory, times, zone, between, prec
     assert read_data_file(path).interactions.timestamps.tolist() == expected
 
 
-def test_dates_are_recognised_without_a_header(tmp_path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("a,x,2026-01-01\na,y,2026-01-02\n")
-    found = read_data_file(path)
-    assert (found.format, str(found.columns)) == ("separated by commas, no header", "user=0,item=1,time=2")
-    assert found.interactions.timestamps.tolist() == [1767225600000000, 1767312000000000]
-
-
 def kunden(first: str, more: str = "") -> str:
     return first + "".join(f"k{number % 5},a{number % 7}\n" for number in range(35)) + more
 
 
 def test_a_header_of_unusual_headings_above_text_is_refused(tmp_path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text(kunden("Kunde,Artikel\n"))
+    path = put(tmp_path / "x.csv", kunden("Kunde,Artikel\n"))
     with pytest.raises(DataError, match="line 1: 'Kunde' and 'Artikel' occur nowhere else") as caught:
         read_data_file(path)
     assert "--columns user=Kunde,item=Artikel" in str(caught.value)
-    found = read_data_file(path, parse_columns("user=Kunde,item=Artikel"))
-    assert (found.rows, found.interactions.n_users) == (35, 5)
+    assert read_data_file(path, parse_columns("user=Kunde,item=Artikel")).rows == 35
     assert read_data_file(path, parse_columns("user=0,item=1")).rows == 36
 
 
@@ -203,9 +168,7 @@ def test_a_header_of_unusual_headings_above_text_is_refused(tmp_path) -> None:
     ],
 )
 def test_a_first_line_of_text_that_is_read_as_data_is_mentioned(tmp_path, text, doubt) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text(text)
-    found = read_data_file(path)
+    found = read_data_file(put(tmp_path / "x.csv", text))
     assert (found.rows, bool(found.doubt)) == (text.count("\n"), bool(doubt))
     assert doubt in str(found)
 
@@ -229,10 +192,8 @@ JESTER = "".join(
     ],
 )
 def test_a_rating_matrix_is_refused_and_explained(tmp_path, text, what) -> None:
-    path = tmp_path / "x"
-    path.write_text(text)
     with pytest.raises(DataError, match="this looks like a rating matrix") as caught:
-        read_data_file(path)
+        read_data_file(put(tmp_path / "x", text))
     assert what in str(caught.value)
     assert "`user,item,rating`" in str(caught.value)
 
@@ -264,11 +225,12 @@ U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
 
 
 @pytest.mark.parametrize("place", ["ml-100k/u.data", "u.data", "ml-100k/u.data.gz"])
-def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, place) -> None:
-    path = tmp_path / place
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(gzip.compress(U_DATA.encode()) if place.endswith("gz") else U_DATA.encode())
+def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, monkeypatch, place) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of that name in the working directory is no file of the user's own
+    (tmp_path / "ml-100k").mkdir()
+    put(tmp_path / place, U_DATA)
     assert load_dataset("ml-100k", tmp_path).test_items.tolist() == [1, 0]
+    assert load_split("ml-100k", tmp_path).one_each.test_items.tolist() == [1, 0]
 
 
 def test_ml_1m_prefers_the_published_split(tmp_path) -> None:

@@ -79,33 +79,21 @@ def test_sum_without_masks_has_the_bits_of_the_masked_protocol(split: Split, rec
 def test_curve_is_what_the_evaluation_functions_give() -> None:
     split = load_split("synthetic")
     request = SimulationRequest(
-        "fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=7, cohort=400, every=7, variant="paper"
+        "fedmf", {"dim": 4}, training=MFConfig(epochs=1), rounds=3, cohort=400, every=3, variant="paper"
     )
     result = simulate(split, request)
-    made = Federation(
-        split.train,
-        "fedmf",
-        parameters_for("fedmf", {"items": split.train.n_items, "dim": 4}, "paper"),
-        training=MFConfig(epochs=1),
-        cohort_size=400,
-    )
-    list(made.run(7))
+    parameters = parameters_for("fedmf", {"items": split.train.n_items, "dim": 4}, "paper")
+    made = Federation(split.train, "fedmf", parameters, training=MFConfig(epochs=1), cohort_size=400)
+    list(made.run(3))
     data = split.one_each
     assert data is not None
     negatives = candidates_of(data, np.random.default_rng(0)).negatives
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)
-    assert result.points[-1].values == pytest.approx(
-        {
-            "NDCG@20 full": ndcg(full.ranks, 20),
-            "HR@10 full": full.hr,
-            "HR@20 full": hit_ratio(full.ranks, 20),
-            "HR@10": sampled.hr,
-            "NDCG@10": sampled.ndcg,
-        },
-        abs=1e-6,
-    )
-    assert [point.round for point in result.points] == [0, 7]
+    expected = {"NDCG@20 full": ndcg(full.ranks, 20), "HR@10 full": full.hr, "HR@20 full": hit_ratio(full.ranks, 20)}
+    expected |= {"HR@10": sampled.hr, "NDCG@10": sampled.ndcg}
+    assert result.points[-1].values == pytest.approx(expected, abs=1e-6)
+    assert [point.round for point in result.points] == [0, 3]
 
 
 def test_user_who_never_took_part_trains_for_itself(split: Split) -> None:
@@ -131,13 +119,10 @@ def test_users_without_training_rows_are_counted_and_left_out() -> None:
     first = whole.users == 0
     train, test = whole.where(~first), whole.where(first)
     more_train, more_test = split_rows(train, 0.2, 0)
-    both = Interactions.from_pairs(
-        np.concatenate([test.users, more_test.users]),
-        np.concatenate([test.items, more_test.items]),
-        n_users=whole.n_users,
-        n_items=whole.n_items,
-        ratings=np.concatenate([test.ratings, more_test.ratings]),
+    users, items, ratings = (
+        np.concatenate([getattr(test, name), getattr(more_test, name)]) for name in ("users", "items", "ratings")
     )
+    both = Interactions.from_pairs(users, items, n_users=whole.n_users, n_items=whole.n_items, ratings=ratings)
     result = simulate(Split(more_train, both, "given"), SimulationRequest("rfrec", rounds=1))
     assert result.left_out == 1
 
@@ -207,13 +192,13 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) ->
 
 
 def test_pfedclr_starts_from_a_spectrum_unless_told_otherwise(split: Split) -> None:
-    started = simulate(split, SimulationRequest("pfedclr", rounds=1))
-    assert started.recipe_parameters["start_from"]["item_exponent"] == 0.3125
-    for other in (
-        SimulationRequest("pfedclr", rounds=1, start_from_privirec=False),
-        SimulationRequest("pfedclr", rounds=1, variant="paper"),
-    ):
-        assert simulate(split, other).recipe_parameters["start_from"] is None
+    request = SimulationRequest("pfedclr", rounds=1)
+    started, random, paper = (
+        simulate(split, replace(request, **change)).recipe_parameters["start_from"]
+        for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
+    )
+    assert started["item_exponent"] == 0.3125
+    assert random is paper is None
 
 
 def test_curve_of_privirec_has_a_verdict_over_popularity() -> None:

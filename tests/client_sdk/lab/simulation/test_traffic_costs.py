@@ -31,8 +31,8 @@ def ml1m(name: str, **parameters: object) -> Recipe:
     return recipe(name, {"items": 3706, "dim": 64, **parameters})
 
 
-def colr(rank: int) -> Recipe:
-    return ml1m("colr", rank=rank)
+def colr(rank: int, **parameters: object) -> Recipe:
+    return ml1m("colr", rank=rank, **parameters)
 
 
 def test_the_papers_table() -> None:
@@ -57,16 +57,20 @@ def test_own_support_is_counted_as_in_the_paper_and_sends_values_counts_and_indi
 def test_plain_sums_send_what_the_paper_counts_and_by_consent_one_count_an_item_more(rank: int) -> None:
     counted, released = published_traffic(colr(rank), ROUNDS), {"normalise": "touched", "reveal_touched": True}
     for parameters, more in (({}, 0), (released, ROUNDS * 3706 * 4)):
-        sent = wire_traffic(ml1m("colr", rank=rank, **parameters), mechanism("plain"), {}, 60, ROUNDS)
+        sent = wire_traffic(colr(rank, **parameters), mechanism("plain"), {}, 60, ROUNDS)
         assert sent.up_bytes - counted.up_bytes == sent.down_bytes - counted.down_bytes == more
 
 
 def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
-    ckks = mechanism("ckks")
+    ckks, oneshot = mechanism("ckks"), mechanism("oneshot")
     plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
     assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), 10 * plan.aggregate_bytes)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
+    added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
+    key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))
+    down = added.aggregate_bytes + len(join_keys([key.encode()] * 5))
+    assert wire_traffic(colr(4), oneshot, {}, 60, 1) == Traffic(1, added.ticket_bytes + added.body_bytes, down)
 
 
 def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> None:
@@ -80,15 +84,6 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     assert down == {4 + 60 * (306 + 22) + (8 + 114 * degree) + 8 + 64 * 60}
     curious = wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1)
     assert curious.up_bytes < sent[1].up_bytes
-
-
-def test_a_one_shot_round_adds_the_sealed_shares_and_the_committee() -> None:
-    oneshot = mechanism("oneshot")
-    plan = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))
-    sent = wire_traffic(colr(4), oneshot, {}, 60, 1)
-    assert sent.up_bytes == plan.ticket_bytes + plan.body_bytes
-    key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))
-    assert sent.down_bytes == plan.aggregate_bytes + len(join_keys([key.encode()] * 5))
 
 
 def test_a_recipe_of_few_sums_counts_each_with_its_own_layout() -> None:
