@@ -84,14 +84,7 @@ from protocols.recipes.state import (
     sum_index_of,
 )
 
-__all__ = [
-    "PRIVIREC",
-    "PRIVIREC_K",
-    "PriviRec",
-    "PriviRecK",
-    "PriviRecState",
-    "Sum",
-]
+__all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "PriviRecState", "Sum"]
 
 
 def _empty_array(*shape: int) -> Any:
