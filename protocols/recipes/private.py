@@ -34,15 +34,7 @@ from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, norm_of, round_within, skellam, within_steps
 from protocols.privacy.renyi import Curve, Sensitive
-from protocols.recipes.base import (
-    Contribution,
-    Local,
-    ModelState,
-    Recipe,
-    RecipeAround,
-    RoundSpec,
-    Sensitivity,
-)
+from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
 __all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
 

@@ -84,14 +84,7 @@ from protocols.recipes.state import (
     sum_index_of,
 )
 
-__all__ = [
-    "PRIVIREC",
-    "PRIVIREC_K",
-    "PriviRec",
-    "PriviRecK",
-    "PriviRecState",
-    "Sum",
-]
+__all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "PriviRecState", "Sum"]
 
 
 def _empty_array(*shape: int) -> Any:
@@ -182,18 +175,11 @@ class PriviRecK(Recipe):
             segment = Segment(kind, p.items, 1.0, integral=True)
         else:
             length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
-            segment = Segment(kind, length, self._part_bound(kind), sum_bound=self._sum_bound)
+            part = 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
+            of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
+            bound = float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
+            segment = Segment(kind, length, part, sum_bound=bound)
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
-
-    def _part_bound(self, kind: Sum) -> float:
-        p = self.parameters
-        return 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
-
-    @property
-    def _sum_bound(self) -> float:
-        p = self.parameters
-        of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
-        return float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.

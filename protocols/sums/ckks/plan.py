@@ -42,15 +42,7 @@ from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_pu
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
-__all__ = [
-    "PARAMETER_SETS",
-    "CkksParameters",
-    "ParameterSet",
-    "SetName",
-    "SEED_BYTES",
-    "CkksPlan",
-    "make_plan",
-]
+__all__ = ["PARAMETER_SETS", "CkksParameters", "ParameterSet", "SetName", "SEED_BYTES", "CkksPlan", "make_plan"]
 
 
 SetName = Literal["compact", "standard", "precise"]
@@ -101,11 +93,6 @@ class CkksParameters(BaseModel):
         description="Ring degree; null: the one that pads the sum least. Set it if sums of several lengths share keys.",
     )
 
-    @property
-    def parameter_set(self) -> ParameterSet:
-        """The parameter set that `set` names."""
-        return PARAMETER_SETS[self.set]
-
 
 SEED_BYTES: Final = 64
 """SEAL's seed of the second polynomial (Blake2xb)."""
@@ -133,7 +120,7 @@ class CkksPlan(FixedPointPlan):
     @cached_property
     def parameter_set(self) -> ParameterSet:
         """The modulus and its planes."""
-        return self.parameters.parameter_set
+        return PARAMETER_SETS[self.parameters.set]
 
     @cached_property
     def seeded(self) -> bool:
@@ -188,13 +175,10 @@ class CkksPlan(FixedPointPlan):
         """Return the length in bytes of `ciphertexts` in seeded form: one polynomial and a seed each."""
         return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
 
-    def wire_bytes(self, ciphertexts: int) -> int:
-        """Return the length in bytes of `ciphertexts` in the form in which contributions are sent."""
-        return self.seeded_bytes(ciphertexts) if self.seeded else self.expanded_bytes(ciphertexts)
-
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
-        return self.wire_bytes(self.route_ciphertexts(route))
+        count = self.route_ciphertexts(route)
+        return self.seeded_bytes(count) if self.seeded else self.expanded_bytes(count)
 
     @property
     def aggregate_bytes(self) -> int:

@@ -30,14 +30,7 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.ring import (
-    Ring,
-    RingPlan,
-    encode_vector,
-    packed_bytes,
-    require_fit,
-    ring_dtype,
-)
+from protocols.sums.ring import Ring, RingPlan, encode_vector, packed_bytes, require_fit, ring_dtype
 from protocols.sums.wire import refuse_chosen
 
 __all__ = ["MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]

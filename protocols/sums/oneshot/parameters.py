@@ -14,13 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError, RefusalError
 
-__all__ = [
-    "MIN_CLIENTS",
-    "MOST_CLIENTS",
-    "SIGMA",
-    "OneshotParameters",
-    "OneshotPolicy",
-]
+__all__ = ["MIN_CLIENTS", "MOST_CLIENTS", "SIGMA", "OneshotParameters", "OneshotPolicy"]
 
 SIGMA: Final = 6.4
 """Standard deviation of every coefficient of s and e_j. Given the sums over two or more honest clients, each sample is

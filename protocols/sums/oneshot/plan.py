@@ -22,21 +22,11 @@ from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
 from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
-from protocols.sums.ring import (
-    RingPlan,
-    encode_vector,
-    require_fit,
-)
+from protocols.sums.ring import RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 
-__all__ = [
-    "TAG_BYTES",
-    "OneshotContext",
-    "OneshotPlan",
-    "encode",
-    "make_plan",
-]
+__all__ = ["TAG_BYTES", "OneshotContext", "OneshotPlan", "encode", "make_plan"]
 
 TAG_BYTES: Final = 16
 
