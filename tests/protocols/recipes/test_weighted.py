@@ -1,4 +1,4 @@
-"""Item counts and weights: what summed rows are divided by, what observers learn of the sums of many rounds; PFedCLR."""
+"""Item counts and weights: what summed rows are divided by, what observers learn from many sums; and PFedCLR."""
 
 from __future__ import annotations
 
