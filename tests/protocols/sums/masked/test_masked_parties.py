@@ -33,7 +33,7 @@ from protocols.sums.base import SumPlan
 from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
-from protocols.sums.masked.parameters import MaskedParameters, Mode, Neighbourhood, corrupt_clients
+from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
 from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
     Roster,
@@ -52,6 +52,7 @@ from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
     VICTIM,
+    CompletePlan,
     Round,
     alter_share,
     complete_plan,
@@ -154,15 +155,8 @@ def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: in
         assert drop
 
 
-class SparsePlan(MaskedPlan):
-    """A plan in which each client has masks with four others."""
-
-    def neighbourhood(self, clients: int) -> Neighbourhood:
-        return replace(complete_plan().neighbourhood(clients), degree=4, threshold=3)
-
-
 def test_the_graph_follows_from_the_seed_of_the_round_and_the_roster() -> None:
-    plan = SparsePlan(MaskedParameters(bits=32), LAYOUT, 64)
+    plan = CompletePlan(MaskedParameters(bits=32), LAYOUT, 64, threshold=3, degree=4)
     roster = Round(round_context(plan, 12), names(12)).advertise().roster
     seed = digest("masked graph", roster.context.round_seed, roster.digest)
     np.testing.assert_array_equal(roster.adjacency, neighbours(12, 4, seed))
