@@ -7,8 +7,11 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -51,6 +54,16 @@ SECONDS = 100.0
 """Deadline of a round."""
 
 
+@cache
+def _empty_database() -> bytes:
+    """A migrated SQLite database: to copy it is faster than to migrate a new one."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        with closing(Database(f"sqlite:///{path}", connections=1)) as database:
+            migrate(database)
+        return path.read_bytes()
+
+
 class World:
     """Database, blobs, clock and engine."""
 
@@ -58,8 +71,11 @@ class World:
         self, root: Path, batch: int = 3, *, database_url: str | None = None, blobs: BlobStore | None = None
     ) -> None:
         """database, blobs: by default SQLite and a directory, both in `root`."""
+        if database_url is None:
+            (root / "test.db").write_bytes(_empty_database())
         self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
-        migrate(self.database)
+        if database_url is not None:
+            migrate(self.database)
         self.blobs = blobs or DirectoryBlobs(root / "blobs")
         self.blobs.prepare()
         self.database.listeners.append(lambda effects: delete_orphans(effects, self.blobs))
