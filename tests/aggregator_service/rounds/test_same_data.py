@@ -228,7 +228,7 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
             st.sampled_from(["ratings", "ratings", "other"]),
         ),
         min_size=2,
-        max_size=4,
+        max_size=3,
     )
 )
 def test_sums_of_a_label_never_differ_by_a_few_people(

@@ -254,7 +254,7 @@ def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
 
 
 def test_the_view_says_what_is_spent(world: World) -> None:
-    task = private_task(world, pays_for=4, members=16)
+    task = private_task(world, pays_for=4, members=8)
     before = privacy(world, task)
     assert (before.released_sums, before.largest_epsilon, before.sampled_epsilon, before.spent_members) == (0, 0, 0, 0)
     for _ in range(2):
