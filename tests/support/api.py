@@ -166,12 +166,10 @@ class Api:
         **schedule: Any,
     ) -> TestTask:
         """A task, by default a small plain FedMF one."""
+        parameters = {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})}
         request = {
             "name": name,
-            "recipe": {
-                "name": recipe_name,
-                "parameters": {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})},
-            },
+            "recipe": {"name": recipe_name, "parameters": parameters},
             "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
             "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
             "data_set": data_set,

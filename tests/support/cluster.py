@@ -15,13 +15,13 @@ from tests.support.forked import ForkedProcess, can_fork
 from tests.support.replicas import wait_until
 from tests.support.server import free_port
 
-__all__ = ["DaskCluster", "DaskWorker", "running_cluster"]
+__all__ = ["DaskCluster", "DaskProcess", "running_cluster"]
 
 Popen = subprocess.Popen[bytes] | ForkedProcess
 _SECONDS = 120.0
 
 
-class _Process:
+class DaskProcess:
     """A module of Dask that runs: a fork of a process that has imported Dask, or a new interpreter."""
 
     def __init__(self, log: Path, environment: Mapping[str, str], module: str, *arguments: str) -> None:
@@ -34,10 +34,6 @@ class _Process:
             else:
                 command = [sys.executable, "-m", module, *arguments]
                 self._process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     def log(self) -> str:
         return self._log_path.read_text(encoding="utf-8")
@@ -62,10 +58,6 @@ class _Process:
         assert self._process.wait(timeout=_SECONDS) == -signal.SIGKILL
 
 
-class DaskWorker(_Process):
-    """`dask worker` with one thread and no nanny, so that it is not restarted."""
-
-
 class DaskCluster:
     """A scheduler that keeps its port when it restarts, and the workers started so far."""
 
@@ -74,8 +66,8 @@ class DaskCluster:
         self._folder, self._protocol = folder, protocol
         self._environment = {"DASK_DISTRIBUTED__LOGGING__DISTRIBUTED": "info", **(environment or {})}
         self.port = free_port()
-        self.workers: list[DaskWorker] = []
-        self._scheduler: _Process | None = None
+        self.workers: list[DaskProcess] = []
+        self._scheduler: DaskProcess | None = None
 
     @property
     def executor(self) -> str:
@@ -90,7 +82,7 @@ class DaskCluster:
         """Start the scheduler and wait until it listens."""
         log = self._folder / f"scheduler-{time.monotonic_ns()}.log"
         place = ("--host", f"{self._protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard")
-        self._scheduler = _Process(log, self._environment, "distributed.cli.dask_scheduler", *place)
+        self._scheduler = DaskProcess(log, self._environment, "distributed.cli.dask_scheduler", *place)
         self._scheduler.wait_for("Scheduler at:")
 
     def kill_scheduler(self) -> None:
@@ -98,12 +90,15 @@ class DaskCluster:
         assert self._scheduler is not None
         self._scheduler.kill()
 
-    def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskWorker:
-        """Start a worker. crash_at: where it is killed (`aggregator_service.crash_points`)."""
+    def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskProcess:
+        """Start a worker with one thread and no nanny, so that it is not restarted.
+
+        crash_at: where it is killed (`aggregator_service.crash_points`).
+        """
         number = len(self.workers)
         local = self._folder / f"worker-{number}"
         local.mkdir()
-        worker = DaskWorker(
+        worker = DaskProcess(
             self._folder / f"worker-{number}.log",
             {**self._environment, "HUSHREC_CRASH_AT": crash_at, **environment},
             "distributed.cli.dask_worker",

@@ -95,8 +95,7 @@ class AggregatorProcess:
     @property
     def pid(self) -> int:
         """Process id of the running server."""
-        if self._process is None:
-            raise RuntimeError("the aggregator is not running")
+        assert self._process is not None, "the aggregator is not running"
         return self._process.pid
 
     @property
@@ -164,8 +163,7 @@ class AggregatorProcess:
 
     def wait_dead(self, seconds: float = 120.0) -> int:
         """Wait until the process has ended and return its exit status (-9: killed)."""
-        if self._process is None:
-            raise RuntimeError("the aggregator is not running")
+        assert self._process is not None, "the aggregator is not running"
         status = self._process.wait(timeout=seconds)
         self._process = None
         return status

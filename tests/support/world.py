@@ -7,8 +7,11 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -51,6 +54,16 @@ SECONDS = 100.0
 """Deadline of a round."""
 
 
+@cache
+def _empty_database() -> bytes:
+    """A migrated SQLite database: to copy it is faster than to migrate a new one."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        with closing(Database(f"sqlite:///{path}", connections=1)) as database:
+            migrate(database)
+        return path.read_bytes()
+
+
 class World:
     """Database, blobs, clock and engine."""
 
@@ -58,8 +71,11 @@ class World:
         self, root: Path, batch: int = 3, *, database_url: str | None = None, blobs: BlobStore | None = None
     ) -> None:
         """database, blobs: by default SQLite and a directory, both in `root`."""
+        if database_url is None:
+            (root / "test.db").write_bytes(_empty_database())
         self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
-        migrate(self.database)
+        if database_url is not None:
+            migrate(self.database)
         self.blobs = blobs or DirectoryBlobs(root / "blobs")
         self.blobs.prepare()
         self.database.listeners.append(lambda effects: delete_orphans(effects, self.blobs))
@@ -69,20 +85,28 @@ class World:
         self.engine = RoundEngine(self.database, self.blobs, self.clock, pool, batch=batch, recheck=1.0)
         self.uploads = root / "uploads"
 
-    def task(self, members: int, items: int = 2, **schedule: Any) -> str:
-        """Create a plain task with enrolled members; return its id."""
-        request = TaskRequest.model_validate(
-            {
-                "name": "engine",
-                "recipe": {"name": "fedmf", "parameters": {"items": items, "dim": 2, "clip": 5000.0}},
-                "mechanism": {"name": "plain"},
-                "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
-            }
-        )
-        turns = {f"c_{index:02}": (index * 7) % 11 for index in range(members)}
-        return self.task_of(
-            request, {client: (bytes([index] * 32), turns[client]) for index, client in enumerate(turns)}
-        )
+    def task(
+        self,
+        members: int | Mapping[str, tuple[bytes, int]],
+        name: str = "engine",
+        recipe: tuple[str, Mapping[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 5000.0}),
+        mechanism: str = "plain",
+        data_set: str | None = None,
+        privacy: object = None,
+        **schedule: Any,
+    ) -> str:
+        """Create a task, by default a plain one, with so many members or those of `task_of`; return its id."""
+        request = {
+            "name": name,
+            "recipe": {"name": recipe[0], "parameters": recipe[1]},
+            "mechanism": {"name": mechanism},
+            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
+            "data_set": data_set,
+            "privacy": privacy,
+        }
+        if isinstance(members, int):
+            members = {f"c_{index:02}": (bytes([index] * 32), (index * 7) % 11) for index in range(members)}
+        return self.task_of(TaskRequest.model_validate(request), members)
 
     def task_of(self, request: TaskRequest, members: Mapping[str, tuple[bytes, int]]) -> str:
         """Create a task whose members have these ids, identity keys and places in turn; return its id.

@@ -36,13 +36,10 @@ def bare_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
 def refusal(data_dir: Path, **settings: str) -> str:
     """Start a server that must exit with status 1; return its log."""
     server = AggregatorProcess(data_dir, **settings)
-    try:
-        server.launch()
-        assert server.wait_dead(120) == 1
-        assert "Traceback" not in server.log()
-        return server.log()
-    finally:
-        server.stop()
+    server.launch()
+    assert server.wait_dead(120) == 1
+    assert "Traceback" not in server.log()
+    return server.log()
 
 
 def without_package(folder: Path) -> str:

@@ -18,15 +18,15 @@ from aggregator_service.rounds.openings import enough_members
 from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
-from aggregator_service.tasks.tasks import agreed_digest, create_task, plan_request, task_view
-from protocols.messages import Schedule, TaskRequest, TaskView
+from aggregator_service.tasks.tasks import agreed_digest, task_view
+from protocols.messages import Schedule, TaskView
 from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from protocols.task_binding import broadcast_digest
-from tests.support.api import Api, TestMember, TestTask, contribute, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, contribute, detail, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
-from tests.support.world import SECONDS, World, client_row
+from tests.support.world import World, client_row
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
 RECIPE = recipe("fair", FAIR)
@@ -37,16 +37,8 @@ class Groups(World):
 
     def fair(self, *device_groups: int, mechanism: str = "plain", **schedule: Any) -> str:
         """Create a FAIR task and enrol one member for each entry of `groups`."""
-        request = TaskRequest.model_validate(
-            {
-                "name": "groups",
-                "recipe": {"name": "fair", "parameters": FAIR},
-                "mechanism": {"name": mechanism},
-                "schedule": {"cohort_size": 2, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
-            }
-        )
-        with self.database.write() as session:
-            task_id = create_task(session, request, plan_request(request), self.clock.now()).id
+        how = {"cohort_size": 2, **schedule}
+        task_id = self.task({}, recipe=("fair", FAIR), mechanism=mechanism, **how)
         self.join(task_id, *device_groups)
         return task_id
 
@@ -167,19 +159,10 @@ def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
     assert views[0].digest != views[1].digest
 
 
-def fair_task(api: Api, name: str, **schedule: Any) -> TestTask:
-    request = {
-        "name": name,
-        "recipe": {"name": "fair", "parameters": FAIR},
-        "mechanism": {"name": "plain"},
-        "schedule": {"rounds": 2, "cohort_size": 2, "min_clients": 2, **schedule},
-    }
-    return api.task_of(request)
-
-
-def refused(answer: httpx.Response, status: int) -> str:
-    assert answer.status_code == status, answer.text
-    return str(answer.json()["detail"])
+def fair_task(api: Api, name: str) -> TestTask:
+    schedule = {"rounds": 2, "cohort_size": 2, "min_clients": 2}
+    parts = {"recipe": {"name": "fair", "parameters": FAIR}, "mechanism": {"name": "plain"}, "schedule": schedule}
+    return api.task_of({"name": name, **parts})
 
 
 def test_a_client_cannot_change_its_group(api: Api) -> None:
@@ -191,27 +174,22 @@ def test_a_client_cannot_change_its_group(api: Api) -> None:
         body = signed_enrolment(invitation, identity, mailbox, signed, renewal=renewal) | changes
         return api.http.post("/v1/enrolments", json=body)
 
-    assert "groups 0 to 1" in refused(enrol(None), 422)
-    assert "groups 0 to 1: there is no group 2" in refused(enrol(2), 422)
-    assert "signature" in refused(enrol(0, group=1), 403)  # the group in the signature counts
-    assert "signature" in refused(enrol(None, group=1), 403)
+    assert "groups 0 to 1" in detail(enrol(None), 422)
+    assert "groups 0 to 1: there is no group 2" in detail(enrol(2), 422)
+    for signed in (0, None):  # the group in the signature counts
+        assert "signature" in detail(enrol(signed, group=1), 403)
     assert enrol(-1).status_code == 422
     first = enrol(1)
     assert (first.status_code, first.json()["group"]) == (201, 1)
-    assert "group 1; a client cannot change its group" in refused(enrol(0), 409)
+    assert "group 1; a client cannot change its group" in detail(enrol(0), 409)
     for again in (enrol(1, renewal=1), enrol(None, renewal=2)):
         assert (again.status_code, again.json()["group"]) == (200, 1)
-    members = api.http.get(f"{task.path}/members", headers=api.operator).json()["members"]
-    assert [member["group"] for member in members] == [1]
+    assert [member["group"] for member in task.found("members")["members"]] == [1]
     view = TaskView.model_validate(task.now())
     assert (view.members, view.able_members) == (1, [0, 1])
     invitation = api.invite(api.create_task("one-group").id, uses=9)
-    assert [enrol_anew(api, invitation, group).status_code for group in (None, 0)] == [201, 201]
-    assert "one device group, 0: there is no group 1" in refused(enrol_anew(api, invitation, 1), 422)
-
-
-def enrol_anew(api: Api, invitation: str, device_group: int | None) -> httpx.Response:
-    return api.http.post("/v1/enrolments", json=signed_enrolment(invitation, device_group=device_group))
+    assert [api.enrol(invitation, device_group=group).status_code for group in (None, 0)] == [201, 201]
+    assert "one device group, 0: there is no group 1" in detail(api.enrol(invitation, device_group=1), 422)
 
 
 def test_a_member_downloads_its_groups_view(api: Api) -> None:
@@ -225,25 +203,21 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
             body = task.mechanism.seal(plan, ((0,),), [np.full(layout.length, 0.5)], None)
             assert member.put(number, body).status_code == 201
         task.wait_round(number, "complete")
-    latest = f"{task.path}/snapshots/latest"
     states = {}
     for member, device_group in ((members[0], 0), (members[2], 1)):
-        view = api.http.get(latest, headers=member.auth).json()
-        body = api.http.get(f"{task.path}/snapshots/2", headers=member.auth).content
+        view, body = member.found("snapshots/latest").json(), member.found("snapshots/2").content
         assert (view["round"], view["bytes"]) == (2, RECIPE.view_bytes(2, device_group))
         assert (len(body), hashlib.sha256(body).hexdigest()) == (view["bytes"], view["digest"])
         states[device_group] = body
-        assert api.http.get(latest, headers=api.operator, params={"group": device_group}).json() == view
-        second = f"{task.path}/snapshots/2"
-        assert api.http.get(second, headers=api.operator, params={"group": device_group}).content == body
-        for path in (latest, second):
-            other = api.http.get(path, headers=member.auth, params={"group": 1 - device_group})
-            assert "own device group" in refused(other, 403)
+        assert task.found("snapshots/latest", group=device_group) == view
+        operators = {"headers": api.operator, "params": {"group": device_group}}
+        assert api.http.get(f"{task.path}/snapshots/2", **operators).content == body
+        for what in ("latest", "2"):
+            assert "own device group" in detail(member.get(f"snapshots/{what}?group={1 - device_group}"), 403)
     whole = RECIPE.decode_state(2, api.http.get(f"{task.path}/snapshots/2", headers=api.operator).content)
-    assert {
-        device_group: RECIPE.encode_view(RECIPE.view(whole, device_group), device_group) for device_group in (0, 1)
-    } == states
-    assert "groups 0 to 1" in refused(api.http.get(latest, headers=api.operator, params={"group": 2}), 422)
+    assert states == {group: RECIPE.encode_view(RECIPE.view(whole, group), group) for group in (0, 1)}
+    latest = f"{task.path}/snapshots/latest"
+    assert "groups 0 to 1" in detail(api.http.get(latest, headers=api.operator, params={"group": 2}), 422)
     (stranger,) = api.create_task("groups-elsewhere").enrol(1)
     assert api.http.get(latest, headers=stranger.auth).status_code == 404
 

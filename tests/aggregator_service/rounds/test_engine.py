@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,8 +22,7 @@ from aggregator_service.rounds.transactions import LostRaceError, close_task, re
 from aggregator_service.storage.blobs import BlobStore, new_key
 from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from protocols.recipes.base import RoundSpec
-from tests.support.api import Api, serving
+from tests.support.api import Api, contribute, serving
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
@@ -46,16 +46,18 @@ def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
     return task, world.cohort(task)
 
 
-def test_a_round_waits_for_its_members(world: World) -> None:
-    task = world.task(members=3)
+def kinds(world: World) -> set[str]:
+    """The kinds of the stored blobs."""
+    return {key.partition("/")[0] for key in world.blobs.keys()}  # noqa: SIM118 - a store, not a dict
+
+
+@pytest.mark.parametrize(("start", "cohorts"), [(0, []), (3, [3])])
+def test_a_round_waits_for_its_members_and_start_clients_opens_it_earlier(
+    world: World, start: int, cohorts: list[int]
+) -> None:
+    task = world.task(members=3, start_clients=start)
     assert world.run(task) is not None
-    assert not world.rounds(task)
-
-
-def test_start_clients_opens_a_round_earlier(world: World) -> None:
-    task = world.task(members=3, start_clients=3)
-    world.run(task)
-    assert world.round(task).cohort == 3
+    assert [row.cohort for row in world.rounds(task)] == cohorts
 
 
 def test_a_round_ends_when_all_have_contributed(any_world: World) -> None:
@@ -67,7 +69,7 @@ def test_a_round_ends_when_all_have_contributed(any_world: World) -> None:
     assert (world.round(task).state, world.round(task).survivors) == ("complete", 4)
     assert world.total(task, 1)[0] == 0b1111
     assert world.state(task) == "complete"
-    assert {key.partition("/")[0] for key in world.blobs.keys()} == {"aggregates", "snapshots"}  # noqa: SIM118
+    assert kinds(world) == {"aggregates", "snapshots"}
 
 
 def test_the_end_of_collecting_wakes_no_poll(world: World) -> None:
@@ -116,7 +118,7 @@ def test_below_the_floor_nothing_is_released(world: World) -> None:
     first, second = world.rounds(task)
     assert (first.state, first.survivors, first.aggregate_key, first.partial_key) == ("failed", 0, None, None)
     assert first.failure == "1 of 4 clients contributed in time, but 2 are needed"
-    assert not list(world.blobs.keys())
+    assert not kinds(world)
     assert (second.number, second.state) == (2, "collecting")
     world.clock.advance(SECONDS)
     assert world.run(task) is None
@@ -147,7 +149,7 @@ def test_the_floor_is_checked_again_at_the_release(world: World) -> None:
     for _ in range(3):
         assert world.run(task) is not None
     assert (world.round(task).state, world.round(task).aggregate_key) == ("folding", None)
-    assert {key.partition("/")[0] for key in world.blobs.keys()} == {"contributions", "partials"}  # noqa: SIM118
+    assert kinds(world) == {"contributions", "partials"}
 
 
 def test_closing_a_task_fails_its_round(world: World) -> None:
@@ -157,7 +159,7 @@ def test_closing_a_task_fails_its_round(world: World) -> None:
             close_task(session, session.get_one(TaskRow, task), world.clock.now())
     assert (world.round(task).state, world.round(task).failure) == ("failed", "the task was closed")
     assert world.run(task) is None
-    assert not list(world.blobs.keys())
+    assert not kinds(world)
 
 
 def test_uniform_sampling_differs_from_round_to_round(world: World) -> None:
@@ -243,11 +245,8 @@ def test_messages_that_arrive_together_cause_one_read_and_later_ones_another_aft
     assert len(called) == 2
 
 
-STEPS = range(6)
-"""Turns of the event loop between what is waited for and the cancellation; one of them is the moment."""
-
-
 async def cancelled(task: asyncio.Task[Any], turns: int) -> bool:
+    """Whether a task ends that is cancelled after so many turns of the event loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
@@ -255,59 +254,47 @@ async def cancelled(task: asyncio.Task[Any], turns: int) -> bool:
     return task.done()
 
 
-@pytest.mark.parametrize("turns", STEPS)
-def test_a_driver_that_is_woken_and_cancelled_ends(turns: int) -> None:
-    async def play() -> bool:
-        engine = RoundEngine.__new__(RoundEngine)
-        engine._wake, engine._recheck = {"t": asyncio.Event()}, 60.0
+async def woken_driver() -> asyncio.Task[Any]:
+    """A driver of rounds that was just woken."""
+    engine = RoundEngine.__new__(RoundEngine)
+    engine._wake, engine._recheck = {"t": asyncio.Event()}, 60.0
 
-        async def advance(_task: str) -> float:
-            return 60.0
+    async def advance(_task: str) -> float:
+        return 60.0
 
-        engine.advance = advance  # type: ignore[assignment]
-        driver = asyncio.create_task(engine._drive_rounds("t"))
-        await asyncio.sleep(0.01)
-        engine.wake("t")
-        return await cancelled(driver, turns)
-
-    assert asyncio.run(play())
+    engine.advance = advance  # type: ignore[assignment]
+    driver = asyncio.create_task(engine._drive_rounds("t"))
+    await asyncio.sleep(0.01)
+    engine.wake("t")
+    return driver
 
 
 class Pending(ThreadPoolExecutor):
     """Gives the answers of the leader lock when the test says so."""
 
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.asked: list[Future[Any]] = []
-
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
-        self.asked.append(Future())
-        return self.asked[-1]
+        self.asked: Future[Any] = Future()
+        return self.asked
 
 
-class Follower:
-    """A candidate that never leads."""
+async def answered_follower() -> asyncio.Task[Any]:
+    """A follower that was just told that it does not lead."""
+    thread, leadership = Pending(1), Leadership(Mock(), lambda _leads: None)
+    following = asyncio.create_task(leadership._run(thread, ()))
+    await asyncio.sleep(0.01)
+    thread.asked.set_result(False)
+    return following
 
-    def leads(self, wait: float = 0.0) -> bool:
-        raise AssertionError(f"asked in a thread, {wait}")
 
-    def resign(self) -> None:
-        return
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("waiting", [woken_driver, answered_follower])
+def test_what_is_woken_and_cancelled_ends(waiting: Callable[[], Awaitable[asyncio.Task[Any]]], turns: int) -> None:
+    """One of these turns is the moment between what is waited for and what comes then."""
 
-
-@pytest.mark.parametrize("turns", STEPS)
-def test_a_follower_that_is_answered_and_cancelled_ends(turns: int) -> None:
     async def play() -> bool:
-        thread, leadership = Pending(), Leadership(Follower(), lambda _leads: None)
-        following = asyncio.create_task(leadership._run(thread, ()))
-        await asyncio.sleep(0.01)
-        thread.asked[-1].set_result(False)
-        return await cancelled(following, turns)
+        return await cancelled(await waiting(), turns)
 
     assert asyncio.run(play())
-
-
-PRIMES = (2.0, 3.0, 5.0, 7.0, 11.0, 13.0, 17.0, 19.0)
 
 
 @pytest.fixture(scope="module")
@@ -322,19 +309,15 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
     members = task.enrol(8)
     for number in (1, 2):
         task.wait_round(number, "collecting")
-        for member, prime in zip(members, PRIMES, strict=True):
-            answer = member.put(number, member.contribution(number, prime))
-            assert answer.status_code == 201, answer.text
-        task.assert_sum(number, PRIMES)
+        contribute(members, number)
+        task.assert_sum(number, (2.0**index for index in range(8)))
     assert task.now()["state"] == "complete"
-    snapshot = api.http.get(f"{task.path}/snapshots/latest", headers=members[0].auth).json()
+    snapshot = members[0].found("snapshots/latest").json()
     assert (snapshot["round"], snapshot["author"]) == (2, "server")
-    body = api.http.get(f"{task.path}/snapshots/2", headers=members[0].auth).content
-    state = task.recipe.decode_state(2, body)
+    state = task.recipe.decode_state(2, members[0].found("snapshots/2").content)
     expected = task.recipe.initial_state(task.spec_seed)
     for number in (1, 2):
-        spec: RoundSpec = task.spec(number)
-        expected = task.recipe.absorb(expected, spec, task.opened(number), 8)
+        expected = task.recipe.absorb(expected, task.spec(number), task.opened(number), 8)
     assert np.array_equal(state.item_factors, expected.item_factors)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.storage.rounds import entered_states, find_round
-from aggregator_service.storage.schema import HandoutRow, RoundStateRow, StageMessageRow
-from tests.support.api import Api, TestTask, contribute
+from aggregator_service.storage.schema import HandoutRow, RoundRow, RoundStateRow, StageMessageRow
+from tests.support.api import Api, TestTask, contribute, detail, slug
 from tests.support.dashboard import new_operator
 from tests.support.inside import aggregator_inside, services
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
@@ -32,19 +34,24 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 def extend(task: TestTask, number: int, seconds: Any, auth: dict[str, str] | None = None) -> httpx.Response:
-    headers = task.api.operator if auth is None else auth
-    return task.api.http.post(f"{task.path}/rounds/{number}/extend", json={"seconds": seconds}, headers=headers)
+    return task.post(f"rounds/{number}/extend", {"seconds": seconds}, auth)
 
 
 def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> httpx.Response:
-    headers = task.api.operator if auth is None else auth
-    return task.api.http.post(f"{task.path}/rounds/{number}/abort", headers=headers)
+    return task.post(f"rounds/{number}/abort", auth=auth)
 
 
-def states_of(api: Api, task: TestTask, number: int) -> list[RoundStateRow]:
-    with services(api).database.read() as session:
+@contextmanager
+def rows_of(task: TestTask, number: int) -> Iterator[tuple[Session, RoundRow]]:
+    """A session, and the row of a round."""
+    with services(task.api).database.read() as session:
         round_ = find_round(session, task.id, number)
         assert round_ is not None
+        yield session, round_
+
+
+def states_of(task: TestTask, number: int) -> list[RoundStateRow]:
+    with rows_of(task, number) as (session, round_):
         return entered_states(session, round_.id)
 
 
@@ -56,9 +63,9 @@ def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -
     CLOCK.advance(150)
     contribute(members, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
-    rows = [(row.state, row.handed_out) for row in states_of(api, task, 1)]  # one a transition, kept with the round
-    assert rows == [("collecting", 0), ("folding", 0), ("complete", 0)]
-    assert states_of(api, task, 1)[1].entered_at - states_of(api, task, 1)[0].entered_at == 150
+    rows = states_of(task, 1)  # one a transition, kept with the round
+    assert [(row.state, row.handed_out) for row in rows] == [("collecting", 0), ("folding", 0), ("complete", 0)]
+    assert rows[1].entered_at - rows[0].entered_at == 150
 
 
 def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
@@ -67,10 +74,8 @@ def test_a_stage_never_has_more_than_a_week_left(api: Api) -> None:
     for seconds in (0, -5, 604_801, "soon", None):
         assert extend(task, 1, seconds).status_code == 422
     assert task.round(1)["seconds_left"] == 604_000
-    answer = extend(task, 1, 801)
-    assert answer.status_code == 422
-    assert "604,800 seconds" in answer.json()["detail"]
-    assert "can be extended by 800" in answer.json()["detail"]
+    said = detail(extend(task, 1, 801), 422)
+    assert "604,800 seconds" in said and "can be extended by 800" in said
     assert extend(task, 1, 800).json()["seconds_left"] == 604_800
 
 
@@ -79,9 +84,7 @@ def test_a_finished_round_cannot_be_extended(api: Api) -> None:
     contribute(task.begin(2), 1, 1.0)
     task.wait_round(1, "complete")
     for answer in (extend(task, 1, 5), abort(task, 1)):
-        assert answer.status_code == 409
-        assert answer.json()["type"].endswith(":conflict")
-        assert "complete" in answer.json()["detail"]
+        assert "complete" in detail(answer, 409) and slug(answer) == "conflict"
     assert task.round(1)["state"] == "complete"
     assert extend(task, 2, 5).status_code == abort(task, 2).status_code == 404
 
@@ -174,7 +177,7 @@ def test_every_stage_of_a_masked_round_can_be_extended(api: Api) -> None:
     through(task, clients, 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
     assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
-    entered = states_of(api, task, 1)
+    entered = states_of(task, 1)
     stages = [STAGES[step] for step in steps_of(task)]
     assert [row.state for row in entered] == [*stages, "complete"]
     assert [row.handed_out > 0 for row in entered] == [*(stage != "advertising" for stage in stages), False]
@@ -186,9 +189,7 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
     for number, step in enumerate(steps_of(task), 1):
         through(task, clients, number, until=step)
         assert abort(task, number).json()["failure"] == ABORTED
-        with services(api).database.read() as session:
-            round_ = find_round(session, task.id, number)
-            assert round_ is not None
+        with rows_of(task, number) as (session, round_):
             held = StageMessageRow.round_id == round_.id, StageMessageRow.body.is_not(None)
             assert not session.execute(select(func.count()).select_from(StageMessageRow).where(*held)).scalar_one()
             assert not session.scalars(select(HandoutRow).where(HandoutRow.round_id == round_.id)).all()
@@ -199,16 +200,14 @@ def test_a_masked_round_can_be_aborted_in_every_stage(api: Api) -> None:
 def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
     task = api.create_task("resumed", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
     members = task.begin(3)
-    path = f"{task.path}/resume"
-    assert api.http.post(path, headers=api.operator).json()["state"] == "open"  # nothing to do
+    assert task.post("resume").json()["state"] == "open"  # nothing to do
     CLOCK.advance(101)
     task.wait_round(1, "failed")
     assert task.now()["state"] == "failed"
-    assert api.http.post(path, headers=members[0].auth).status_code == 403
-    assert api.http.post(path, headers=api.operator).json()["state"] == "open"
+    assert task.post("resume", auth=members[0].auth).status_code == 403
+    assert task.post("resume").json()["state"] == "open"
     assert task.wait_round(2, "collecting")["step"] == 1
     contribute(members, 2, 2.0)
     task.wait_round(2, "complete")
     task.close()
-    refused = api.http.post(path, headers=api.operator)
-    assert (refused.status_code, "only a failed task" in refused.json()["detail"]) == (409, True)
+    assert "only a failed task" in detail(task.post("resume"), 409)

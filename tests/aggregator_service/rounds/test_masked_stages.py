@@ -196,37 +196,20 @@ def test_clients_outside_the_cohort_and_plain_rounds(api: Api) -> None:
     assert first.deliver(f"rounds/1/stages/advertise/{first.client_id}", bytes(160)).status_code == 404
 
 
+PRIVIREC, FEDMF = {"components": 2, "iterations": 2}, {"dim": 3, "clip": 1.0}
+SIX = {"cohort_size": 6, "min_clients": 3}
 IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], dict[str, float], dict[str, int]]] = {
-    "must be at least 6, or 0": (
-        "privirec-k",
-        {"components": 2, "iterations": 2},
-        {"dropout": 0.2},
-        {"cohort_size": 9, "start_clients": 5},
-    ),
-    "a masked round of min_clients clients cannot work": (
-        "fedmf",
-        {"dim": 3, "clip": 1.0},
-        {"corrupt": 0.0, "dropout": 0.34},
-        {"cohort_size": 6, "min_clients": 3},
-    ),
-    "no neighbourhood of 6 clients": (
-        "fedmf",
-        {"dim": 3, "clip": 1.0},
-        {"corrupt": 0.9},
-        {"cohort_size": 6, "min_clients": 3},
-    ),
+    "must be at least 6, or 0": ("privirec-k", PRIVIREC, {"dropout": 0.2}, {"cohort_size": 9, "start_clients": 5}),
+    "a masked round of min_clients clients cannot work": ("fedmf", FEDMF, {"corrupt": 0.0, "dropout": 0.34}, SIX),
+    "no neighbourhood of 6 clients": ("fedmf", FEDMF, {"corrupt": 0.9}, SIX),
 }
 
 
 @pytest.mark.parametrize("reason", IMPOSSIBLE)
 def test_a_task_that_could_not_be_summed_is_refused(api: Api, reason: str) -> None:
     recipe, own, mechanism, schedule = IMPOSSIBLE[reason]
-    request = {
-        "name": "impossible",
-        "recipe": {"name": recipe, "parameters": {"items": 6, **own}},
-        "mechanism": {"name": "masked", "parameters": mechanism},
-        "schedule": schedule,
-    }
+    parts = {"recipe": {"name": recipe, "parameters": {"items": 6, **own}}, "schedule": schedule}
+    request = {"name": "impossible", "mechanism": {"name": "masked", "parameters": mechanism}, **parts}
     refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
     assert refusal(refused) == (422, "invalid-parameters")
     assert reason in refused.json()["detail"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from sqlalchemy import select
 from aggregator_service.rounds.transactions import end_collecting
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
-from protocols.messages import TaskRequest
 from protocols.privacy import isolation as released_combinations
 from protocols.recipes.fedmf import FedMF
 from tests.support.world import SECONDS, World, sum_again
@@ -38,21 +38,13 @@ def job(
     name: str,
     people: Collection[int],
     data_set: str | None = "ratings",
-    recipe: tuple[str, dict[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 1e6}),
+    recipe: tuple[str, dict[str, Any]] = ("fedmf", {"items": 2, "dim": 2, "clip": 1e6}),
     **schedule: int,
 ) -> str:
     """A task with these people as members. A person has the same key in every task, and a client id in each."""
-    given = {"cohort_size": len(people), "min_clients": FLOOR, "collect_seconds": SECONDS, "rounds": 50, **schedule}
-    request = TaskRequest.model_validate(
-        {
-            "name": name,
-            "recipe": {"name": recipe[0], "parameters": recipe[1]},
-            "mechanism": {"name": "plain"},
-            "schedule": given,
-            "data_set": data_set,
-        }
-    )
-    return world.task_of(request, {f".{one:02}": (bytes([one] * 32), one) for one in sorted(people)})
+    members = {f".{one:02}": (bytes([one] * 32), one) for one in sorted(people)}
+    given = {"cohort_size": len(people), "min_clients": FLOOR, "rounds": 50, **schedule}
+    return world.task(members, name, recipe, data_set=data_set, **given)
 
 
 def deliver(world: World, task: str, missing: int = 0, away: Collection[int] = ()) -> RoundRow:
@@ -99,10 +91,7 @@ def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     deliver(world, task)
     refused = deliver(world, task, missing=1)
     assert (refused.state, refused.survivors, refused.aggregate_key) == ("failed", 0, None)
-    assert refused.failure == (
-        "the survivors differ from those of an earlier sum by 1 clients, but sums over the same data must differ by at "
-        "least 4: nothing is released, 4 clients leave such sums, 6 remain"
-    )
+    assert "by 1 clients" in str(refused.failure) and "4 clients leave such sums, 6 remain" in str(refused.failure)
     assert first[0] in world.left()
     assert set(world.cohort(task)) == set(first) - world.left()
     assert (world.round(task).number, world.round(task).sum_index, world.round(task).cohort) == (3, 2, 6)
@@ -117,7 +106,7 @@ def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     task = world.task(members=7, **SUM | {"cohort_size": 7, "start_clients": 7})
     deliver(world, task)
     refused = deliver(world, task, missing=1)
-    assert "4 clients leave such sums, 3 remain; the task fails, since it needs at least 4" in str(refused.failure)
+    assert "3 remain; the task fails, since it needs at least 4" in str(refused.failure)
     assert world.state(task) == "failed"
     assert world.run(task) is None
 
@@ -172,8 +161,7 @@ def test_sums_over_random_dropouts_never_differ_by_a_few(
 
 
 def test_a_second_task_over_all_but_one_client_releases_nothing(world: World) -> None:
-    first = job(world, "first", range(10))
-    assert deliver(world, first).state == "complete"
+    assert deliver(world, job(world, "first", range(10))).state == "complete"
     second = job(world, "second", range(1, 10))
     refused = deliver(world, second)
     assert (refused.state, refused.aggregate_key) == ("failed", None)
@@ -190,30 +178,26 @@ def test_sums_over_the_same_or_other_people_or_of_other_labels_are_released(worl
         assert deliver(world, job(world, name, range(1, 10), label)).state == "complete"
 
 
-def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world: World) -> None:
-    """S(0..4), S(5..9) and S(0..10): the sets differ by five clients or more, the sums by one client's vector."""
+@pytest.fixture
+def third(world: World) -> str:
+    """A task over eleven people, of whom two sums have five each: what it adds to them is one client's vector."""
     for name, people in {"first": range(5), "second": range(5, 10)}.items():
-        task = job(world, name, people)
-        assert deliver(world, task).state == "complete"
-    third = job(world, "third", range(11))
+        assert deliver(world, job(world, name, people)).state == "complete"
+    return job(world, "third", range(11))
+
+
+def test_a_sum_that_isolates_a_client_together_with_two_others_is_refused(world: World, third: str) -> None:
     refused = deliver(world, third)
     assert (refused.state, refused.aggregate_key) == ("failed", None)
-    assert refused.failure == (
-        "this sum and earlier ones, added and subtracted, give a sum over 1 clients, but sums over the same data must "
-        "not isolate fewer than 4: nothing is released, 1 clients leave such sums, 10 remain"
-    )
+    assert "give a sum over 1 clients" in str(refused.failure) and "10 remain" in str(refused.failure)
     again = deliver(world, third)
     assert (again.state, again.survivors) == ("complete", 10)
 
 
 def test_a_sum_that_is_too_complex_to_judge_is_refused_and_counts_as_failed(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, third: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, people in {"first": range(5), "second": range(5, 10)}.items():
-        task = job(world, name, people)
-        assert deliver(world, task).state == "complete"
     monkeypatch.setattr(released_combinations, "MOST_SETS", 2)
-    third = job(world, "third", range(11))
     for number in range(1, 6):  # max_failed_rounds
         refused = deliver(world, third)
         assert (refused.number, refused.state, refused.aggregate_key) == (number, "failed", None)
@@ -244,7 +228,7 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
             st.sampled_from(["ratings", "ratings", "other"]),
         ),
         min_size=2,
-        max_size=4,
+        max_size=3,
     )
 )
 def test_sums_of_a_label_never_differ_by_a_few_people(
@@ -271,19 +255,19 @@ COUNTS = "colr", {"items": ITEMS, "dim": 2, "rank": 2, "clip": 1.0, "item_bias":
 SMALL = {"cohort_size": 6, "min_clients": 3, "start_clients": 5}
 
 
-def deliver_lists(world: World, task: str) -> None:
-    """Let the whole cohort contribute its lists, and end the round."""
-    world.run(task)
-    world.contribute(task, *world.cohort(task), vector=lambda person: LISTS[person])
-    world.run(task)
+def deliver_lists(world: World, *tasks: str) -> None:
+    """Let the whole cohort of each task contribute its lists, and end the round."""
+    for task in tasks:
+        world.run(task)
+        world.contribute(task, *world.cohort(task), vector=lambda person: LISTS[person])
+        world.run(task)
 
 
 def test_item_counts_less_degrees_of_another_task(world: World) -> None:
     """PriviRec-k sums the degrees of five people, a CoLR task the same counts of six, which would show the sixth's."""
     first = job(world, "first", range(VICTIM), recipe=DEGREES, **SMALL)
     second = job(world, "second", range(VICTIM + 1), recipe=COUNTS, **SMALL)
-    deliver_lists(world, first)
-    deliver_lists(world, second)
+    deliver_lists(world, first, second)
     assert world.round(second).cohort == VICTIM, "the sum is repeated over the five"
     deliver_lists(world, second)
     np.testing.assert_array_equal(world.total(second, 2), world.total(first, 1))
@@ -298,7 +282,4 @@ def test_item_counts_less_those_of_another_task(world: World) -> None:
     deliver_lists(world, first)
     world.run(second)
     assert not world.rounds(second, "complete")
-    assert world.view(second).waiting_for == (
-        "new members: sum 1 counts each client's data once in data set 'ratings'; it needs 3 members that no other sum "
-        "holds, and has 1"
-    )
+    assert "needs 3 members that no other sum holds, and has 1" in str(world.view(second).waiting_for)

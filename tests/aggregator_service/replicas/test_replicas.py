@@ -1,14 +1,18 @@
-"""One process leads at a time: another takes over however the leader ends or hangs."""
+"""Three servers on one PostgreSQL and one S3: one leads, however the last leader ended; rounds go over all of them."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import cycle, pairwise
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import httpx
@@ -17,13 +21,41 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
 from aggregator_service.storage.database import dialect_of
-from tests.support.api import Api, TestMember, TestTask, contribute
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy
+from client_sdk.rounds.events import Event, RoundReport, TaskEnded
+from tests.support.api import Api, TestMember, TestTask, contribute, refusal
 from tests.support.dashboard import sign_in
+from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas, wait_until, waits_for_lock
 from tests.support.server import AggregatorProcess
+from tests.support.tasks import interactions, small_task
 
 COHORT = 7
+VALUES = [2.0**index for index in range(COHORT)]
 LEADS, LED = "this process drives the rounds now", "this process no longer drives the rounds"
+
+
+@pytest.fixture(scope="module")
+def replicas(
+    postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Replicas]:
+    """They run for a whole module; a test that stops one of them starts it again."""
+    settings = {
+        "database_url": postgres.schema(),
+        "blobs": new_prefix(),
+        "fold_batch": 4,
+        "recheck_seconds": 1.0,
+        "test_spawns_workers": 1,
+    }
+    with running_replicas(tmp_path_factory.mktemp("replicas"), **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def api(replicas: Replicas) -> Iterator[Api]:
+    """An operator and its clients, each of whose requests goes to another server."""
+    with replicas.api() as made:
+        yield made
 
 
 @contextmanager
@@ -62,7 +94,7 @@ def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
 def finish(task: TestTask, members: list[TestMember]) -> None:
     """The other clients contribute; check that the sum is that of all clients."""
     contribute(members, 1)
-    task.assert_sum(1, (2.0**index for index in range(COHORT)))
+    task.assert_sum(1, VALUES)
 
 
 def test_exactly_one_server_leads(replicas: Replicas) -> None:
@@ -235,3 +267,122 @@ def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(replicas: Repli
                 assert "another session of the database keeps a lock" in visitor.get("/dashboard/health").text
         task.wait_round(1, "complete", seconds=60)
         wait_until(lambda: readiness(leader) == {"status": "ready"}, "/readyz still says that rounds wait")
+
+
+def chunk_keys(replicas: Replicas, task: TestTask) -> list[str]:
+    return [key for key in replicas.servers[0].blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118
+
+
+def test_a_masked_round_with_a_dropout(api: Api) -> None:
+    task = masked_task(api, "masked", 6)
+    play(task, enrol_masked(task, 6), drop={5: "contribute"})
+    task.assert_sum(1, VALUES[:5])
+
+
+def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replicas: Replicas) -> None:
+    task = api.create_task("chunked", cohort=COHORT, items=40)
+    members = task.begin(COHORT)
+    body = members[0].contribution(1, 1.0)
+    spans = list(pairwise([*range(0, len(body), len(body) // 5), len(body)]))
+    for index, (start, end) in enumerate(spans):
+        last = index == len(spans) - 1
+        assert members[0].offset() == start
+        answer = members[0].piece(start, body[start:end], body if last else None)
+        assert answer.status_code == (201 if last else 204), answer.text
+        assert len(chunk_keys(replicas, task)) == (0 if last else index + 1)
+    contribute(members, 1)
+    task.assert_sum(1, VALUES)
+    for server in replicas.servers:
+        assert not list((server.data_dir / "uploads").iterdir())
+
+
+def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
+    task = api.create_task("abandoned", cohort=COHORT)
+    (member, *_) = task.begin(COHORT)
+    chunk = member.contribution(1, 1.0)[:40]
+    assert member.piece(0, chunk).status_code == 204
+    assert len(chunk_keys(replicas, task)) == 1
+    task.close()
+    assert not chunk_keys(replicas, task)
+    assert refusal(member.piece(40, chunk)) == (409, "round-closed")
+
+
+def completed(server: AggregatorProcess, task: TestTask) -> bool:
+    """Whether a server has completed a round of this task."""
+    return any("round complete" in line and task.id in line for line in server.log().splitlines())
+
+
+def test_a_follower_notifies_the_leader(replicas: Replicas) -> None:
+    """The leader folds what a follower receives at once, before its next regular read."""
+    leader = replicas.leader()
+    follower, _ = replicas.but(leader)
+    with replicas.api(follower) as api:
+        task = api.create_task("woken", cohort=COHORT)
+        contribute(task.begin(COHORT), 1)
+        task.assert_sum(1, VALUES)
+    wait_until(lambda: completed(leader, task), "the leader drove no round")
+    assert not completed(follower, task)
+
+
+USERS, ROUNDS = 4, 3
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Forward what arrives until the connection ends."""
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def balanced(replicas: Replicas) -> Iterator[str]:
+    """The address of a balancer: each connection goes to the next server that accepts it, and ends with it."""
+    ports = cycle([server.port for server in replicas.servers])
+
+    class Forward(BaseRequestHandler):
+        def handle(self) -> None:
+            for _ in replicas.servers:
+                with suppress(OSError), socket.create_connection(("127.0.0.1", next(ports))) as other:
+                    back = threading.Thread(target=pump, args=(other, self.request))
+                    back.start()
+                    pump(self.request, other)
+                    back.join()
+                    return
+
+    with ThreadingTCPServer(("127.0.0.1", replicas.front), Forward) as front:
+        thread = threading.Thread(target=front.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{replicas.front}"
+        front.shutdown()
+        thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_no_participant_ends_when_the_leader_is_killed(replicas: Replicas) -> None:
+    leader, ended, told = replicas.leader(), threading.Event(), list[Event]()
+
+    def kill_after_the_first(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, RoundReport) and event.round == 1:
+            leader.kill()
+
+    with balanced(replicas) as url, ThreadPoolExecutor(USERS) as pool:
+        with Operator(url, leader.operator_token) as operator:
+            task = small_task(operator, "survives", users=USERS, rounds=ROUNDS)
+
+        def one(index: int) -> list[RoundReport]:
+            with Client(url, Identity.generate(), MemoryStore(), Policy(mechanisms={"plain"})) as client:
+                part = client.join("survives", invitation=task.invitation, seed=index)
+                on_event = kill_after_the_first if index == 0 else None
+                return part.take_part(interactions(USERS)[index], on_event, ended.is_set, poll_seconds=5.0)
+
+        parts = [pool.submit(one, index) for index in range(USERS)]
+        try:
+            reports = [part.result(timeout=200.0) for part in parts]
+        finally:
+            ended.set()
+    assert [[report.round for report in mine] for mine in reports] == [list(range(1, ROUNDS + 1))] * USERS
+    assert isinstance(told[-1], TaskEnded)
+    assert not leader.running
