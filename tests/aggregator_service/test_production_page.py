@@ -56,10 +56,8 @@ class Machine:
         for name, text in PROGRAMS.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
-        places = {
-            f"/{place}": f"{folder}/{place}" for place in ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib")
-        }
-        self.blocks = named_blocks(PAGE, places)
+        moved = ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib")
+        self.blocks = named_blocks(PAGE, {f"/{place}": f"{folder}/{place}" for place in moved})
         psql = subprocess.run(
             [ROOT / "scripts" / "postgres.sh", "programs"], capture_output=True, text=True, check=True
         )

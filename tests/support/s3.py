@@ -87,19 +87,11 @@ class S3Server:
                 time.sleep(0.1)
         raise RuntimeError(f"the S3 server did not start:\n{(self._folder / 'log').read_text()[-3000:]}")
 
-    def bucket(self, prefix: str | None = None) -> S3Store:
+    def bucket(self) -> S3Store:
         """A store object for the bucket, to inspect it directly."""
-        settings = self.environment
-        return S3Store(
-            BUCKET,
-            prefix=prefix,
-            endpoint=settings["AWS_ENDPOINT_URL"],
-            access_key_id=settings["AWS_ACCESS_KEY_ID"],
-            secret_access_key=_SECRET,
-            region=settings["AWS_REGION"],
-            client_options={"allow_http": True, "timeout": "10s"},
-            retry_config={"max_retries": 0},
-        )
+        config = {name.lower(): value for name, value in self.environment.items()}
+        options = {"allow_http": True, "timeout": "10s"}
+        return S3Store(BUCKET, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[arg-type,typeddict-item]
 
     @contextmanager
     def unavailable(self) -> Iterator[None]:
@@ -114,9 +106,8 @@ class S3Server:
     def kill(self) -> None:
         """Kill the server with kill -9: a regular end takes long. Acknowledged objects are not lost."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
+            self._process.kill()
             self._process.wait(timeout=10)
-            self._process = None
 
 
 @contextmanager

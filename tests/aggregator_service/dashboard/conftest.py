@@ -28,6 +28,7 @@ def clock() -> ManualClock:
 def api(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterator[Api]:
     folder = tmp_path_factory.mktemp("pages") / "data"
     with aggregator_inside(folder, clock=clock, operator_rate=0, json_body_limit=1 << 20) as inside:
+        inside.http.follow_redirects = False
         yield inside
 
 
@@ -35,6 +36,5 @@ def api(tmp_path_factory: pytest.TempPathFactory, clock: ManualClock) -> Iterato
 def nobody(api: Api) -> Iterator[None]:
     """Start the test signed out."""
     api.http.cookies.clear()
-    api.http.follow_redirects = False
     yield
     api.http.cookies.clear()

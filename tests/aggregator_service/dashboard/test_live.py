@@ -17,6 +17,7 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.problems import Problem
 from tests.support.api import Api, TestTask, contribute
 from tests.support.dashboard import form_token, new_operator, sign_in
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
 
 SECONDS = 60.0
@@ -41,36 +42,29 @@ class Stream:
     """Reads the events of one stream."""
 
     def __init__(self, lines: Iterator[str]) -> None:
-        self._lines = lines
+        self._lines, self._end = lines, time.monotonic() + SECONDS
 
-    def next(self) -> tuple[str, Any]:
-        """Return the next event, skipping comments and the retry field. Raises: `StopIteration` at the end."""
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and data of the next events, without comments and the retry field, until the stream ends."""
         name = ""
         for line in self._lines:
             if line.startswith("event: "):
                 name = line.removeprefix("event: ")
             elif line.startswith("data: "):
-                return name, json.loads(line.removeprefix("data: "))
-        raise StopIteration
+                yield name, json.loads(line.removeprefix("data: "))
+            assert time.monotonic() < self._end, "the event did not come, or the stream does not end"
 
     def until(self, wanted: Callable[[str, Any], bool]) -> Any:
         """Return the data of the first event for which `wanted` is true."""
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            name, data = self.next()
-            if wanted(name, data):
-                return data
-        raise AssertionError("the event did not come")
+        return next(data for name, data in self if wanted(name, data))
 
-    def is_over(self) -> bool:
-        """Whether nothing but what is on its way still comes."""
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
-            try:
-                self.next()
-            except StopIteration:
-                return True
-        return False
+    def part(self, named: str) -> str:
+        """Return the next fragment of this name."""
+        return str(self.until(lambda name, data: name == "part" and data["name"] == named)["html"])
+
+    def ends(self) -> str:
+        """Require that nothing but what is on its way still comes; return what the server said last."""
+        return str(([data for name, data in self if name == "end"] or [{"why": ""}])[-1]["why"])
 
 
 @contextmanager
@@ -82,19 +76,6 @@ def watching(http: httpx.Client, path: str) -> Iterator[Stream]:
         yield Stream(answer.iter_lines())
 
 
-def parts(stream: Stream, *names: str) -> dict[str, str]:
-    """Return the first fragment of each name."""
-    found: dict[str, str] = {}
-
-    def take(name: str, data: Any) -> bool:
-        if name == "part":
-            found.setdefault(data["name"], data["html"])
-        return set(names) <= set(found)
-
-    stream.until(take)
-    return found
-
-
 def started(live_api: Api, name: str, **schedule: Any) -> TestTask:
     return live_api.create_task(name, cohort=3, **schedule)
 
@@ -103,12 +84,11 @@ def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Clie
     task = started(live_api, "seen-live")
     members = task.begin(3)
     with watching(visitor, f"/tasks/{task.id}/rounds/1") as stream:
-        first = parts(stream, "round_status", "round_facts")
-        assert "0<small>of 3 clients" in first["round_status"]
-        assert stream.next()[0] == "now"
+        assert "0<small>of 3 clients" in stream.part("round_status")
+        stream.until(lambda name, _: name == "now")  # all fragments have come
         time.sleep(1.5)  # a check without a change: the browser itself updates ages and remaining times
         members[0].put(1, members[0].contribution(1, 1.0))
-        name, changed = stream.next()
+        name, changed = next(iter(stream))
         assert (name, "1<small>of 3 clients" in changed["html"]) == ("part", True)
         contribute(members[1:], 1, 1.0)
         said = stream.until(lambda name, data: name == "say" and "complete" in data["text"])
@@ -117,30 +97,26 @@ def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Clie
 
 def test_overview_and_server_page_are_live(live_api: Api, visitor: httpx.Client) -> None:
     with watching(visitor, "") as stream:
-        parts(stream, "task_list")
+        stream.part("task_list")
         started(live_api, "appears")
         stream.until(lambda name, data: name == "part" and "appears" in data["html"])
     with watching(visitor, "/health") as stream:
-        assert "this process drives the rounds" in parts(stream, "health")["health"]
+        assert "this process drives the rounds" in stream.part("health")
 
 
-def test_signing_out_ends_every_stream_of_the_sign_in(server: AggregatorProcess, visitor: httpx.Client) -> None:
+def test_signing_out_and_a_void_token_end_every_stream_of_the_sign_in(
+    live_api: Api, server: AggregatorProcess, visitor: httpx.Client
+) -> None:
     with watching(visitor, "") as stream:
-        parts(stream, "task_list")
-        token = form_token(visitor)
-        answer = visitor.post("/dashboard/sign-out", data={"form_token": token}, headers={"Origin": server.url})
-        assert answer.status_code == 303
-        assert "signed out" in stream.until(lambda name, data: name == "end")["why"]
-        assert stream.is_over()
-
-
-def test_a_void_token_ends_its_streams(live_api: Api, server: AggregatorProcess) -> None:
+        stream.part("task_list")
+        data = {"form_token": form_token(visitor)}
+        visitor.post("/dashboard/sign-out", data=data, headers={"Origin": server.url})
+        assert "signed out" in stream.ends()
     token = new_operator(live_api, "streams", "read-only")
     with _signed_in(server, token) as http, watching(http, "") as stream:
-        parts(stream, "task_list")
+        stream.part("task_list")
         assert live_api.http.delete("/v1/operators/streams", headers=live_api.operator).status_code == 200
-        stream.until(lambda name, data: name == "end")
-        assert stream.is_over()
+        assert stream.ends()
         assert http.get("/dashboard/live").status_code == 401
 
 
@@ -151,16 +127,15 @@ def test_streams_are_limited_and_released(server: AggregatorProcess, visitor: ht
         assert visitor.get("/dashboard/live").status_code == 429
         assert visitor.get("/dashboard").status_code == 200
         with watching(other, "") as stream:  # another sign-in has its own limit
-            parts(stream, "task_list")
+            stream.part("task_list")
         for answer in opened:
             answer.close()
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
+
+        def free() -> bool:
             with visitor.stream("GET", "/dashboard/live") as again:
-                if again.status_code == 200:
-                    return
-            time.sleep(0.2)
-        raise AssertionError("streams that were closed still count")
+                return again.status_code == 200
+
+        wait_until(free, "streams that were closed still count")
 
 
 def test_unknown_tasks_and_rounds_have_no_stream(live_api: Api, visitor: httpx.Client) -> None:
@@ -172,9 +147,9 @@ def test_unknown_tasks_and_rounds_have_no_stream(live_api: Api, visitor: httpx.C
 def test_stopping_the_server_ends_streams_and_keeps_sign_ins(server: AggregatorProcess) -> None:
     with _signed_in(server, server.operator_token) as http:
         with watching(http, "") as stream:
-            parts(stream, "task_list")
+            stream.part("task_list")
             server.stop()
-            assert stream.is_over()
+            stream.ends()
         server.start()
         assert http.get("/dashboard").status_code == 200
 

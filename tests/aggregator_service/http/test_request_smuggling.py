@@ -273,17 +273,15 @@ def door(server: AggregatorProcess) -> Door:
     return Door(server.port)
 
 
-def memory(server: AggregatorProcess) -> int:
-    """Return the resident memory of the server, bytes."""
-    return int(psutil.Process(server.pid).memory_info().rss)
-
-
 @contextmanager
 def memory_bounded(server: AggregatorProcess, most: int) -> Iterator[None]:
-    """Require that the server's memory grows by at most `most` bytes within the block."""
-    before = memory(server)
+    """Require that the server's memory grows by at most `most` bytes, and that others are served afterwards."""
+    process, door = psutil.Process(server.pid), Door(server.port)
+    others_are_served(door)
+    before = process.memory_info().rss
     yield
-    assert memory(server) - before < most
+    assert process.memory_info().rss - before < most
+    others_are_served(door)
 
 
 def others_are_served(door: Door) -> None:
@@ -294,12 +292,10 @@ def others_are_served(door: Door) -> None:
 
 def test_attack_trailers_without_end_take_no_memory(server: AggregatorProcess, door: Door) -> None:
     lines = b"".join(b"x-%d: a\r\n" % number for number in range(6000))
-    others_are_served(door)
     with memory_bounded(server, 24 * MIB), door.connection() as connection, suppress(ConnectionError):
         connection.sendall(b"POST /v1/enrolments HTTP/1.1\r\n" + CHUNKED_JSON + b"\r\n2\r\n{}\r\n0\r\n")
         for _ in range(46 * MIB // len(lines)):
             connection.sendall(lines)
-    others_are_served(door)
 
 
 def test_attack_no_trailer_is_read(door: Door) -> None:
@@ -333,14 +329,12 @@ def test_attack_a_signed_request_is_not_accepted_with_another_body(server: Aggre
 def test_attack_heads_of_many_fields_take_no_memory(server: AggregatorProcess, door: Door) -> None:
     """All are refused, and nothing of them is kept with the connection."""
     head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"a:\r\n" * 12_900 + b"\r\n"
-    others_are_served(door)
-    with memory_bounded(server, 32 * MIB), ExitStack() as stack:
-        for _ in range(100):
+    with memory_bounded(server, 16 * MIB), ExitStack() as stack:
+        for _ in range(40):
             connection = stack.enter_context(door.connection())
             with suppress(ConnectionError):
                 connection.sendall(head)
                 assert connection.recv(4096)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431", b"")
-    others_are_served(door)
 
 
 def test_attack_an_incomplete_head_is_not_kept_beyond_its_limit(server: AggregatorProcess, door: Door) -> None:
@@ -349,12 +343,10 @@ def test_attack_an_incomplete_head_is_not_kept_beyond_its_limit(server: Aggregat
         for _ in range(30):
             connection.sendall(b"a: " + b"b" * MIB + b"\r\n")
         assert not connection.recv(1)  # pragma: no cover - the send fails before
-    others_are_served(door)
 
 
 def test_attack_a_pipeline_that_is_not_read_stops(server: AggregatorProcess, door: Door) -> None:
     """The service stops reading when its answers are not taken, and serves others."""
-    others_are_served(door)
     with memory_bounded(server, 48 * MIB), door.connection(receive_buffer=4096) as connection:
         connection.settimeout(1)
         with pytest.raises(TimeoutError):
@@ -365,7 +357,6 @@ def test_attack_a_pipeline_that_is_not_read_stops(server: AggregatorProcess, doo
 
 def test_attack_peers_that_never_read_take_bounded_memory(server: AggregatorProcess, door: Door) -> None:
     request = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
-    others_are_served(door)
     with memory_bounded(server, 32 * MIB), ExitStack() as stack:
         for _ in range(10):
             stack.enter_context(door.connection(receive_buffer=4096)).sendall(request * 40)

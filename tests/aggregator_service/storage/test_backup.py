@@ -95,13 +95,6 @@ def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run)
         complete(moved, task, members)
 
 
-def test_migrate_storage_needs_a_destination(tmp_path: Path, run: Run) -> None:
-    run("init", "--data-dir", str(tmp_path / "data"))
-    assert "--to-database-url" in run("migrate-storage", "--data-dir", str(tmp_path / "data"), status=1)
-    place = f"dir:{tmp_path / 'data' / 'blobs'}"
-    assert "in use" in run("migrate-storage", "--data-dir", str(tmp_path / "data"), "--to-blobs", place, status=1)
-
-
 @pytest.fixture
 def storage(tmp_path: Path, sqlite: Database) -> tuple[Database, DirectoryBlobs]:
     """A database with one client, whose envelope is a blob."""
@@ -173,11 +166,15 @@ def test_a_failed_backup_leaves_nothing_behind(
     assert list(blobs.root.glob(".backup-*")) == []
 
 
-def test_one_backup_at_a_time_and_only_of_sqlite(
+def test_one_backup_at_a_time_only_of_sqlite_and_moves_need_a_destination(
     storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
 ) -> None:
     database, blobs = storage
     with backup._staging(blobs), pytest.raises(BackupError, match="another backup"):
         back_up(database, blobs, tmp_path / "copy")
-    error = run("backup", str(tmp_path / "copy"), "--database-url", "postgresql://h@127.0.0.1/h", status=1)
-    assert "pg_dump" in error
+    for arguments, words in (
+        (("backup", str(tmp_path / "copy"), "--database-url", "postgresql://h@127.0.0.1/h"), "pg_dump"),
+        (("migrate-storage", "--data-dir", str(tmp_path)), "--to-database-url"),
+        (("migrate-storage", "--data-dir", str(tmp_path), "--to-blobs", f"dir:{blobs.root}"), "in use"),
+    ):
+        assert words in run(*arguments, status=1)

@@ -91,11 +91,8 @@ def test_only_unfinished_blobs_are_cleaned_up(tmp_path: Path) -> None:
     blobs, elsewhere = DirectoryBlobs(tmp_path / "blobs"), tmp_path / "elsewhere"
     blobs.prepare()
     name = f"{new_key('partials', 't_1', 1)}.tmp"
-    own, other, linked = (
-        tmp_path / "blobs" / name,
-        tmp_path / "blobs" / "mine" / "work.tmp",
-        elsewhere / Path(name).name,
-    )
+    own, other = tmp_path / "blobs" / name, tmp_path / "blobs" / "mine" / "work.tmp"
+    linked = elsewhere / Path(name).name
     for path in (own, other, linked):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"content")
@@ -104,27 +101,18 @@ def test_only_unfinished_blobs_are_cleaned_up(tmp_path: Path) -> None:
     assert (own.exists(), other.exists(), linked.exists()) == (False, True, True)
 
 
-@pytest.fixture(autouse=True)
-def usual_umask(run: Run) -> None:
-    """That of `run`, which lets everybody read."""
-
-
 def open_to_others(root: Path) -> list[Path]:
     return [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
 
 
-def test_a_server_creates_private_files_in_an_open_directory(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir(mode=0o755)
-    with running_aggregator(data, fresh=True):  # as the command is started elsewhere
-        assert data.joinpath("hushrec.db-wal").exists()
-        assert open_to_others(data) == []
-
-
-def test_commands_create_private_files(tmp_path: Path, run: Run) -> None:
-    """And existing files are closed to others."""
-    data = tmp_path / "data"
-    data.mkdir(mode=0o755)
+def test_a_server_and_commands_create_private_files_in_an_open_directory(tmp_path: Path, run: Run) -> None:
+    """`run` sets the usual umask, which lets everybody read. Existing files are closed to others."""
+    data, other = tmp_path / "data", tmp_path / "other"
+    for folder in (data, other):
+        folder.mkdir(mode=0o755)
+    with running_aggregator(other, fresh=True):  # as the command is started elsewhere
+        assert other.joinpath("hushrec.db-wal").exists()
+        assert open_to_others(other) == []
     run("init", "--data-dir", str(data))
     assert data.joinpath("hushrec.db").exists()
     assert open_to_others(data) == []

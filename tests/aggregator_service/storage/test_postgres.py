@@ -17,7 +17,7 @@ from aggregator_service.storage.database import Announcement, Database, Delivery
 from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import TaskRow
-from tests.support.replicas import TestDatabase
+from tests.support.replicas import TestDatabase, wait_until
 from tests.support.world import task_row
 
 
@@ -44,29 +44,27 @@ class Listener:
         self.received: list[Announcement] = []
         self.stop = self.database.listen(self.received.append)
 
-    def wait(self, count: int, seconds: float = 10.0) -> list[Announcement]:
-        end = time.monotonic() + seconds
-        while len(self.received) < count and time.monotonic() < end:
-            time.sleep(0.01)
-        return self.received
+    def hears(self, sender: Database, task_id: str) -> None:
+        """Announce until it has received one."""
 
-    def close(self) -> None:
-        self.stop()
-        self.database.close()
+        def heard() -> bool:
+            with sender.write() as session:
+                announce(session, task_id, "round")
+            time.sleep(0.1)
+            return bool(self.received)
+
+        wait_until(heard, "no announcement was received")
 
 
 @pytest.fixture
 def listener(database: Database, url: str) -> Iterator[Listener]:
     made = Listener(url)
-    for _ in range(50):  # until it listens
-        with database.write() as session:
-            announce(session, "t_2", "round")
-        if made.wait(1, 0.1):
-            break
+    made.hears(database, "t_2")
     time.sleep(0.1)
     made.received.clear()
     yield made
-    made.close()
+    made.stop()
+    made.database.close()
 
 
 def test_another_process_is_notified_of_commits_and_of_nothing_else(database: Database, listener: Listener) -> None:
@@ -82,17 +80,12 @@ def test_another_process_is_notified_of_commits_and_of_nothing_else(database: Da
     with database.write() as session:
         announce(session, "t_1", "round", "members")
     told = [Announcement("t_1", ("members",), 2), Announcement("t_1", ("round", "members"), 3)]
-    assert listener.wait(2) == told
+    wait_until(lambda: listener.received == told, "other announcements were received")
 
 
 def test_a_listener_reconnects(database: Database, listener: Listener, postgres: TestDatabase) -> None:
     postgres.cut_off()
-    end = time.monotonic() + 20
-    while not listener.received and time.monotonic() < end:
-        with database.write() as session:
-            announce(session, "t_1", "round")
-        listener.wait(1, 0.2)
-    assert listener.received
+    listener.hears(database, "t_1")
 
 
 def cross(database: Database, take: Callable[[Session, str], None]) -> int:
@@ -134,27 +127,25 @@ def test_a_transaction_that_stood_still_is_tried_again(database: Database) -> No
     """PostgreSQL ends the session of a process that hangs, so that others get its locks."""
     tries: list[int] = []
 
+    def hang(session: Session) -> None:
+        session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
+        time.sleep(0.5)
+        session.execute(text("SELECT 1"))
+
     def work(session: Session) -> None:
         lock_task(session, "t_1").completed_rounds += 1
         session.flush()
         tries.append(1)
         if len(tries) == 1:
-            session.execute(text("SET LOCAL idle_in_transaction_session_timeout = '100ms'"))
-            time.sleep(0.5)
-            session.execute(text("SELECT 1"))
+            hang(session)
 
     database.transact(work)
     assert len(tries) == 2
     with database.read() as session:
         assert session.get_one(TaskRow, "t_1").completed_rounds == 1
-
-
-def test_a_session_that_was_ended_counts_as_a_lost_connection(database: Database) -> None:
     with pytest.raises(OperationalError) as caught, database.read() as session:
-        session.execute(text("SET idle_in_transaction_session_timeout = '100ms'"))
-        time.sleep(0.5)
-        session.execute(text("SELECT 1"))
-    assert "stood still" in database_cause(caught.value)
+        hang(session)
+    assert "stood still" in database_cause(caught.value)  # it counts as a lost connection
     database.ping()
 
 
