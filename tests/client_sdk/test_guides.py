@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +20,37 @@ from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import TRIAL, interactions
+from tests.support.tasks import TRIAL, SmallTask, interactions, new_client
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDES = ("sdk.md", "configuration.md", "oneshot.md")
-BLOCK = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
-ITEMS = 60
 
 
-def blocks() -> dict[str, str]:
-    """Name -> code of every block; each Python block of the guides has a name of its own."""
-    texts = [(DOCS / guide).read_text(encoding="utf-8") for guide in GUIDES]
-    found = [block for text in texts for block in BLOCK.findall(text)]
-    assert len(found) == len(dict(found)) == sum(text.count("```python") for text in texts), "a block is not run"
+def blocks(*pages: str) -> dict[str, str]:
+    """Name -> code of every block; each Python block of the pages has a name of its own."""
+    text = "".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+    found = re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert len(found) == len(dict(found)) == text.count("```python"), "a block is not run"
     return dict(found)
 
 
+def run_block(text: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a block; return its names."""
+    exec(compile(text, "a block of the docs", "exec"), names)  # noqa: S102 - the project's own pages
+    return names
+
+
 def test_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    unused = blocks()
+    unused = blocks("sdk.md", "configuration.md", "oneshot.md")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     chosen = [[f"film-{number}" for number in numbers] for numbers in interactions(3)]
     with running_aggregator(tmp_path / "data") as server:
         names: dict[str, Any] = {"url": server.url, "operator_token": server.operator_token, "items": chosen[0]}
-        names["ids"] = tuple(f"film-{number}" for number in range(ITEMS))
-        names["titles"] = tuple(f"Film {number}" for number in range(ITEMS))
+        names["ids"] = tuple(f"film-{number}" for number in range(60))
+        names["titles"] = tuple(f"Film {number}" for number in range(60))
 
         def run(name: str, scope: dict[str, Any]) -> None:
-            exec(compile(unused.pop(name), f"docs: {name}", "exec"), scope)  # noqa: S102 - the project's own pages
+            run_block(unused.pop(name), scope)
 
         run("operator", names)
         names["certificate"] = names["organiser"].source()
@@ -81,10 +84,8 @@ def test_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 # --- docs/own-model.md -----------------------------------------------------------------------------------------------
 
 
-GUIDE = Path(__file__).parents[2] / "docs" / "own-model.md"
-BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL))
-GIVEN = {"invitation=...": "invitation=invitation", "certificate=...": "certificate=certificate"}
 """The values behind the ellipses."""
+BLOCKS = blocks("own-model.md")
 USERS, ROUNDS = 3, 2
 PARAMETERS = {"shapes": {"w": [3, 2], "b": []}, "max_weight": 10, "reveal_weights": True, "clip": 2.0}
 
@@ -93,69 +94,39 @@ def train(arrays: dict[str, NDArray[np.float32]]) -> tuple[dict[str, NDArray[np.
     return {name: array * 0 + 1 for name, array in arrays.items()}, 5
 
 
-def run_block(text: str, names: dict[str, Any]) -> None:
-    for ellipsis, value in GIVEN.items():
-        text = text.replace(ellipsis, value)
-    exec(compile(text, "a block", "exec"), names)  # noqa: S102 - the project's own page
-
-
-def create(server: AggregatorProcess) -> str:
-    schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
-    request = task_request("my-model", "arrays", "masked", schedule, PARAMETERS, organiser=TRIAL.pin)
-    with Operator(server.url, server.operator_token) as operator:
-        return operator.invite(operator.create_task(request).task_id, uses=USERS).invitation
-
-
-def by_callback(server: AggregatorProcess, invitation: str) -> list[Any]:
-    with Client(server.url, Identity.generate(), MemoryStore()) as client:
-        names = {"task": client.join("my-model", invitation=invitation, certificate=TRIAL.source()), "train": train}
-        run_block(BLOCKS["callback"], names)
-        return list(names["reports"])  # type: ignore[call-overload]
-
-
-def on_an_event_loop(server: AggregatorProcess, invitation: str) -> dict[str, Any]:
-    around = [
-        "async def one():",
-        "    async with AsyncClient(url, Identity.generate(), MemoryStore()) as client:",
-        "        task = await client.join('my-model', invitation=invitation, certificate=certificate)",
-        *(f"        {line}" for line in BLOCKS["async"].splitlines()),
-        "        return await task.arrays()",
-    ]
-    names: dict[str, Any] = {"url": server.url, "invitation": invitation, "certificate": TRIAL.source()}
-    names |= {"AsyncClient": AsyncClient, "Identity": Identity, "MemoryStore": MemoryStore}
-    names |= {"asyncio": asyncio, "train": train}
-    run_block("\n".join(around), names)
-    return dict(asyncio.run(names["one"]()))
-
-
-def test_all_blocks_are_run() -> None:
-    assert set(BLOCKS) == {"loop", "callback", "async", "torch"}
-    assert GUIDE.read_text(encoding="utf-8").count("```python") == len(BLOCKS)
-
-
-def by_loop(server: AggregatorProcess, invitation: str) -> dict[str, Any]:
-    names: dict[str, Any] = {"url": server.url, "invitation": invitation, "certificate": TRIAL.source()}
-    names |= {"train": train, "identity": Identity.generate(), "Client": Client}
-    run_block(BLOCKS["loop"], names)
-    return names
-
-
 def test_loops_callback_and_event_loop_train_one_model(
-    server: AggregatorProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # memberships are stored there by default
     Identity.generate().save("me.key")
-    invitation = create(server)
-    with ThreadPoolExecutor(USERS) as pool:
-        loop = pool.submit(by_loop, server, invitation)
-        callback = pool.submit(by_callback, server, invitation)
-        last = pool.submit(on_an_event_loop, server, invitation).result(timeout=120)
-        of_guide = loop.result(timeout=60)
-        assert [report.round for report in callback.result(timeout=60)] == [1, 2]
-    np.testing.assert_allclose(last["w"], np.ones((3, 2)), atol=1e-4)
-    np.testing.assert_array_equal(of_guide["arrays"]["w"], last["w"])
-    assert of_guide["round"].number == ROUNDS and of_guide["new"]["b"] == 1.0
+    schedule = Schedule(rounds=ROUNDS, cohort_size=USERS, start_clients=USERS)
+    request = task_request("my-model", "arrays", "masked", schedule, PARAMETERS, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, USERS)
+    around = [
+        "async def one():",
+        "    async with AsyncClient(url, identity) as client:",
+        "        task = await client.join('my-model', invitation=invitation, certificate=certificate)",
+        *(f"        {line}" for line in BLOCKS["async"].splitlines()),
+        "        return await task.arrays()",
+        "arrays = asyncio.run(one())",
+    ]
+    with new_client(server.url) as client, ThreadPoolExecutor(USERS) as pool:
+
+        def run(text: str, **more: Any) -> Future[dict[str, Any]]:
+            names = {"url": server.url, "invitation": task.invitation, "certificate": TRIAL.source(), "train": train}
+            names |= {"asyncio": asyncio, "AsyncClient": AsyncClient, "Client": Client}
+            names |= {"identity": Identity.generate(), **more}
+            for name in ("invitation", "certificate"):
+                text = text.replace(f"{name}=...", f"{name}={name}")
+            return pool.submit(run_block, text, names)
+
+        plays = run(BLOCKS["loop"]), run(BLOCKS["callback"], task=task.join(client)), run("\n".join(around))
+        loop, callback, last = (play.result(timeout=120) for play in plays)
+    assert [report.round for report in callback["reports"]] == [1, 2]
+    np.testing.assert_allclose(last["arrays"]["w"], np.ones((3, 2)), atol=1e-4)
+    np.testing.assert_array_equal(loop["arrays"]["w"], last["arrays"]["w"])
+    assert loop["round"].number == ROUNDS and loop["new"]["b"] == 1.0
 
 
 def test_the_block_of_pytorch() -> None:

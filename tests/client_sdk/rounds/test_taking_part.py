@@ -113,8 +113,6 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_while_the_server_
         task = small_task(operator, "movies", users=3, rounds=1, mechanism="ckks")
         clients = [resources.enter_context(Client(server.url, home=tmp_path / f"home {place}")) for place in range(3)]
         parts, items = [task.join(client, place) for place, client in enumerate(clients)], interactions(3)[1]
-        with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
-            parts[1].recommend(10, items)
         take_part_together(parts, interactions(3), lambda part, items: part.take_part(items, told.append))
         assert sum(isinstance(event, TaskEnded) for event in told) == 3
         told.clear()
@@ -212,6 +210,8 @@ def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, op
     with joined(server.url, task, 3, PLAIN, training=wild) as parts:
         view = parts[0].current_round(wait=10.0)
         assert view is not None
+        with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
+            parts[0].recommend(10, chosen[0])
         events: list[Event] = []
         report = play_round(parts[0], view, chosen[0], events.append)
         assert report.clipped > 0
