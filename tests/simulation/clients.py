@@ -30,7 +30,7 @@ from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
 from tests.simulation.plan import MEMBERS, Job, Plan
-from tests.simulation.process import Message, Process
+from tests.simulation.process import Process
 from tests.support.masked import POLICY, handout_for, next_step
 from tests.support.world import client_row
 
@@ -83,7 +83,6 @@ class Client:
     index: int
     id: str = ""
     token: str = field(default="", repr=False)
-    asked_to_leave: bool = False
     number: int = 0
     left: bool = False
     done: frozenset[MaskedMessage] = frozenset()
@@ -107,19 +106,6 @@ class Client:
         """Start a new round."""
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
         self.offset, self.owed = 0, ()
-
-    def next_message(self, part: MaskedMessage, body: bytes, pieces: int) -> Message:
-        """Return the next request for a message: whole, or one of `pieces` chunks; HEAD for an unknown offset."""
-
-        def message(method: Any, piece: bytes, offset: int | None = None) -> Message:
-            return Message(self.number, part, self.id, self.token, method, body, piece, piece, offset)
-
-        if part != "contribute" or pieces < 2:
-            return message("PUT", body)
-        if self.offset is None or self.offset >= len(body):
-            return message("HEAD", b"")
-        offset, self.offset = self.offset, None
-        return message("PATCH", body[offset : offset + -(-len(body) // pieces)], offset)
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         """Return the message of this client for a part, always the same bytes; None: not now, or never."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 from sqlalchemy import event
@@ -208,16 +208,10 @@ Outcome = TypeVar("Outcome")
 _ACTOR: ContextVar[Actor] = ContextVar("actor")
 
 
-class Crashable(Protocol):
-    """The process of an actor; the actor ends with it."""
-
-    alive: bool
-
-
 class Actor:
-    """A coroutine of a process that continues only when it is resumed. haste: how often, relative to other actors."""
+    """A coroutine that continues only when it is resumed. haste: how often, relative to others. process: ends it."""
 
-    def __init__(self, name: str, process: Crashable, work: Coroutine[Any, Any, None], haste: float) -> None:
+    def __init__(self, name: str, process: Any, work: Coroutine[Any, Any, None], haste: float) -> None:
         self.name, self.process, self.at, self.haste = name, process, "start", haste
         self._gates: list[asyncio.Future[None]] = []  # several while parts of a fold are running
         self._task = asyncio.create_task(self._run(work))

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Final, Literal, cast
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -45,27 +46,50 @@ RECHECK: Final = 40.0
 _INSTRUMENTS: Final = Instruments()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Message:
-    """A request of a client.
+    """A request of a client (`sender`) in transit.
 
     whole: all that it has to send. body: the part of it in this request. arrives: what of the body reaches the server.
-    offset: None when the whole is sent at once."""
+    offset: None when the whole is sent at once. behind: later messages that overtake it. answered: whether the client
+    gets the answer.
+    """
 
-    number: int
+    sender: Any
+    round: int
     part: MaskedMessage
-    client_id: str
-    token: str
     method: Literal["PUT", "PATCH", "HEAD"]
     whole: bytes = field(repr=False)
     body: bytes = field(repr=False)
     arrives: bytes = field(repr=False)
+    client_id: str
+    token: str
     offset: int | None = None
+    number: int = 0
+    answered: bool = True
+    due: float = 0.0
+    behind: int = 0
+
+    @classmethod
+    def of(cls, client: Any, part: MaskedMessage, whole: bytes, pieces: int) -> Message:
+        """Return the client's next request for a message: whole, or one of `pieces`; HEAD for an unknown offset."""
+        method, body, offset = "PUT", whole, None
+        if part == "contribute" and pieces > 1:
+            method, body = "HEAD", b""
+            if client.offset is not None and client.offset < len(whole):
+                method, offset, client.offset = "PATCH", client.offset, None
+                body = whole[offset : offset + -(-len(whole) // pieces)]
+        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)  # type: ignore[arg-type]
 
     @property
     def last(self) -> bool:
         """Whether this request completes the upload."""
         return self.offset is None or self.offset + len(self.body) == len(self.whole)
+
+    @property
+    def heard(self) -> bool:
+        """Whether the client gets the answer while it is still in the same round."""
+        return self.answered and self.sender.number == self.round
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -191,7 +215,7 @@ class Process:
             return next(bodies)
 
         who = await in_line(self._authenticate, message.token)
-        request, place = Request(scope, arrive), (task_id, message.number)
+        request, place = Request(scope, arrive), (task_id, message.round)
         raw = RawBody(self.services, request)
         if message.method == "HEAD":
             answer = await contributions.head(self.services, who, *place, message.client_id)
@@ -203,6 +227,16 @@ class Process:
             answer = await stages.put(self.services, who, request, raw, *place, message.part, message.client_id)
         self.point("answer")
         return answer
+
+    async def transact(self, work: Callable[[Session], None], name: str) -> bool:
+        """Execute a transaction, called `name` in the trace."""
+
+        def transact() -> None:
+            self.database.transact(work)
+
+        transact.__name__ = name
+        await in_line(transact)
+        return True
 
     def _authenticate(self, token: str) -> Enrolled:
         """Authenticate as the routes do, without rate limits and signatures."""

@@ -30,9 +30,9 @@ from tests.simulation.clients import (
 )
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
-from tests.simulation.network import InFlight, Network, People
+from tests.simulation.network import Network
 from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
-from tests.simulation.process import Process
+from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 
 __all__ = ["FAULTY", "World", "play"]
@@ -64,13 +64,12 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.plan, self.disk)
         self.injector = FaultInjector(self.plan.faults, self._note)
-        self.network = Network(self.clock, self.injector, self.ledger, self._unforeseen)
         self._choose = random.Random(self.plan.seed * 2 + 1)
         self._clients = [Client(index, garbage=index in self.plan.garbage) for index in range(PLACES)]
         self._joined = MEMBERS
         self._processes: list[Process | None] = [None] * self.plan.processes
         self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients)
-        self._people = People(self.task_id, invitation, self.ledger, self._unforeseen)
+        self.network = Network(self.task_id, invitation, self.clock, self.injector, self.ledger, self._unforeseen)
 
     async def run(self) -> None:
         """Run until the task is over and all messages and actions have ended."""
@@ -244,9 +243,9 @@ class World:
     def _intervene(self, fault: Fault, process: Process) -> None:
         client = self._clients[fault.size % MEMBERS]
         if fault.kind == "enrolled again":  # two simultaneous enrolments: one of the tokens is void
-            works = [self._people.enrol(process, client, self._stated_group(client)) for _ in range(2)]
+            works = [self.network.enrol(process, client, self._stated_group(client)) for _ in range(2)]
         else:
-            works = [self._people.intervene(process, fault, client)]
+            works = [self.network.intervene(process, fault, client)]
         self.injector.record(fault, f"client {client.index}")
         for work in works:
             self._act(f"{fault.kind} ({client.index})", process, work)
@@ -259,7 +258,7 @@ class World:
 
     def _enrol(self, client: Client, process: Process) -> Actor:
         client.retry_at = self.clock.now() + _RETRY
-        work = self._people.enrol(process, client, self._stated_group(client))
+        work = self.network.enrol(process, client, self._stated_group(client))
         return self._act(f"client {client.index} enrols", process, work)
 
     # clients and their messages
@@ -303,13 +302,12 @@ class World:
         if body is not None:
             pieces = self.plan.chunks.get((round_.number, client.index), 1)
             at_once = pieces > 1 and self._choose.random() < _AT_ONCE
-            self.network.send(client.next_message(part, body, 1 if at_once else pieces), client)
+            self.network.send(Message.of(client, part, body, 1 if at_once else pieces))
 
-    def _deliver(self, one: InFlight, process: Process) -> Actor:
-        self.network.flying.remove(one)
-        message = one.message
-        name = f"message {one.number} ({message.method} {message.part} of {one.sender.index})"
-        return self._act(name, process, self.network.arrive(self.task_id, one, process))
+    def _deliver(self, message: Message, process: Process) -> Actor:
+        self.network.flying.remove(message)
+        name = f"message {message.number} ({message.method} {message.part} of {message.sender.index})"
+        return self._act(name, process, self.network.arrive(message, process))
 
     # the end
 
