@@ -170,7 +170,7 @@ def oneshot(world: World, name: str, rest: bool) -> None:
         (finder, bad), *_ = [(one, bad) for one in members if (bad := one.inspect(1).bad)]
         _done(finder.name_bad(1, bad))
         # the others can open all shares, so the set stays
-        committee_turn(world.server, task, [one for one in members if one is not finder])
+        committee_turn(task, [one for one in members if one is not finder])
         task.wait_round(1, "complete")
 
 
