@@ -70,7 +70,10 @@ def traces(play: Play) -> str:
 
 
 def test_a_seed_repeats_its_schedule(play: Play) -> None:
-    """A seed gives the same trace, whatever ran before, also in another process with other hash seeds."""
+    """A seed gives the same trace, whatever ran before, also in another process with other hash seeds.
+
+    Except where a bit of stored masked messages is flipped: what comes of it depends on the members' keys.
+    """
     elsewhere = (
         "from tests.simulation.test_simulation import playing, traces\nwith playing() as play: print(traces(play))"
     )

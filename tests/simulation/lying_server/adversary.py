@@ -94,6 +94,11 @@ class Contribution:
         return self.roster.entries[self.place].advertised
 
     @property
+    def told(self) -> tuple[bytes, bytes, bytes]:
+        """What the member was told: the roster, the sharers and the model."""
+        return self.roster.body, self.sharers_body, self.roster.context.model_digest
+
+    @property
     def stream(self) -> bytes:
         """The context of the member's masks."""
         return client.mask_context(self.roster.context, self.roster.digest, self.sharers_body)

@@ -110,11 +110,7 @@ class _World:
         if found is not None:
             self._broken(1, f"the server computes something over {sorted(found)} alone, from {len(opened)} sums")
         for one, other in self.adversary.shared_masks():
-            if (one.roster.body, one.sharers_body, one.roster.context.model_digest) != (
-                other.roster.body,
-                other.sharers_body,
-                other.roster.context.model_digest,
-            ):
+            if one.told != other.told:
                 self._broken(2, "two members that were told different things have a mask in common")
 
     def _broken(self, invariant: int, what: str) -> None:
@@ -131,10 +127,9 @@ class _Round:
     rosters: dict[int, Roster] = field(default_factory=dict)
     puppets: dict[str, Puppet] = field(default_factory=dict)
     shares: dict[int, bytes] = field(default_factory=dict)
-    inboxes: dict[int, bytes] = field(default_factory=dict)
-    contributed: set[int] = field(default_factory=set)
     confirmed: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     told: dict[int, bytes] = field(default_factory=dict)
+    sharers_told: dict[int, bytes] = field(default_factory=dict)
 
     def play(self) -> None:
         """Play the round from its first to its last stage."""
@@ -151,7 +146,7 @@ class _Round:
             body = self._hand_out("roster", roster.body)
             told = self._ask(index, "sharing", {"roster": body})
             if "share" in told:
-                self.rosters[index] = open_roster(self._context(index), body)
+                self.rosters[index] = open_roster(self.world.members[index].context, body)
                 self.shares[index] = told["share"]
                 place = self.rosters[index].index(name_of(index))
                 self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))
@@ -160,7 +155,7 @@ class _Round:
         for together in [(claim,) for claim in claims] if self.attempt.in_turn else [claims]:
             for ask in (self._confirm, self._unmask):
                 for claim in together:
-                    for index in sorted(claim.clients & self.contributed):
+                    for index in sorted(claim.clients & self.sharers_told.keys()):
                         ask(index, claim)
 
     # --- stages ---------------------------------------------------------------------------------------------------
@@ -234,23 +229,17 @@ class _Round:
         roster = self.rosters[index]
         listed = {entry.client_id: place for place, entry in enumerate(roster.entries)}
         sharing = [name for name in listed if name in self._sharing]
-        without = {name_of(one) for one in self.attempt.unshared}
-        without |= {name_of(peer) for one, peer in self.attempt.hidden if one == index}
+        without = self._unshared | {name_of(peer) for one, peer in self.attempt.hidden if one == index}
         sharers = wire.encode_set([listed[name] for name in sharing if name not in without], len(roster))
-        slots = [
-            self._sealed_for(index, roster.entries[place].client_id)
-            if roster.entries[place].client_id not in without
-            else None
-            for place in roster.neighbours_of(listed[name_of(index)])
-        ]
+        neighbours = [roster.entries[place].client_id for place in roster.neighbours_of(listed[name_of(index)])]
+        slots = [None if name in without else self._sealed_for(index, name) for name in neighbours]
         inbox = self._hand_out("inbox", sharers + wire.join_slots(slots, wire.SEALED_BYTES))
         crafted = index in self.attempt.crafted
         elements = _CRAFTED if crafted else self.world.vector(index, self._data)
         told = self._ask(index, "collecting", {"inbox": inbox}, elements)
         if "contribute" not in told:
             return
-        self.contributed.add(index)
-        body = inbox[: wire.set_bytes(len(roster))]
+        self.sharers_told[index] = body = inbox[: wire.set_bytes(len(roster))]
         self.world.adversary.contributions.append(
             Contribution(
                 roster,
@@ -300,7 +289,7 @@ class _Round:
 
     @property
     def _unshared(self) -> frozenset[str]:
-        return frozenset(name_of(one) for one in self.attempt.unshared)
+        return frozenset(map(name_of, self.attempt.unshared))
 
     def _unmask(self, index: int, claim: Claim) -> None:
         roster, survivors = self.rosters[index], self.told.get(index, self._survivors(index, claim))
@@ -319,16 +308,11 @@ class _Round:
         if puppet is not None:
             if puppet.signs is None:
                 return bytes([1]) * wire.CONFIRMATION_BYTES
-            sharers = self._sharers_told(asking)
+            sharers = self.sharers_told[asking]
             return sign_survivors(puppet.signs, roster.context, roster.digest, sharers, survivors)
         index = int(entry.client_id.removeprefix("c_"))
         made = {body: signature for (one, body), signature in self.confirmed.items() if one == index}
         return made.get(survivors, next(iter(made.values()), None))
-
-    def _sharers_told(self, index: int) -> bytes:
-        name = name_of(index)
-        told = [one for one in self.world.adversary.contributions if one.roster.entries[one.place].client_id == name]
-        return told[-1].sharers_body
 
     # --- one question ---------------------------------------------------------------------------------------------
 
@@ -358,9 +342,6 @@ class _Round:
             return body[:-1]
         at = choose.randrange(len(body))
         return body[:at] + bytes([body[at] ^ 1 << choose.randrange(8)]) + body[at + 1 :]
-
-    def _context(self, index: int) -> object:
-        return self.world.members[index].context
 
     @property
     def _data(self) -> int:
