@@ -379,7 +379,11 @@ def test_a_refusal_says_what_fits() -> None:
     with pytest.raises(BudgetError, match=r"at most 5242878 contributions fit, or value_bits of at most 31 fit"):
         small_plan(contributions=6_000_000)
     small_plan(contributions=5_242_878)
-    small_plan(contributions=6_000_000, value_bits=31)
+    for contributions in (6_000_000, 2**22 + 1, 2**23, 2**30 - 1, 2**40):
+        with pytest.raises(BudgetError) as told:
+            small_plan(contributions=contributions, value_bits=48)
+        hint = int(str(told.value).rpartition("value_bits of at most ")[2].split()[0])
+        small_plan(contributions=contributions, value_bits=hint)
     heavy = one_block(Segment("weight", 1, 2.0**52, integral=True))
     with pytest.raises(BudgetError, match="at most 1 contributions fit$"):
         small_plan(heavy, 2)
