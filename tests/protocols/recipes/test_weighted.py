@@ -233,13 +233,13 @@ def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
 ITEMS, SEED = 12, bytes(range(32))
 
 
-def counted(name: str, **changes: object):
+def counting(name: str, **changes: object):
     return recipe(name, {"items": ITEMS, "dim": 4, "item_bias": "counts", "count_sums": 2, **changes})
 
 
 @pytest.mark.parametrize("name", ["fedmf", "pfedclr"])
 def test_the_first_sums_count_and_leave_the_factors_alone_and_later_ones_do_not_count(name: str) -> None:
-    chosen = counted(name)
+    chosen = counting(name)
     for sum_index in (1, 2):
         assert chosen.layout(sum_index).length == ITEMS
         assert chosen.route(chosen.round_spec(SEED, 5, sum_index), "c") == ((0,),)
@@ -255,7 +255,7 @@ def test_the_first_sums_count_and_leave_the_factors_alone_and_later_ones_do_not_
 
 
 def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
-    chosen = counted("fedmf")
+    chosen = counting("fedmf")
     total = np.full(ITEMS, 9.0)
     total[0] = -3.0
     counts = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 4).item_counts
@@ -263,7 +263,7 @@ def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
 
 
 def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
-    chosen, plain = counted("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
+    chosen, plain = counting("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
     spec = chosen.round_spec(SEED, 1)
     with pytest.raises(ParameterError, match="CountedFactors is needed"):
         chosen.absorb(plain.initial_state(SEED), spec, np.zeros(ITEMS), 3)
@@ -273,7 +273,7 @@ def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
 
 
 def test_more_clients_with_an_item_than_clients_are_refused() -> None:
-    chosen = counted("fedmf")
+    chosen = counting("fedmf")
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
     with pytest.raises(CodecError):
         chosen.decode_state(1, chosen.encode_state(state)[:-4] + bytes([ITEMS - 2, 0, 0, 0]))
@@ -296,7 +296,7 @@ def test_more_clients_with_an_item_than_clients_are_refused() -> None:
 def test_when_a_client_abstains(
     number: int, sum_index: int, model_round: int, items: list[int], counted: int | None, reason: str | None
 ) -> None:
-    chosen, history = counted("fedmf"), History(np.array(items, np.int32))
+    chosen, history = counting("fedmf"), History(np.array(items, np.int32))
     given = GivenData(None if not counted else ("t", counted))
     state = replace(chosen.initial_state(SEED), round_number=model_round)
     sum_class = chosen.layout(sum_index).sum_class
@@ -322,7 +322,7 @@ def test_sums_that_hide_contributions_count_once(name: str, bias: str, carrier: 
 
 
 def test_scores_begin_with_popularity() -> None:
-    chosen = counted("fedmf")
+    chosen = counting("fedmf")
     half = client_half(chosen)
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
     zero = {"user_factor": np.zeros(4, np.float32)}
@@ -343,10 +343,10 @@ def test_the_server_rate_multiplies_the_mean_change() -> None:
 
 
 def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
-    half = client_half(counted("fedmf", epochs=3, batch_size=7, weight_decay=0.01))
+    half = client_half(counting("fedmf", epochs=3, batch_size=7, weight_decay=0.01))
     assert (half.training.epochs, half.training.batch_size, half.training.weight_decay) == (3, 7, 0.01)
     assert half.training.learning_rate == 0.5
-    own = client_half(counted("pfedclr", epochs=3, buffer_learning_rate=0.5))
+    own = client_half(counting("pfedclr", epochs=3, buffer_learning_rate=0.5))
     assert (own.training.epochs, own.training.buffer_learning_rate) == (3, 0.5)
 
 

@@ -197,6 +197,8 @@ def test_a_contribution_under_another_key_is_refused_not_added() -> None:
 def test_a_partial_of_something_names_its_modulus() -> None:
     empty = PAILLIER.fold(PLAN, None, [])
     assert empty[8:264] == bytes(256)
+    full = PAILLIER.fold(PLAN, None, [(ROUTE, BODY)])
+    assert PAILLIER.merge(PLAN, [full, empty]) == PAILLIER.merge(PLAN, [empty, full]) == full
     with pytest.raises(CodecError, match="must name their modulus"):
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
     named = under(PLAN, KEYRING.public_key)
