@@ -32,7 +32,7 @@ def _value_at(polynomial: Sequence[int], point: int) -> int:
 
 
 def _inverses(elements: Sequence[int]) -> list[int]:
-    """Return the _inverses of elements, none of them 0 modulo p.
+    """Return the inverses of elements, none of them 0 modulo p.
 
     One inversion in total, and three products per element (Montgomery, 1987).
     """
