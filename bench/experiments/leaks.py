@@ -248,13 +248,11 @@ class _Excluding:
         return own.contribute(spec, client_id, state, history, client_state, rng)
 
 
-def exclude(federation: Federation, excluded: NDArray[np.int32] | None) -> None:
-    """Make the users of `federation` never draw their row of `excluded` as a training negative; None changes nothing.
+def exclude(federation: Federation, excluded: NDArray[np.int32]) -> None:
+    """Make the users of `federation` never draw their row of `excluded` as a training negative.
 
     excluded: int32 (users, k), padded with -1. Raises `TypeError` for a recipe that draws no negatives.
     """
-    if excluded is None:
-        return
     half = federation.half
     if not isinstance(half, FactorHalf | PFedCLRHalf | FairHalf):
         raise TypeError(f"recipe {federation.recipe.name!r} draws no negatives")
