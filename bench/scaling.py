@@ -1,11 +1,10 @@
-"""Measure folding and unmasking by number of clients, vector length, and workers: processes, and Dask.
+"""Measure folding and unmasking by number of clients, vector length, and workers.
 
     .venv/bin/python -m bench.scaling [--quick] [--json FILE]
 
 The jobs are the service's own (`aggregator_service.compute.split_jobs`), over blobs on disk, in batches of 32 per
 worker. Every job reports the processor seconds that it took in its worker. `cpu_s` is their sum. `path_s` is the time
-of the slowest part and of the job that merges the parts, batch after batch: the time with one core per worker. `wall_s`
-is wall time on this machine, with its other load.
+of the slowest part and of the job that merges the parts, batch after batch: the time with one core per worker.
 """
 
 from __future__ import annotations
@@ -13,30 +12,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
-import psutil
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.compute.cluster import ClusterPool
 from aggregator_service.compute.jobs import BlobRef, FoldJob, MergeJob, ReleaseJob, StoredBody, merge_partials
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
-from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
+from aggregator_service.compute.workers import FoldPool
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
-from bench._report import Figure, arguments, ratio, say, spread, time_in_turn
+from bench._report import Figure, arguments, ratio, say, time_in_turn
 from bench.figures import run
 from bench.sums import masked_run
 from protocols.recipes.base import RoundSpec
@@ -47,10 +44,8 @@ from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import combine, split
 from protocols.sums.masked.shares import split_secrets
 from protocols.sums.masked.wire import share_bytes
-from tests.support.cluster import running_cluster
-from tests.support.replicas import wait_until
 
-__all__ = ["Bench", "InPlace", "TimedWorkers", "time_of", "workers_here"]
+__all__ = ["Bench", "InPlace", "TimedPool", "time_of"]
 
 BATCH: Final = 32
 DROPOUTS: Final = 0.1
@@ -73,23 +68,12 @@ def _timed(job: tuple[Callable[[Any], Any], Any]) -> tuple[Any, float]:
     return work(given), time.process_time() - start
 
 
-@dataclass
-class TimedWorkers:
-    """Workers whose jobs use one thread each.
+class TimedPool(FoldPool):
+    """A pool whose jobs use one thread each. costs: (job name, processor seconds) of every job so far."""
 
-    costs: (job name, processor seconds) of every job so far. processes: of a cluster's workers, which run and report
-    only jobs of the service: the processor time of the whole processes is read instead.
-    """
-
-    inner: Workers
-    width: int
-    costs: list[tuple[str, float]] = field(default_factory=list)
-    processes: tuple[psutil.Process, ...] = ()
-
-    def process_seconds(self) -> float:
-        """User and system time of the cluster's workers so far."""
-        times = [process.cpu_times() for process in self.processes]
-        return sum(one.user + one.system for one in times)
+    def __init__(self, workers: int, executor: Executor | None = None) -> None:
+        super().__init__(workers, executor)
+        self.costs: list[tuple[str, float]] = []
 
     def threads(self, jobs: int) -> int:
         """1, so that a job's processor seconds equal its wall time on an idle core."""
@@ -97,19 +81,9 @@ class TimedWorkers:
 
     async def run(self, work: Callable[[Any], Any], job: Any) -> Any:
         """See `Workers.run`."""
-        if self.processes:
-            return await self.inner.run(work, job)
-        outcome, cost = await self.inner.run(_timed, (work, job))
+        outcome, cost = await super().run(_timed, (work, job))
         self.costs.append((work.__name__, cost))
         return outcome
-
-    def check(self) -> str:
-        """See `Workers.check`."""
-        return self.inner.check()
-
-    def close(self) -> None:
-        """See `Workers.close`."""
-        self.inner.close()
 
 
 class InPlace(Executor):
@@ -120,35 +94,6 @@ class InPlace(Executor):
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future
-
-
-def workers_here(width: int) -> TimedWorkers:
-    """`width` workers that are this process, one after the other."""
-    return TimedWorkers(FoldPool(1, InPlace()), width)
-
-
-@contextmanager
-def pool_of(workers: int) -> Iterator[TimedWorkers]:
-    """A pool of `workers` processes on this machine, closed on exit."""
-    with closing(FoldPool(workers)) as pool:
-        yield TimedWorkers(pool, workers)
-
-
-@contextmanager
-def cluster_of(workers: int, folder: Path, blobs: DirectoryBlobs) -> Iterator[TimedWorkers]:
-    """A Dask scheduler and `workers` workers with one thread each on this machine, stopped on exit."""
-    with (
-        running_cluster(folder / f"dask-{workers}", workers) as cluster,
-        closing(ClusterPool(cluster.executor, blobs)) as pool,
-    ):
-        wait_until(lambda: _is_ready(pool, workers), "a connection to the workers")
-        yield TimedWorkers(pool, workers, processes=tuple(psutil.Process(one.pid) for one in cluster.workers))
-
-
-def _is_ready(pool: ClusterPool, workers: int) -> bool:
-    with suppress(WorkersUnavailableError):
-        pool.check()
-    return pool.width == workers and not pool.check()
 
 
 # --- Masked rounds to fold and to unmask
@@ -204,7 +149,7 @@ def _replies(run: MaskedRun, dropped: set[int]) -> dict[str, bytes]:
     }
 
 
-async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, refs: Any) -> BlobRef:
+async def fold_all(workers: TimedPool, blobs: DirectoryBlobs, terms: TaskTerms, refs: Any) -> BlobRef:
     """Fold a round's contributions, batch after batch, as the service does; return the partial sum.
 
     refs: (client id, blob) of every contribution.
@@ -221,7 +166,7 @@ async def fold_all(workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerm
 
 
 async def unmask_all(
-    workers: TimedWorkers, blobs: DirectoryBlobs, terms: TaskTerms, masks: Masks, partial_sum: BlobRef
+    workers: TimedPool, blobs: DirectoryBlobs, terms: TaskTerms, masks: Masks, partial_sum: BlobRef
 ) -> None:
     """Remove the masks from a partial sum and release the sum."""
     job = ReleaseJob(blobs, "t_bench", terms, bytes(32), SPEC, partial_sum, len(masks.survivors), masks, False, None)
@@ -229,29 +174,22 @@ async def unmask_all(
     blobs.delete(released.aggregate.key)
 
 
-def time_of(workers: TimedWorkers, step: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> dict[str, float]:
-    """Wall, processor and critical-path seconds of one step, as `wall_s`, `cpu_s` and, not for a cluster, `path_s`."""
+def time_of(workers: TimedPool, step: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> dict[str, float]:
+    """Processor and critical-path seconds of one step, as `cpu_s` and `path_s`."""
     workers.costs.clear()
-    start, spent = time.perf_counter(), workers.process_seconds()
     loop.run_until_complete(step())
-    wall = time.perf_counter() - start
-    if workers.processes:
-        return {"wall_s": wall, "cpu_s": workers.process_seconds() - spent}
     path = slowest = 0.0
     for name, cost in [*workers.costs, ("", 0.0)]:
         if name in ONCE or not name:
             path, slowest = path + slowest + cost, 0.0
         else:
             slowest = max(slowest, cost)
-    return {"wall_s": wall, "cpu_s": sum(cost for _, cost in workers.costs), "path_s": path}
+    return {"cpu_s": sum(cost for _, cost in workers.costs), "path_s": path}
 
 
 def figures_of(prefix: str, runs: list[dict[str, float]]) -> dict[str, Figure]:
-    """Median, minimum and maximum of every kind of seconds, with keys `<prefix>.<kind>[_min,_max]`."""
-    figures: dict[str, Figure] = {}
-    for kind in runs[0]:
-        figures |= spread(f"{prefix}.{kind}", [run[kind] for run in runs])
-    return figures
+    """The medians of both kinds of seconds, with keys `<prefix>.<kind>`."""
+    return {f"{prefix}.{kind}": median(run[kind] for run in runs) for kind in runs[0]}
 
 
 class Bench:
@@ -261,7 +199,7 @@ class Bench:
         self.blobs, self.loop = DirectoryBlobs(folder / "blobs"), loop
         self.blobs.prepare()
 
-    def size(self, workers: TimedWorkers, clients: int, values: int, repetitions: int) -> dict[str, Figure]:
+    def size(self, workers: TimedPool, clients: int, values: int, repetitions: int) -> dict[str, Figure]:
         """Figures of folding and unmasking for one number of clients and one vector length."""
         figures: dict[str, Figure] = {}
         for prefix, step in self.steps(clients, values).items():
@@ -274,38 +212,28 @@ class Bench:
         figures[f"unmask.n{clients}.m{values}.masks"] = self.masks
         return figures
 
-    def steps(self, clients: int, values: int) -> dict[str, Callable[[TimedWorkers], Any]]:
+    def steps(self, clients: int, values: int) -> dict[str, Callable[[TimedPool], Any]]:
         """The steps `fold` and `unmask` for a masked round of this size; sets `self.masks` to its number of masks."""
         terms = terms_of(clients, values)
         refs = contributions(self.blobs, terms, clients)
         masks, self.masks = masks_of(terms, clients)
-        partial_sum = self.loop.run_until_complete(fold_all(workers_here(1), self.blobs, terms, refs[:1]))
+        partial_sum = self.loop.run_until_complete(fold_all(TimedPool(1, InPlace()), self.blobs, terms, refs[:1]))
         # the values under the masks do not affect the time, so contributions are random
 
-        async def fold(workers: TimedWorkers) -> None:
+        async def fold(workers: TimedPool) -> None:
             folded = await fold_all(workers, self.blobs, terms, refs)
             self.blobs.delete(folded.key)
 
-        async def unmask(workers: TimedWorkers) -> None:
+        async def unmask(workers: TimedPool) -> None:
             await unmask_all(workers, self.blobs, terms, masks, partial_sum)
 
         return {"fold": fold, "unmask": unmask}
-
-    def short_job(self, workers: TimedWorkers) -> Callable[[], Any]:
-        """A fold of one contribution of 1,000 values, a millisecond of work, so that nearly all of it is dispatch."""
-        terms = terms_of(100, 1000)
-        refs = contributions(self.blobs, terms, 1)
-
-        async def fold() -> None:
-            self.blobs.delete((await fold_all(workers, self.blobs, terms, refs)).key)
-
-        return fold
 
 
 def measure_sizes(bench: Bench, quick: bool) -> dict[str, Figure]:
     """Figures by clients and vector length with one worker. The largest sizes run once, which is steady enough."""
     figures: dict[str, Figure] = {}
-    workers = workers_here(1)
+    workers = TimedPool(1, InPlace())
     for clients, values in sizes(quick):
         say(f"{clients} clients, {values} values")
         figures |= bench.size(workers, clients, values, 1 if clients * values > 50_000_000 else 3)
@@ -319,17 +247,16 @@ def sizes(quick: bool) -> list[tuple[int, int]]:
     return [(clients, values) for clients, values in every if clients * values <= 300_000_000]
 
 
-def measure_workers(bench: Bench, folder: Path, quick: bool) -> dict[str, Figure]:
+def measure_workers(bench: Bench, quick: bool) -> dict[str, Figure]:
     """Figures of one round by kind and number of workers; all kinds take turns."""
     clients, values, repetitions = (40, 10_000, 1) if quick else (300, 200_000, 3)
     steps = bench.steps(clients, values)
     figures: dict[str, Figure] = {"workers.clients": clients, "workers.values": values, "workers.masks": bench.masks}
     with ExitStack() as stack:
-        kinds: dict[str, TimedWorkers] = {}
+        kinds: dict[str, TimedPool] = {}
         for count in (1, 2) if quick else (1, 2, 4):
-            kinds[f"here{count}"] = workers_here(count)
-            kinds[f"local{count}"] = stack.enter_context(pool_of(count))
-            kinds[f"dask{count}"] = stack.enter_context(cluster_of(count, folder, bench.blobs))
+            kinds[f"here{count}"] = TimedPool(count, InPlace())
+            kinds[f"local{count}"] = stack.enter_context(closing(TimedPool(count)))
         runs: dict[str, list[dict[str, float]]] = {}
         for repetition in range(repetitions + 1):
             say(f"workers, repetition {repetition} of {repetitions}")
@@ -338,17 +265,18 @@ def measure_workers(bench: Bench, folder: Path, quick: bool) -> dict[str, Figure
                     took = time_of(workers, partial(step, workers), bench.loop)
                     if repetition:  # the first is a warm-up
                         runs.setdefault(f"{kind}.{name}", []).append(took)
-        for kind in ("local1", "dask1"):
-            trips = [time_of(kinds[kind], bench.short_job(kinds[kind]), bench.loop) for _ in range(30)]
-            figures[f"units.dispatch_ms.{kind[:-1]}"] = 1e3 * median(trip["wall_s"] for trip in trips)
+        terms = terms_of(100, 1000)
+        refs = contributions(bench.blobs, terms, 1)
+
+        def dispatch() -> None:
+            """Fold one contribution of 1,000 values, a millisecond of work, so that nearly all of it is dispatch."""
+            bench.blobs.delete(bench.loop.run_until_complete(fold_all(kinds["local1"], bench.blobs, terms, refs)).key)
+
+        figures["units.dispatch_ms.local"] = 1e3 * time_in_turn({"": dispatch}, 30)[""].median
     for name, took in runs.items():
         figures |= figures_of(f"workers.{name}", took)
-    for kind in kinds:
-        for step in steps:
-            for seconds in ("wall_s", "path_s"):
-                own, one = (f"workers.{which}.{step}" for which in (kind, f"{kind[:-1]}1"))
-                if f"{own}.{seconds}" in figures:
-                    figures[f"{own}.speedup_{seconds[:-2]}"] = ratio(figures, f"{one}.{seconds}", f"{own}.{seconds}")
+        own, one = (f"workers.{which}.path_s" for which in (name, re.sub(r"\d", "1", name)))
+        figures[f"workers.{name}.speedup_path"] = ratio(figures, one, own)
     return figures
 
 
@@ -381,7 +309,7 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name, closing(asyncio.new_event_loop()) as loop:
         bench = Bench(Path(name), loop)
         figures = measure_sizes(bench, options.quick)
-        figures |= measure_workers(bench, Path(name), options.quick)
+        figures |= measure_workers(bench, options.quick)
         return figures | measure_units(bench.blobs, options.quick)
 
 

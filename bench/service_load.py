@@ -50,6 +50,7 @@ __all__ = [
     "Member",
     "Run",
     "closed_loop",
+    "forward",
     "request_bytes",
 ]
 
@@ -59,7 +60,6 @@ __all__ = [
 AUTHORITY: Final = "127.0.0.1"
 """Host of every request, whatever the port; the server is told that it is its address."""
 _END: Final = b"\r\n\r\n"
-_NO_BODY: Final = (204, 304)
 _TIMEOUT_SECONDS: Final = 900.0
 
 
@@ -125,7 +125,7 @@ def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes
     return Call("\r\n".join(lines).encode() + _END, body)
 
 
-def _forward(call: Call) -> Call:
+def forward(call: Call) -> Call:
     """The same request as a proxy passes it on."""
     return Call(call.head.removesuffix(b"\r\n") + b"x-forwarded-for: 192.0.2.1" + _END, call.body)
 
@@ -145,15 +145,12 @@ async def _send(
             if call.body:
                 writer.write(call.body)
             head = (await reader.readuntil(_END)).lower()
-            status, _, after = int(head[9:12]), *head.partition(b"\r\ncontent-length:")[1:]
-            length = int(after.split(b"\r\n", 1)[0]) if after and status not in _NO_BODY else 0
-            body = await reader.readexactly(length)
+            _, _, length = head.partition(b"\r\ncontent-length:")
+            answer = Answer(index, int(head[9:12]), await reader.readexactly(int(length.split(b"\r\n", 1)[0] or 0)))
             run.latencies.append(time.perf_counter() - started)
-            run.statuses[status] += 1
+            run.statuses[answer.status] += 1
             if keep is not None:
-                keep(Answer(index, status, body))
-    except asyncio.IncompleteReadError as error:
-        raise ConnectionError("the server closed a connection") from error
+                keep(answer)
     finally:
         writer.close()
 
@@ -168,11 +165,11 @@ def closed_loop(
     """Send `calls` over `connections` connections; each sends its next request as soon as it has an answer.
 
     keep: called with each answer. forwarded: add X-Forwarded-For to each request, as a proxy does. Raises
-    `ConnectionError` if the server closes a connection, and `TimeoutError` after 900 s.
+    `asyncio.IncompleteReadError` if the server closes a connection, and `TimeoutError` after 900 s.
     """
 
     async def run() -> Run:
-        done, numbered = Run(), enumerate(map(_forward, calls) if forwarded else calls)
+        done, numbered = Run(), enumerate(map(forward, calls) if forwarded else calls)
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
         started = time.perf_counter()
         async with asyncio.timeout(_TIMEOUT_SECONDS):

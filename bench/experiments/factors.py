@@ -19,11 +19,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.experiments.leaks import exclude, hold_out_introduced_last, paper_protocol, users_with_at_least
+from bench.experiments.leaks import (
+    both_rankings,
+    exclude,
+    hold_out_introduced_last,
+    paper_protocol,
+    users_with_at_least,
+)
 from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions
-from client_sdk.lab.evaluation import evaluate_full_scores, evaluate_scores
 from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.mf import MFConfig
@@ -50,22 +55,16 @@ def factor_run(
     )  # fmt: skip
     costs = costs_of(federation, list(federation.run(rounds)))
     result = evaluate(federation.user_factors, federation.state.item_factors, data, candidates, k=10)
-    return {**costs, "hr10": result.hr, "ndcg10": result.ndcg, "negatives_replaced": replaced, "seed": seed}
+    return {**costs, "hr10": result.hr, "ndcg10": result.ndcg, "negatives_replaced": replaced}
 
 
 def costs_of(federation: Federation, rounds: list[SimulatedRound]) -> Values:
-    """Costs over all rounds: mean bytes of a contribution, milliseconds per client, number of clipped values."""
-    clients = sum(each.survivors for each in rounds)
+    """Costs over all rounds: mean bytes of a contribution, number of clipped values."""
     return {
         "rounds": len(rounds),
         "bytes_up": float(np.mean([each.bytes_up for each in rounds])),
         "aggregate_bytes": federation.plan.aggregate_bytes,
         "clipped": sum(each.clipped for each in rounds),
-        "loss_last": rounds[-1].loss,
-        "train_ms": 1e3 * sum(each.train_seconds for each in rounds) / clients,
-        "seal_ms": 1e3 * sum(each.seal_seconds for each in rounds) / clients,
-        "fold_ms": 1e3 * sum(each.fold_seconds for each in rounds) / clients,
-        "open_ms": 1e3 * sum(each.open_seconds for each in rounds) / len(rounds),
     }
 
 
@@ -172,12 +171,8 @@ def pfedclr_run(
         half, state, states = federation.half, federation.state, federation.client_states
         return np.stack([half.scores(state, states[user], data.train.history(user)) for user in users.tolist()])
 
-    def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
-        return np.take_along_axis(scores(users), items, axis=1)
-
-    sampled, full = evaluate_scores(listed, data, candidates, k=10), evaluate_full_scores(scores, data, k=10)
-    figures = {"hr10": sampled.hr, "ndcg10": sampled.ndcg, "hr10_full": full.hr, "ndcg10_full": full.ndcg}
-    return {**costs, **figures, "seed": seed}
+    sampled, full = both_rankings(scores, data, candidates)
+    return {**costs, "hr10": sampled.hr, "ndcg10": sampled.ndcg, "hr10_full": full.hr, "ndcg10_full": full.ndcg}
 
 
 def pfedclr_rows(quick: bool, seed: int) -> list[Row]:

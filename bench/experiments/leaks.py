@@ -20,7 +20,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import only_users
 from client_sdk.lab.evaluation.controls import ControlTable, control_row, controls
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.federation import Federation
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult
@@ -35,6 +35,7 @@ __all__ = [
     "LEAK_WARNING",
     "DrawnScores",
     "NegativeDraws",
+    "both_rankings",
     "drawn_as_negative_control",
     "draws_without",
     "exclude",
@@ -120,6 +121,17 @@ class DrawnScores:
         return scores
 
 
+def both_rankings(
+    scores: FullScorer, data: LeaveOneOut, candidates: NDArray[np.int32], k: int = 10
+) -> tuple[EvaluationResult, EvaluationResult]:
+    """Evaluate scores of all items: against candidates, int32 (n_users, n), and among all items."""
+
+    def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
+        return np.take_along_axis(scores(users), items, axis=1)
+
+    return evaluate_scores(listed, data, candidates, k), evaluate_full_scores(scores, data, k)
+
+
 def drawn_as_negative_control(
     data: LeaveOneOut,
     candidates: NDArray[np.int32],
@@ -134,12 +146,7 @@ def drawn_as_negative_control(
     candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
     items that are never drawn besides the training items; None is the clean protocol.
     """
-    scores = DrawnScores(data.train, draws or NegativeDraws(), rng, excluded)
-
-    def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
-        return np.take_along_axis(scores(users), items, axis=1)
-
-    return evaluate_scores(listed, data, candidates, k), evaluate_full_scores(scores, data, k)
+    return both_rankings(DrawnScores(data.train, draws or NegativeDraws(), rng, excluded), data, candidates, k)
 
 
 def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:
@@ -241,13 +248,11 @@ class _Excluding:
         return own.contribute(spec, client_id, state, history, client_state, rng)
 
 
-def exclude(federation: Federation, excluded: NDArray[np.int32] | None) -> None:
-    """Make the users of `federation` never draw their row of `excluded` as a training negative; None changes nothing.
+def exclude(federation: Federation, excluded: NDArray[np.int32]) -> None:
+    """Make the users of `federation` never draw their row of `excluded` as a training negative.
 
     excluded: int32 (users, k), padded with -1. Raises `TypeError` for a recipe that draws no negatives.
     """
-    if excluded is None:
-        return
     half = federation.half
     if not isinstance(half, FactorHalf | PFedCLRHalf | FairHalf):
         raise TypeError(f"recipe {federation.recipe.name!r} draws no negatives")

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
 from bench._report import Figure
-from bench.experiments.quality import values_of
-from bench.experiments.quality_models import Split, split_of
+from bench.experiments.quality import Split, split_of, values_of
 from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.evaluation.leave_one_out import FullScorer

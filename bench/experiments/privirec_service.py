@@ -5,7 +5,7 @@
 Compares Recall@20 and NDCG@20 of GF-CF for ALL users, ranked over all items (20 % of each user's interactions held
 out). `service`: from the service's sums; each device scores its own row, including those that dropped out. `central`:
 from exact float64 singular vectors of the rows that were summed, with item degrees over the survivors of the first sum
-and P over the survivors of the last. `everyone`: the same without dropouts.
+and P over the survivors of the last.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
 from client_sdk.lab.demo.spectrum import central_components
-from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import run_server
-from client_sdk.training.graph_filters import GFCF, Components
+from client_sdk.training.graph_filters import GFCF
 from protocols.messages import Schedule
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
-from protocols.sums.masked.mechanism import MASKED
 
 DROPOUTS = {1: 0.06, 3: 0.04}
 """Share of all clients that drops out before it uploads, by sum; a tenth in total.
@@ -72,7 +71,7 @@ def through_the_service(
     recipe: PriviRecK, train: Interactions, test: Interactions, wait_seconds: float
 ) -> dict[str, Figure]:
     """Figures of a whole task over HTTP; `SystemExit` if not every sum was completed."""
-    users, started = train.n_users, perf_counter()
+    users = train.n_users
     schedule = Schedule(
         rounds=recipe.steps,
         cohort_size=users,
@@ -90,34 +89,23 @@ def through_the_service(
         enrolled(server, recipe, None, "masked", schedule, rows, options) as (fleet, _),
         bars() as shown,
     ):
-        bar, enrolled_at = shown.add_task("sums", total=recipe.steps), perf_counter()
+        bar, started = shown.add_task("sums", total=recipe.steps), perf_counter()
         done = fleet.run(lambda report: shown.update(bar, completed=report.number))
         ended = perf_counter()
         scores = np.stack(list(fleet.scores()))
-        up, down = fleet.traffic()
         order = {client.member.client_id: user for user, client in enumerate(fleet.clients)}
     sums = [report for report in done if report.state == "complete"]
     if len(sums) != recipe.steps:
         failures = [report.failure for report in done if report.failure]
         raise SystemExit(f"only {len(sums)} of {recipe.steps} sums were completed; failures: {failures}")
-    parts = sum(len(report.reports) for report in sums)
     return {
         **_rankings(recipe, train, test, scores, [_contributors(report, order) for report in (sums[0], sums[-1])]),
         "ml100k.clients": users,
         "ml100k.survivors_first": sums[0].survivors,
         "ml100k.survivors_last": sums[-1].survivors,
         "ml100k.gone": 1 - sums[-1].survivors / done[0].asked,
-        "ml100k.rounds": len(done),
-        "ml100k.rounds_failed": len(done) - len(sums),
         "ml100k.clipped": sum(report.clipped for report in sums),
-        "ml100k.service.enrol_s": enrolled_at - started,
-        "ml100k.service.wall_s": ended - enrolled_at,
-        "ml100k.service.seconds_a_sum": float(np.mean([report.seconds for report in sums])),
-        "ml100k.service.bytes_up": up,
-        "ml100k.service.bytes_down": down,
-        "ml100k.service.bytes_up_a_client_and_sum": sum(report.bytes_up for report in sums) / parts,
-        "ml100k.service.bytes_down_a_client_and_sum": sum(report.bytes_down for report in sums) / parts,
-        "ml100k.service.predicted_error": MASKED.plan({}, recipe.layout(2), users).predicted_error,
+        "ml100k.service.wall_s": ended - started,
     }
 
 
@@ -134,13 +122,10 @@ def _rankings(
 ) -> dict[str, Figure]:
     rows, columns = interaction_rows(train), recipe.parameters.components
 
-    def by(components: Components) -> RankingResult:
-        return rank_all(lambda users: GFCF().scores(components, rows[users]), train, test)
-
+    exact = central_components(train, columns, *members)[0]
     found = {
         "service": rank_all(scores.__getitem__, train, test),
-        "central": by(central_components(train, columns, *members)[0]),
-        "everyone": by(central_components(train, columns)[0]),
+        "central": rank_all(lambda users: GFCF().scores(exact, rows[users]), train, test),
     }
     figures: dict[str, Figure] = {"ml100k.users_ranked": found["service"].users}
     for name, result in found.items():

@@ -6,34 +6,237 @@
 
 A held-out item is ranked among all items that the user does not have (hr10_full, ndcg20, recall20), as on a screen, and
 among 99 negatives (hr10, ndcg10), as in most papers. All settings were chosen on validation rows by ndcg20; test rows
-are only measured (`bench.experiments.quality_models`). A finished row is kept in the work folder and not repeated.
+are only measured. A finished row is kept in the work folder and not repeated.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from bench._report import Figure
-from bench.experiments.quality_models import (
-    ARMS,
-    BASELINES,
-    RANKING_SETS,
-    Split,
-    best_of,
-    scorer_of,
-    split_of,
-    train_scorer,
-)
+from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
+from bench.experiments.ring_sums import central_components
 from bench.experiments.rows import Found, Values, means, measure_seeds
-from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
+from client_sdk.lab.data.published import load_dataset, load_interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
+from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
+from client_sdk.lab.simulate import spectrum_of
+from client_sdk.training.graph_filters import GFCF
+from client_sdk.training.privirec import components_of, matching_filter
+from protocols.advice import advise, parameters_for
+from protocols.recipes.privirec import PriviRecK
 
-__all__ = ["figures_of", "main", "values_of"]
+__all__ = ["RANKING_SETS", "Split", "figures_of", "main", "split_of", "values_of"]
+
+
+# --- The data sets of bench/experiments/quality.py, their test rows and their validation rows
+
+RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
+_GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
+"""Users and check-ins of an item, at least."""
+_MADE: Final = SyntheticConfig(users=5000, items=2000, positives=15, clusters=20, affinity=6.0, skew=0.8)
+
+
+class Split(NamedTuple):
+    """Training rows with a held-out item each, and the negatives that it is ranked against, int32 (users, 99)."""
+
+    data: LeaveOneOut
+    candidates: NDArray[np.int32]
+
+
+def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> Split:
+    """Return the test split of a set, or the validation split, which never sees a test row in training.
+
+    seed: of random held-out rows, of the Gowalla sample's negatives and of all sampled negatives.
+    """
+    if name == "ml-1m":
+        data = load_dataset(name, data_dir, seed)
+    else:
+        data = _held_out(name, _interactions(name, data_dir), seed)
+    if validation:
+        data = _held_out(name, data.train, seed + 100)
+    return Split(data, candidates_of(data, np.random.default_rng(seed + 1)).negatives)
+
+
+def _held_out(name: str, interactions: Interactions, seed: int) -> LeaveOneOut:
+    return hold_out_introduced_last(interactions) if name == "filmtrust" else leave_one_out(interactions, seed)
+
+
+def _interactions(name: str, data_dir: Path) -> Interactions:
+    if name == "made":
+        return synthetic(_MADE)
+    found = load_interactions(name.partition("-wide")[0], data_dir)
+    if name == "filmtrust":
+        return users_with_at_least(found, 10)
+    if name in _GOWALLA:
+        users, degree = _GOWALLA[name]
+        chosen = np.random.default_rng(0).permutation(found.n_users)[:users]
+        sample = found.where(np.isin(found.users, chosen))
+        return users_with_at_least(sample.where(sample.item_degrees()[sample.items] >= degree), 5)
+    return found
+
+
+# --- Central baselines on the same rows: EASE, exact GF-CF, and ALS and BPR of the `implicit` library, if installed
+
+BASELINES: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
+    "ease": tuple({"weight": weight} for weight in (10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "gf-cf": tuple({"alpha": alpha} for alpha in (0.0, 0.3, 1.0)),
+    "als": (
+        {"factors": 64, "regularization": 10.0, "alpha": 1.0},
+        {"factors": 64, "regularization": 1.0, "alpha": 5.0},
+        {"factors": 64, "regularization": 10.0, "alpha": 10.0},
+        {"factors": 128, "regularization": 10.0, "alpha": 1.0},
+        {"factors": 128, "regularization": 30.0, "alpha": 10.0},
+        {"factors": 128, "regularization": 100.0, "alpha": 10.0},
+    ),
+    "bpr": (
+        {"factors": 32, "learning_rate": 0.05, "regularization": 0.01},
+        {"factors": 64, "learning_rate": 0.02, "regularization": 0.02},
+        {"factors": 128, "learning_rate": 0.05, "regularization": 0.02},
+    ),
+}
+"""Settings to choose from, on validation rows."""
+
+_CLASSES: Final = {"als": "AlternatingLeastSquares", "bpr": "BayesianPersonalizedRanking"}
+_MOST_ITEMS: Final = 15_000
+"""Items up to which a dense items x items matrix is inverted."""
+
+
+def scorer_of(name: str, settings: Mapping[str, Any], split: Split, seed: int) -> FullScorer | None:
+    """Return the baseline's scores of all items, trained on the split; None if it cannot be had.
+
+    EASE is not computed for more than 15,000 items; `als` and `bpr` need the library.
+    """
+    train = split.data.train
+    if name == "ease":
+        return _ease(train, settings["weight"]) if train.n_items <= _MOST_ITEMS else None
+    if name == "gf-cf":
+        return _gf_cf(train, settings["alpha"])
+    try:
+        kind = getattr(import_module(f"implicit.{name}"), _CLASSES[name])
+    except ModuleNotFoundError:
+        return None
+    model = kind(iterations=60 if name == "bpr" else 20, random_state=seed, num_threads=1, **settings)
+    model.fit(csr_matrix(interaction_rows(train)), show_progress=False)
+    users, items = np.asarray(model.user_factors), np.asarray(model.item_factors)
+    return lambda asked: users[asked] @ items.T
+
+
+def best_of(name: str, score: Callable[[Mapping[str, Any]], float | None]) -> Mapping[str, Any]:
+    """Return the settings of the baseline with the best `score`, the first of equals."""
+    return max(BASELINES[name], key=lambda settings: score(settings) or 0.0)
+
+
+def _ease(train: Interactions, weight: float) -> FullScorer:
+    """EASE (Steck, WWW 2019): B = I - P diag(1 / diag P), P = (R^T R + weight I)^-1."""
+    rows = interaction_rows(train)
+    gram = np.asarray((rows.T @ rows).todense(), dtype=np.float64)
+    gram[np.diag_indices_from(gram)] += weight
+    inverse = np.linalg.inv(gram)
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    learned = weights.astype(np.float32)
+    return lambda users: np.asarray(rows[users] @ learned)
+
+
+def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
+    """GF-CF (Shen et al., CIKM 2021) with the whole item-item matrix and its 256 exact leading vectors."""
+    rows, components = (
+        interaction_rows(train),
+        central_components(train, min(256, train.n_users - 1, train.n_items - 1)),
+    )
+    return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
+
+
+# --- Federated recipes with their recommended parameters, and how well every user's own scores rank. Sums are plain
+
+COHORT: Final = 100
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training. rounds: sums of the task; 0 for the rounds and the cohort of `advise`. cohort: clients in a
+    sum; 0: all.
+
+    started: whether the task starts from a `privirec-k` task, whose rounds are not counted in its own. graph_filter: of
+    `privirec-k`; None for the default.
+    """
+
+    recipe: str
+    rounds: int = 0
+    cohort: int = COHORT
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    started: bool = False
+    graph_filter: str | None = None
+
+
+_PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None}
+
+_OTHER_SIZES: Final = {
+    f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
+    for count in (16, 32, 64, 128, 512)
+}
+
+ARMS: Final[Mapping[str, Arm]] = {
+    "privirec-k": Arm("privirec-k", 6, cohort=0),
+    "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
+    **_OTHER_SIZES,
+    "colr-started": Arm("colr", 20, started=True),
+    "fedmf-started": Arm("fedmf", 10, started=True),
+    "pfedclr-started": Arm("pfedclr", 10, started=True),
+    "fedmf": Arm("fedmf"),
+    "colr": Arm("colr"),
+    "pfedclr": Arm("pfedclr", 105),
+}
+"""`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors."""
+
+
+def train_scorer(
+    arm: Arm,
+    split: Split,
+    seed: int,
+    rounds: int | None = None,
+) -> FullScorer:
+    """Train one task of the arm and return each user's scores of all items by the client's own model.
+
+    rounds: fewer rounds, for a quick run.
+    """
+    train = split.data.train
+    given: dict[str, Any] = {"items": train.n_items, **arm.parameters}
+    if "components" in given:
+        given["components"] = min(given["components"], train.n_items)
+    start = spectrum_of(train, seed) if arm.started else None
+    parameters = parameters_for(arm.recipe, given, started=arm.started)
+    clients = int(np.count_nonzero(train.user_degrees()))
+    usual, cohort = arm.rounds, arm.cohort or clients
+    if not usual:
+        usual, cohort = advise(train.n_items, clients, train.size)
+    made = Federation(train, arm.recipe, parameters, cohort_size=cohort, seed=seed, sampling="turns", start=start)
+    whole = arm.recipe == "privirec-k"  # which has no model to rank with after two sums
+    for _ in made.run(usual if whole else min(usual, rounds or usual)):
+        pass
+    if arm.graph_filter is not None:
+        assert isinstance(made.recipe, PriviRecK)
+        components, rows = components_of(made.recipe, made.state), interaction_rows(train)
+        chosen = matching_filter(made.recipe, arm.graph_filter)
+        return lambda users: chosen.scores(components, rows[users])
+    return made.scores
+
+
+# --- The rows and their figures
 
 QUICK_ROUNDS: Final = 2
 AUTO: Final = "privirec-k"

@@ -63,7 +63,6 @@ class Devices:
         self._ratings = [_ratings(train, owned, recipe) for owned in self._owned]
         self._models: list[LocalModel | None] = [None] * count
         self._known: list[NDArray[np.float32]] = [self.state.item_factors] * count
-        self.clipped = 0
 
     @cached_property
     def able(self) -> NDArray[np.intp]:
@@ -81,9 +80,7 @@ class Devices:
         for number in self.able.tolist():
             model = self._train(number, spec, number in receiving)
             if model is not None and number in sending:
-                made = self.recipe.contribute(self.state, spec, Local(model.items))
-                total += made.vector
-                self.clipped += made.clipped
+                total += self.recipe.contribute(self.state, spec, Local(model.items)).vector
         self.state = self.recipe.absorb(self.state, spec, total, present.size)
 
     def _train(self, number: int, spec: RoundSpec, receives: bool) -> LocalModel | None:
@@ -198,7 +195,6 @@ def rfrec_run(
         "sums": sums,
         "devices": int(devices.able.size),
         "values": values,
-        "clipped_share": devices.clipped / max(1, sums * kept * values),
     }
 
 

@@ -50,23 +50,22 @@ def run(rows: Sequence[Row], tmp_path: Path, *more: str) -> dict[str, dict[str, 
     return measured(rows, parser.parse_args(["--work", str(tmp_path), "--jobs", "1", *more]), "test")
 
 
-def test_a_row_is_measured_once_and_kept(tmp_path: Path) -> None:
+def test_a_row_is_measured_once_and_kept_and_left_out_without_its_library(tmp_path: Path) -> None:
     made = partial(counted, tmp_path)
-    rows = [Row("a.b", partial(made, {"hr10": 0.5}), {"hr10": 0.6}), Row("a.c", partial(made, {"x": 1.0}), prefix="a")]
+    rows = [
+        Row("a.b", partial(made, {"hr10": 0.5}), {"hr10": 0.6}),
+        Row("a.c", partial(made, {"x": 1.0}), prefix="a"),
+        Row("nothing", partial(counted, tmp_path, {})),
+    ]
     assert list(run(rows, tmp_path, "--only", "b")) == ["a.b"]
     found = run(rows, tmp_path)
-    assert run(rows, tmp_path) == found
-    assert (tmp_path / "calls").read_text() == "xx"
+    assert run(rows[:2], tmp_path) == found
+    assert (tmp_path / "calls").read_text() == "xxx"
     figures = flat(rows, found)
     assert figures["a.b.hr10"] == 0.5
     assert figures["a.b.paper.hr10"] == 0.6
     assert figures["a.x"] == 1.0
     assert figures["a.c.seconds"] > 0
-
-
-def test_rows_without_a_library_are_left_out_and_errors_are_raised(tmp_path: Path) -> None:
-    nothing = Row("nothing", partial(counted, tmp_path, {}))
-    assert run([nothing], tmp_path) == {}
     with pytest.raises(ParameterError, match="no such data set"):
         run([Row("bad", failing)], tmp_path)
 
@@ -206,22 +205,6 @@ def test_every_draw_is_counted() -> None:
         np.testing.assert_array_equal(scores(np.array([5, user]))[1], row)
 
 
-def test_draws_have_the_distribution_of_training_negatives() -> None:
-    positives = np.arange(0, 12, dtype=np.int32)
-    train = Interactions.from_pairs(np.zeros(12, int), positives, n_users=1, n_items=20)
-    rounds, repeats = 5, 400
-    counts = np.zeros((2, 20))
-    for seed in range(repeats):
-        rng = np.random.default_rng(seed)
-        scores = DrawnScores(train, NegativeDraws(rounds, 1.0, 4), rng, np.array([[15]], dtype=np.int32))
-        counts[0] += np.ceil(-scores(np.array([0]))[0])
-        for _ in range(rounds):
-            drawn = draws_without(np.array([15], dtype=np.int32))(positives, 20, 48, rng)
-            counts[1] += np.bincount(drawn, minlength=20)
-    expected = np.where(np.isin(np.arange(20), [*range(12), 15]), 0, repeats * rounds * 48 / 7)
-    assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected))
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(2, 60))
 def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
     rng = np.random.default_rng(seed)
@@ -233,16 +216,6 @@ def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
     drawn = draws_without(excluded)(positives, n_items, 30, np.random.default_rng(seed))
     np.testing.assert_array_equal(drawn, pool[np.random.default_rng(seed).integers(0, pool.size, 30)])
     assert drawn.dtype == np.int32
-
-
-def test_excluded_items_are_never_drawn_and_padding_is_ignored() -> None:
-    draw = draws_without(np.array([2, -1], np.int32))
-    assert set(draw(np.array([0], np.int32), 4, 200, np.random.default_rng(0)).tolist()) == {1, 3}
-
-
-def test_client_for_whom_nothing_is_left_has_no_negatives() -> None:
-    with pytest.raises(ParameterError, match="has all"):
-        draws_without(np.array([4], np.int32))(np.arange(4, dtype=np.int32), 5, 1, np.random.default_rng(0))
 
 
 def test_each_user_of_a_federation_leaves_out_its_own_row() -> None:

@@ -5,104 +5,47 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
-from aggregator_service.compute.workers import FoldPool
 from bench import arrays, peers, sums
 from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
-from bench.demo import QUICK, demo_figures, measure, measure_help, seconds_of
-from bench.figures import verdicts
+from bench.demo import demo_figures, seconds_of
 from bench.masked import ROUND
-from bench.scaling import Bench, InPlace, TimedWorkers, time_of, workers_here
+from bench.scaling import Bench, InPlace, TimedPool, time_of
 from bench.service import bare_server, one_round
-from bench.service_load import Answer, Run, closed_loop, request_bytes
+from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer a request with its path, in two parts; /same with 304; /echo with the request; close on /bye."""
-    with suppress(asyncio.IncompleteReadError):
-        while (path := (head := await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1]) != b"/bye":
-            if path == b"/same":
-                writer.write(b"HTTP/1.1 304 Not Modified\r\ncontent-length: 7\r\n\r\n")
-                continue
-            body = head + await reader.readexactly(3) if path == b"/echo" else path
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body[:1]))
-            writer.write(body[1:])
-    writer.close()
-    await writer.wait_closed()
+def test_a_proxys_field_is_added_to_each_request() -> None:
+    call = forward(request_bytes("PUT", "/echo", {}, b"abc"))
+    assert call.head.startswith(b"PUT /echo HTTP/1.1\r\n")
+    assert call.head.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\n")
+    assert call.body == b"abc"
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    """The port of a server in a thread of its own."""
-    ports: Queue[int] = Queue()
-    stop = threading.Event()
-
-    async def serve() -> None:
-        async with await asyncio.start_server(_answer, "127.0.0.1", 0) as server:
-            ports.put(server.sockets[0].getsockname()[1])
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    yield ports.get(timeout=30)
-    stop.set()
-    thread.join()
-
-
-def test_each_request_is_sent_once_and_its_answer_reported(port: int) -> None:
-    answers: list[Answer] = []
-    calls = [request_bytes("GET", f"/{index}", {}) for index in range(50)]
-    run = closed_loop(port, calls, 3, keep=answers.append).expect(200)
-    assert sorted((answer.index, answer.body.decode()) for answer in answers) == [(n, f"/{n}") for n in range(50)]
-    assert len(run.latencies) == run.statuses[200] == 50
-    assert closed_loop(port, [], 3).latencies == []
-
-
-def test_a_304_answer_may_have_a_content_length(port: int) -> None:
-    assert closed_loop(port, [request_bytes("GET", "/same", {})] * 4, 2).statuses == {304: 4}
-
-
-def test_an_unexpected_status_or_a_closed_connection_ends_the_benchmark(port: int) -> None:
-    with pytest.raises(SystemExit, match="304"):
-        closed_loop(port, [request_bytes("GET", "/same", {})], 1).expect(200)
-    with pytest.raises(ConnectionError):
-        closed_loop(port, [request_bytes("GET", "/bye", {})], 1)
-
-
-def test_a_proxys_field_is_added_to_each_request(port: int) -> None:
-    answers: list[Answer] = []
-    closed_loop(port, [request_bytes("PUT", "/echo", {}, b"abc")], 1, answers.append, forwarded=True).expect(200)
-    (answer,) = answers
-    assert answer.body.startswith(b"PUT /echo HTTP/1.1\r\n")
-    assert answer.body.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\nabc")
-
-
-def test_the_bare_server_stores_or_discards_bodies() -> None:
-    bodies = [bytes([number]) * 300_000 for number in range(3)]
+def test_each_request_is_sent_once_and_the_bare_server_stores_or_discards_its_body() -> None:
+    bodies = [bytes([number]) * (300_000 + number) for number in range(20)]
     answers: list[Answer] = []
     with bare_server() as port:
         for target in ("/discarded", "/stored"):
             calls = [request_bytes("PUT", target, {}, body) for body in bodies]
-            closed_loop(port, calls, 2, keep=answers.append).expect(201)
-    found = [json.loads(answer.body) for answer in answers]
-    assert found[:3] == [300_000] * 3
-    assert set(found[3:]) == {hashlib.sha256(body).hexdigest() for body in bodies}
+            run = closed_loop(port, calls, 3, keep=answers.append).expect(201)
+            assert len(run.latencies) == run.statuses[201] == 20
+        with pytest.raises(SystemExit, match="404"):
+            closed_loop(port, [request_bytes("GET", "/other", {})], 1).expect(201)
+    found = {(place < 20, answer.index): json.loads(answer.body) for place, answer in enumerate(answers)}
+    for number, body in enumerate(bodies):
+        assert (found[True, number], found[False, number]) == (len(body), hashlib.sha256(body).hexdigest())
 
 
 def test_rate_and_percentiles() -> None:
@@ -110,9 +53,8 @@ def test_rate_and_percentiles() -> None:
     assert (run.rate, run.percentile(0.5), run.percentile(0.95), run.percentile(0.99)) == (50.0, 51.0, 96.0, 100.0)
 
 
-@pytest.mark.parametrize("forwarded", [False, True])
-def test_a_round_ends_with_the_right_sum(forwarded: bool) -> None:
-    figures = one_round(12, forwarded)
+def test_a_round_ends_with_the_right_sum() -> None:
+    figures = one_round(12, forwarded=True)
     assert figures["exact"] is True
     assert (figures["clients"], figures["survivors"]) == (12, 12)
 
@@ -174,54 +116,15 @@ def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
         seconds_of((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
 
 
-def test_help_is_measured_as_a_process() -> None:
-    assert measure_help() > 0
+# --- the scaling benchmark: what its workers report -------------------------------------------------------------------
 
 
-def test_a_quick_run_measures_every_target_but_the_setup(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
-
-    def demo(rounds: int | None) -> tuple[float, dict[str, Any]]:
-        asked.append(rounds)
-        return 10.0, result(0.5, 0.3)
-
-    monkeypatch.setattr("bench.demo.measure_demo", demo)
-    monkeypatch.setattr("bench.demo.measure_help", lambda: 200.0)
-    figures = measure(QUICK)
-    assert asked == [QUICK.rounds]
-    unmeasured = {row.partition(" ")[0] for row, value in verdicts("demo", figures).items() if value == "not measured"}
-    assert unmeasured == {"setup.seconds"}
-
-
-# --- the scaling benchmark: what its workers run and report -----------------------------------------------------------
-
-
-class ClusterLike(FoldPool):
-    """Runs jobs of the service only, as `ClusterPool` does: it needs their task for the report."""
-
-    async def run(self, work: Any, job: Any) -> Any:
-        assert job.task_id == "t_bench"
-        return await super().run(work, job)
-
-
-@pytest.fixture
-def scaled(tmp_path: Path) -> Iterator[Bench]:
+def test_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
+    workers = TimedPool(1, InPlace())
     with closing(asyncio.new_event_loop()) as loop:
-        yield Bench(tmp_path, loop)
-
-
-def test_a_cluster_gets_the_services_own_jobs_and_its_processes_are_measured(scaled: Bench) -> None:
-    workers = TimedWorkers(ClusterLike(1, InPlace()), 1, processes=(psutil.Process(os.getpid()),))
-    took = time_of(workers, scaled.short_job(workers), scaled.loop)
-    assert took.keys() == {"wall_s", "cpu_s"}
-    assert took["wall_s"] > 0
-
-
-def test_other_workers_report_the_processor_seconds_of_each_job(scaled: Bench) -> None:
-    workers = workers_here(1)
-    for step in scaled.steps(20, 2000).values():
-        took = time_of(workers, lambda step=step: step(workers), scaled.loop)
-        assert 0 < took["path_s"] <= took["cpu_s"] <= took["wall_s"] + 0.1
+        for step in Bench(tmp_path, loop).steps(20, 2000).values():
+            took = time_of(workers, lambda step=step: step(workers), loop)
+            assert 0 < took["path_s"] <= took["cpu_s"]
     assert {name for name, _ in workers.costs} >= {"release_sum"}
 
 
@@ -234,12 +137,11 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
     assert recipe("arrays", parameters_of(values)).longest_vector() == values + 1  # and the weight
 
 
-def test_masked_rounds_with_dropouts_and_one_shot_rounds_are_measured_and_right() -> None:
-    for asked in (OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0), OwnModelRound("oneshot", 2_000, 4)):
-        figures = play("made", asked)
-        assert figures["made.survivors"] == asked.clients - asked.dropouts
-        assert 0 < figures["made.error_of_bound"] <= 1
-        assert asked.mechanism == "oneshot" or figures["made.contribution_bytes"] == 4 * 2_001
+def test_a_masked_round_with_dropouts_is_measured_and_right() -> None:
+    figures = play("made", OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0))
+    assert figures["made.survivors"] == 9
+    assert 0 < figures["made.error_of_bound"] <= 1
+    assert figures["made.contribution_bytes"] == 4 * 2_001
 
 
 def test_ratios_follow_from_the_parts_that_were_measured() -> None:
