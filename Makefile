@@ -56,7 +56,7 @@ help:
 	@echo '                    MUTANTS_ARGS="--sample 60"   60 mutants a group; other options: scripts/mutants.py --help'
 	@echo '  make openapi    write openapi/openapi.json from the service'
 	@echo '  make docs       build the documentation site, site/index.html; fails on a broken link'
-	@echo '  make bench      run every benchmark in its smallest size; results in $(BENCH_OUT)/results.md'
+	@echo '  make bench      run every benchmark in its smallest size; results in $(BENCH_OUT)/index.html'
 	@echo '                    DATA_DIR=dir   folder of data sets; without it, made-up data'
 	@echo '                    BENCH_ARGS="..."   options; see: python -m bench.run_all --help'
 	@echo '  make lock       update requirements.lock   (LOCK_ARGS=--upgrade: newest versions)'
@@ -120,7 +120,7 @@ docs: setup
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .hypothesis .schemathesis .mypy_cache .ruff_cache .import_linter_cache
-	rm -rf hushrec-demo site $(BENCH_OUT)
+	rm -rf hushrec-demo site $(BENCH_OUT) bench/results/index.html
 	rm -rf .coverage htmlcov .mutants
 	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
 

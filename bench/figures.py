@@ -1,7 +1,7 @@
-"""Figures of the benchmarks: the registry (unit, target, meaning), what a script prints, results, table.
+"""Figures of the benchmarks: the registry (unit, target, meaning), what a script prints, results, table and page.
 
 A script returns flat figures to `run`. `bench.run_all` keeps those of all scripts in one file, `results.json`, by
-script, and writes a Markdown table from it. A figure without an entry is in the JSON all the same.
+script, and writes a Markdown table and a page from it. A figure without an entry is in the JSON all the same.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from itertools import product
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
+from jinja2 import Environment
 
-from bench._report import Figure, write_figures
+from bench._report import Figure, show, write_figures
 
 __all__ = [
     "Entry",
@@ -27,9 +26,10 @@ __all__ = [
     "entries",
     "figure",
     "markdown",
+    "page",
     "read_results",
-    "rows",
     "run",
+    "verdicts",
     "write_results",
 ]
 
@@ -218,22 +218,30 @@ def absent(script: str, figures: Mapping[str, Figure]) -> list[str]:
     return [entry.key for entry in entries(script) if entry.always and not entry.values(figures)]
 
 
+def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Rows for a script's last table: `key (target)` -> the value, with MISSED behind it, or "not measured"."""
+    rows: dict[str, Figure] = {}
+    for entry in entries(script):
+        if entry.target:
+            values = entry.values(figures) or {entry.key: None}
+            rows |= {f"{key} ({entry.target})": _with_verdict(entry, value) for key, value in values.items()}
+    return rows
+
+
 def run(
     script: str,
     parser: argparse.ArgumentParser,
     measure: Callable[[argparse.Namespace], Mapping[str, Figure]],
     given: list[str] | None = None,
 ) -> None:
-    """Run a script: print its registered figures with their targets, and write all figures to `--json`, if it is given.
+    """Run a script: print its registered figures and targets, and write all figures to `--json`, if it is given.
 
     measure: maps the options to the figures. given: the command line, if it is not that of the process.
     """
     options = parser.parse_args(given)
     figures = measure(options)
-    table = Table("figure", "value", "target", title=script)
-    for _, key, value, target, _ in rows({script: figures}):
-        table.add_row(key, value, target)
-    Console().print(table)
+    show(script, {key: value for entry in entries(script) for key, value in entry.values(figures).items()})
+    show("targets", verdicts(script, figures))
     write_figures(options.json, figures)
 
 
@@ -256,18 +264,13 @@ def write_results(folder: Path, results: Mapping[str, Mapping[str, Figure]]) -> 
 
 
 def rows(results: Mapping[str, Mapping[str, Figure]]) -> list[tuple[str, str, str, str, str]]:
-    """(script, key, value with unit, target, what it is) of each registered figure, of those that have a target or were
-    measured; behind a target that is not met is "missed"."""
+    """(script, key, value with unit, target, what it is) of each registered figure that was measured."""
     found = []
     for script in sorted(results):
         for entry in entries(script):
-            values = entry.values(results[script])
-            for key, value in values.items():
-                met = not entry.target or (isinstance(value, int | float) and entry.met(value))
-                target = entry.target if met else f"{entry.target}, missed"
+            for key, value in entry.values(results[script]).items():
+                target = f"{entry.target}{'' if _is_met(entry, value) else ', missed'}"
                 found.append((script, key, f"{shown(value)} {entry.unit}".strip(), target, entry.what))
-            if entry.target and not values:
-                found.append((script, entry.key, "not measured", entry.target, entry.what))
     return found
 
 
@@ -278,8 +281,51 @@ def markdown(results: Mapping[str, Mapping[str, Figure]]) -> str:
     return "# Results of the benchmarks\n\n" + "\n".join(lines) + "\n"
 
 
+_PAGE: Final = Environment(autoescape=True).from_string("""<!doctype html><meta charset=utf-8><title>Benchmarks</title>
+<style>
+:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
+body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; width: 100%; margin: .5rem 0 } td, th { text-align: left; padding: .2rem .6rem }
+tr { border-bottom: 1px solid #8884 } td:nth-child(2) { text-align: right; white-space: nowrap }
+pre { overflow-x: auto } .missed { color: #c33 }
+</style>
+{% macro table(headings, lines) %}<table><tr>{% for name in headings %}<th>{{ name }}</th>{% endfor %}</tr>
+{% for line in lines %}<tr>{% for cell in line %}<td{% if "missed" in cell %} class=missed{% endif %}>{{ cell }}</td>
+{%- endfor %}</tr>
+{% endfor %}</table>{% endmacro %}
+<h1>Benchmarks</h1><p>{{ subtitle }}</p>
+{% for script, failure, own, rest in scripts %}
+<h2>{{ script }}</h2>
+{% if failure %}<pre class=missed>{{ failure }}</pre>{% endif %}
+{% if own %}{{ table(("figure", "value", "target", "meaning"), own) }}{% endif %}
+{% if rest %}<details><summary>other figures and machine</summary>{{ table(("", ""), rest) }}</details>{% endif %}
+{% endfor %}
+""")
+
+
+def page(results: Mapping[str, Mapping[str, Figure]], failures: Mapping[str, str], subtitle: str) -> str:
+    """One self-contained HTML page: a table per script, every other figure folded. failures: reason by script."""
+    scripts, described = [], rows(results)
+    for script in sorted({*results, *failures}):
+        own = [row[1:] for row in described if row[0] == script]
+        named, figures = {key for key, *_ in own}, results.get(script, {})
+        rest = [(key, shown(value)) for key, value in figures.items() if key not in named]
+        scripts.append((script, failures.get(script, ""), own, rest))
+    return _PAGE.render(scripts=scripts, subtitle=subtitle) + "\n"
+
+
 def shown(value: Figure) -> str:
     """Four digits of a number, without an exponent where it can be read; other values as they are."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _is_met(entry: Entry, value: Figure) -> bool:
+    return not entry.target or (isinstance(value, int | float) and entry.met(value))
+
+
+def _with_verdict(entry: Entry, value: Figure) -> str:
+    if not isinstance(value, int | float):
+        return "not measured"
+    return shown(value) + ("" if entry.met(value) else "   MISSED")

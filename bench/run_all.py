@@ -1,12 +1,12 @@
-"""Run benchmarks and experiments; write their results and a table.
+"""Run benchmarks and experiments; write their results, a table and a page.
 
     python -m bench.run_all                       quick runs on made-up data, into bench/results/local (as `make bench`)
     python -m bench.run_all --full --only ckks    full runs of some scripts, as for the committed results
-    python -m bench.run_all --committed           run nothing: the table of the results in bench/results
+    python -m bench.run_all --committed           run nothing: table and page of the results in bench/results
 
 A script fails if it does not write the figures that `bench.figures` registers for it. It does not stop the others: the
-end of its output is printed, and the exit code is 1. A missed target is shown and is not a failure, because targets may
-be missed on a busy machine. Quick runs only check that everything works; for reliable figures run a script in full.
+page shows the end of its output, and the exit code is 1. A missed target is shown and is not a failure, because targets
+may be missed on a busy machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from rich.console import Console
 
 from bench._report import Figure
-from bench.figures import absent, markdown, read_results, write_results
+from bench.figures import absent, markdown, page, read_results, write_results
 
 __all__ = ["Job", "Outcome", "jobs", "main", "run", "write_data"]
 
@@ -171,9 +171,9 @@ def run_all(chosen: Sequence[Job], output: Path, console: Console, at_once: int)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen jobs; write results and table. Returns 1 if a script failed, 2 if none is chosen."""
+    """Run the chosen jobs; write results, table and page. Returns 1 if a script failed, 2 if none is chosen."""
     options = _parse(arguments)
-    console, outcomes = Console(), list[Outcome]()
+    console, outcomes, subtitle = Console(), [], "The committed results."
     if not options.committed:
         quick = not options.full
         with TemporaryDirectory() as made:
@@ -187,12 +187,16 @@ def main(arguments: list[str] | None = None) -> int:
                 return 2
             outcomes = run_all(chosen, options.output, console, AT_ONCE if quick else 1)
         write_results(options.output, {outcome.name: outcome.figures for outcome in outcomes if outcome.figures})
-    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
-    for outcome in failed:
-        console.print(f"{outcome.name} failed:\n{outcome.note}", highlight=False, markup=False, soft_wrap=True)
-    table = options.output / "results.md"
-    table.write_text(markdown(read_results(options.output)), encoding="utf-8")
-    console.print(f"table: {table}", soft_wrap=True)
+        subtitle = f"A {'quick' if quick else 'full'} run of {time.strftime('%Y-%m-%d %H:%M')}."
+        if quick:
+            subtitle += " Quick runs only check that everything works; for reliable figures run a script in full."
+    failed = {outcome.name: outcome.note for outcome in outcomes if outcome.state == "failed"}
+    for name, note in failed.items():
+        console.print(f"{name} failed:\n{note}", highlight=False, markup=False, soft_wrap=True)
+    results = read_results(options.output)
+    (options.output / "results.md").write_text(markdown(results), encoding="utf-8")
+    (options.output / "index.html").write_text(page(results, failed, subtitle), encoding="utf-8")
+    console.print(f"page: {options.output / 'index.html'}", soft_wrap=True)
     return 1 if failed else 0
 
 
@@ -202,8 +206,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="only these scripts: ckks overhead ...")
     parser.add_argument("--data-dir", type=Path, help="folder of the data sets; quick runs make up data without it")
     parser.add_argument("--peer-python", type=Path, help="interpreter that can import flwr (default: this one)")
-    parser.add_argument("--output", type=Path, help="folder for results, logs and table (default: bench/results/local)")
-    parser.add_argument("--committed", action="store_true", help="run nothing; the table of bench/results")
+    parser.add_argument("--output", type=Path, help="folder for results, logs and page (default: bench/results/local)")
+    parser.add_argument("--committed", action="store_true", help="run nothing; table and page of bench/results")
     options = parser.parse_args(arguments)
     if options.output is None:
         options.output = COMMITTED if options.committed else COMMITTED / "local"

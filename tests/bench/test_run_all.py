@@ -1,4 +1,4 @@
-"""Running the benchmarks, their results and tables; and what they say about encryption and quality."""
+"""Running the benchmarks, their results, tables and pages; and what they say about encryption and quality."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench import figures as registry
 from bench.doc_tables import KB, ROWS, Row, recipes_table, with_tables
 from bench.doc_tables import main as write_tables
 from bench.experiments.quality import RANKING_SETS
-from bench.figures import Entry, absent, entries, markdown, read_results
+from bench.figures import Entry, absent, entries, markdown, read_results, verdicts
 from bench.overhead import Costs, measure_mechanism
 from bench.run_all import COMMITTED, Job, jobs, main, run
 from protocols.advice import QUALITY_BY_COMPONENTS
@@ -55,7 +55,7 @@ def test_a_job_with_a_missing_requirement_is_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
-def test_results_and_table_are_written_even_if_a_script_fails(
+def test_results_table_and_page_are_written_even_if_a_script_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
     chosen = [job("ckks", FAILS) if broken else job("signatures", WRITES), job("signatures", WRITES)]
@@ -63,9 +63,10 @@ def test_results_and_table_are_written_even_if_a_script_fails(
     assert main(["--output", str(tmp_path)]) == code
     assert json.loads((tmp_path / "results.json").read_text()) == {"signatures": FIGURES}
     assert "| signatures | `ours.sign_us` | 2 µs |" in (tmp_path / "results.md").read_text()
-    printed = capsys.readouterr().out.replace("\n", "")
-    assert ("no such processor" in printed) == broken
-    assert str(tmp_path) in printed
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert ("no such processor" in page) == broken
+    assert "ours.sign_us" in page
+    assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_quick_run_of_the_chosen_script(tmp_path: Path) -> None:
@@ -89,11 +90,11 @@ def test_every_registered_figure_has_a_committed_value(script: str) -> None:
 
 def test_targets_are_met_missed_or_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ENTRIES, "made", [Entry("made", key, "", "<= 1.5", "") for key in "abc"])
-    assert [row[1:4] for row in registry.rows({"made": {"a": 1.5, "b": 2.0, "d": 3.0}})] == [
-        ("a", "1.5", "<= 1.5"),
-        ("b", "2", "<= 1.5, missed"),
-        ("c", "not measured", "<= 1.5"),
-    ]
+    assert verdicts("made", {"a": 1.5, "b": 2.0}) == {
+        "a (<= 1.5)": "1.5",
+        "b (<= 1.5)": "2   MISSED",
+        "c (<= 1.5)": "not measured",
+    }
 
 
 def test_scripts_exist_get_quick_unless_the_run_is_full_and_need_data_or_peers(tmp_path: Path) -> None:
