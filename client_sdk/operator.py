@@ -37,6 +37,7 @@ from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.registry import mechanism_entry, mechanisms
 
 __all__ = ["Operator", "task_request"]
 
@@ -108,7 +109,11 @@ def _task_request(
     return TaskRequest(
         name=name,
         recipe=choice,
-        mechanism=MechanismChoice(name=mechanism, parameters=mechanism_parameters or {}),
+        mechanism=MechanismChoice(
+            name=mechanism,
+            parameters=mechanism_parameters or {},
+            version=mechanism_entry(mechanism).version if mechanism in mechanisms() else 1,
+        ),
         schedule=schedule or Schedule(),
         seed=None if seed is None else b64encode(seed),
         data_set=data_set,

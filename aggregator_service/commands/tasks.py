@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.principals import new_id
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
@@ -44,24 +43,21 @@ from aggregator_service.commands.task_options import (
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
-from aggregator_service.storage.rounds import add_snapshot
-from aggregator_service.storage.schema import SnapshotRow
+from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.certificates import store_revocations
 from aggregator_service.tasks.checks import noise_warning
+from aggregator_service.tasks.choices import add_task, requested
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.starts import (
     StartSource,
-    add_catalogue,
     check_start,
     check_start_alone,
     read_items,
-    stored_catalogue,
-    stored_start,
     with_start,
     with_values,
 )
-from aggregator_service.tasks.tasks import create_invitation, create_task, list_tasks, plan_request, task_view
+from aggregator_service.tasks.tasks import create_invitation, list_tasks, plan_request, task_view
 from protocols.advice import (
     MESSAGE_BUDGET,
     MOST_FACTORS,
@@ -70,18 +66,16 @@ from protocols.advice import (
     Variant,
     choose,
     components_within,
-    parameters_for,
     settings_of_ratings,
 )
 from protocols.catalogue import Catalogue
-from protocols.errors import CodecError
-from protocols.messages import InvitationRequest, OrganiserPin, Role, Schedule, TaskRequest, TaskView
+from protocols.messages import InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
-from protocols.parameter_text import first_fault, named_values
+from protocols.parameter_text import named_values, validated
 from protocols.privacy_advice import choose_noisy
 from protocols.recipes.arrays import shapes_of
 from protocols.recipes.private import Private
-from protocols.recipes.registry import recipe_entry, recipes
+from protocols.recipes.registry import recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
@@ -89,22 +83,6 @@ from protocols.sums.registry import mechanisms
 __all__ = ["invite", "tasks"]
 
 tasks = typer.Typer(help="Create, list, show, close and resume tasks.", no_args_is_help=True, rich_markup_mode=None)
-
-
-def _schedule(pairs: list[str]) -> Schedule:
-    try:
-        return Schedule.model_validate(named_values(pairs))
-    except ValidationError as error:
-        raise CommandError(f"schedule: {first_fault(error, Schedule.model_fields)}") from None
-
-
-def _organiser(key: str | None, scope: str) -> OrganiserPin | None:
-    if key is None:
-        return None
-    try:
-        return OrganiserPin(key=key, scope=scope)
-    except (ValidationError, CodecError):
-        raise CommandError("--organiser is not a public key: pass what hushrec organiser init printed") from None
 
 
 def _show_parameters(context: typer.Context, wanted: bool) -> None:
@@ -201,7 +179,7 @@ def task_create(
         final_rounds=final_rounds,
     )
     del help_parameters  # used by its callback
-    planned = _schedule(schedule or [])
+    planned = validated("schedule", Schedule, named_values(schedule or []))
     privacy = privacy_of(
         epsilon,
         planned,
@@ -213,25 +191,23 @@ def task_create(
         corrupt=corrupt,
     )
     catalogue = None if items is None else _catalogue(items)
-    given = named_values(recipe_parameter or [])
-    if catalogue is not None:
-        given = _with_items(recipe, given, len(catalogue))
-    chosen = parameters_for(recipe, given, variant, started=start_from is not None, noisy=privacy is not None)
     values = None if initial is None else read_initial(initial)
-    if values is not None:
-        chosen = {"shapes": shapes_of(values), **chosen}
-    request = TaskRequest.model_validate(
-        {
-            "name": name,
-            "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
-            "mechanism": {"name": mechanism, "parameters": named_values(mechanism_parameter or [])},
-            "schedule": planned,
-            "data_set": data_set,
-            "organiser": _organiser(organiser, scope or name),
-            "evaluation": evaluation,
-            "catalogue_digest": None if catalogue is None else catalogue.digest,
-            "privacy": privacy,
-        }
+    request = requested(
+        name,
+        recipe,
+        named_values(recipe_parameter or []),
+        mechanism,
+        named_values(mechanism_parameter or []),
+        planned,
+        variant=variant,
+        shapes=None if values is None else shapes_of(values),
+        data_set=data_set,
+        organiser=organiser,
+        scope=scope,
+        evaluation=evaluation,
+        privacy=privacy,
+        catalogue=catalogue,
+        started=start_from is not None,
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
@@ -250,40 +226,21 @@ def task_create(
     plan = plan_request(request)
     if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
         typer.echo(outlook, err=True)
-    task_id = new_id("t")
-    snapshot = None if start is None or blobs is None else stored_start(blobs, task_id, start)
-    stored = None if catalogue is None or blobs is None else stored_catalogue(blobs, task_id, catalogue)
 
-    def work(session: Session) -> TaskView:
-        task = create_task(session, request, plan, SystemClock().now(), task_id)
-        if snapshot is not None:
-            add_snapshot(session, SnapshotRow(**snapshot))
-        if stored is not None:
-            add_catalogue(session, task_id, *stored)
+    def transact(work: Callable[[Session], TaskView]) -> TaskView:
+        return in_transaction(data_dir, database_url, work)
+
+    def told(session: Session, task: TaskRow) -> TaskView:
         return task_view(session, task, settings.signatures)
 
-    try:
-        view = in_transaction(data_dir, database_url, work)
-    except BaseException:
-        keys = [*([str(snapshot["blob_key"])] if snapshot else []), *([stored[0]] if stored else [])]
-        if blobs is not None:
-            blobs.delete(*keys)
-        raise
+    now = SystemClock().now()
+    view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
     show(view.model_dump(mode="json"))
 
 
 def _catalogue(path: Path) -> Catalogue:
     with path.open(encoding="utf-8-sig", newline="") as file:
         return read_items(file, str(path))
-
-
-def _with_items(recipe: str, given: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the recipe parameters with the number of items of the catalogue; `CommandError` for another number."""
-    if not recipe_entry(recipe).has_items:
-        raise CommandError(f"--items: the model of recipe {recipe!r} has no numbered items")
-    if given.get("items", count) != count:
-        raise CommandError(f"-r items={given['items']}, but the file of --items has {count} items: leave -r items out")
-    return {**given, "items": count}
 
 
 @tasks.command("advise")

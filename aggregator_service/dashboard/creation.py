@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO, TextIOWrapper
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Form, Query, Request, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.access.principals import new_id
 from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor, actor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
@@ -21,18 +20,18 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.choices import add_task, requested
 from aggregator_service.tasks.committee import committee_size
 from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
-from aggregator_service.tasks.plans import TaskPlan
-from aggregator_service.tasks.starts import add_catalogue, check_start, read_items, stored_catalogue
-from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
-from protocols.advice import RECOMMENDED, parameters_for
+from aggregator_service.tasks.starts import check_start, read_items
+from aggregator_service.tasks.tasks import create_invitation, plan_request
+from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
 from protocols.combinations import check_combination
-from protocols.errors import CodecError, HushRecError, ParameterError
-from protocols.messages import Evaluation, InvitationRequest, OrganiserPin, Schedule, TaskRequest
+from protocols.errors import HushRecError, ParameterError
+from protocols.messages import Evaluation, InvitationRequest, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy, default_delta
-from protocols.parameter_text import first_fault, named_values
+from protocols.parameter_text import first_fault, named_values, validated
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
 
@@ -73,8 +72,6 @@ _PRIVACY: Final = ("epsilon", "delta", "clip", "rounds", "corrupt", "most_items"
 _PRIVACY_LABELS: Final = {"rounds": "sums of a client", "corrupt": "corrupt share of a cohort"}
 _BY_COMMAND: Final = ("start_from", "start_weight")
 """Parameters that only `hushrec-server task create --start-from` can set."""
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def _privacy(form: Mapping[str, str], schedule: Schedule) -> Privacy | None:
     if not given:
         return None
     delta = default_delta(max(schedule.cohort_size, schedule.start_clients))
-    return _checked(Privacy, {"delta": delta, **given}, "differential privacy: ")
+    return validated("differential privacy", Privacy, {"delta": delta, **given})
 
 
 def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) -> TaskRequest:
@@ -163,38 +160,24 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
 
     catalogue: of the items, which then says how many they are. Raises `ParameterError`, whose text names the field.
     """
-    recipe, mechanism, name = form.get("recipe", ""), form.get("mechanism", ""), form.get("name", "").strip()
+    recipe, mechanism = form.get("recipe", ""), form.get("mechanism", "")
     require_choice(recipe, mechanism)
-    parameters = _values(form, "recipe")
-    if catalogue is not None:
-        parameters = _with_items(recipe, parameters, len(catalogue))
     evaluation = _values(form, "evaluation")
-    key = form.get("organiser", "").strip()
-    schedule = _checked(Schedule, _values(form, "schedule"), "schedule: ")
-    privacy = _privacy(form, schedule)
-    return _checked(
-        TaskRequest,
-        {
-            "name": name,
-            "recipe": {"name": recipe, "parameters": parameters_for(recipe, parameters, noisy=privacy is not None)},
-            "mechanism": {"name": mechanism, "parameters": _values(form, "mechanism")},
-            "schedule": schedule,
-            "data_set": form.get("data_set", "").strip() or None,
-            "organiser": _organiser(key, form.get("scope", "").strip() or name) if key else None,
-            "evaluation": _checked(Evaluation, evaluation, "evaluation: ") if evaluation else None,
-            "privacy": privacy,
-            "catalogue_digest": None if catalogue is None else catalogue.digest,
-        },
+    schedule = validated("schedule", Schedule, _values(form, "schedule"))
+    return requested(
+        form.get("name", "").strip(),
+        recipe,
+        _values(form, "recipe"),
+        mechanism,
+        _values(form, "mechanism"),
+        schedule,
+        data_set=form.get("data_set", "").strip() or None,
+        organiser=form.get("organiser", "").strip() or None,
+        scope=form.get("scope", "").strip(),
+        evaluation=validated("evaluation", Evaluation, evaluation) if evaluation else None,
+        privacy=_privacy(form, schedule),
+        catalogue=catalogue,
     )
-
-
-def _with_items(recipe: str, given: dict[str, Any], count: int) -> dict[str, Any]:
-    """Return the recipe parameters with the number of items of the file."""
-    if not recipe_entry(recipe).has_items:
-        raise ParameterError(f"the model of recipe {recipe!r} has no numbered items: leave the file of items out")
-    if given.get("items", count) != count:
-        raise ParameterError(f"items is {given['items']}, but the file has {count} items: leave items empty")
-    return {**given, "items": count}
 
 
 def _values(form: Mapping[str, str], prefix: str) -> dict[str, Any]:
@@ -206,20 +189,6 @@ def _filled(form: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
     for name, value in form.items():
         if name.startswith(prefix) and value.strip():
             yield name.removeprefix(prefix), value.strip()
-
-
-def _organiser(key: str, scope: str) -> OrganiserPin:
-    try:
-        return OrganiserPin(key=key, scope=scope)
-    except (ValidationError, CodecError):
-        raise ParameterError("the organiser's public key is what hushrec organiser init printed") from None
-
-
-def _checked(kind: type[Model], values: Mapping[str, Any], before: str = "") -> Model:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise ParameterError(f"{before}{first_fault(error, kind.model_fields)}") from None
 
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
@@ -295,7 +264,8 @@ def create(
         catalogue = None if file is None else _catalogue(*file)
         wanted = requested_task(submitted, catalogue)
         check_start(wanted)
-        task_id = _add_task(services, wanted, plan_request(wanted), catalogue)
+        transact, plan, now = services.database.transact, plan_request(wanted), services.clock.now()
+        task_id = add_task(services.blobs, transact, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
         return _task_form(services, request, found, submitted, wrong)
@@ -308,22 +278,6 @@ router.include_router(_files)
 def _catalogue(name: str, body: bytes) -> Catalogue:
     with TextIOWrapper(BytesIO(body), encoding="utf-8-sig", newline="") as text:
         return read_items(text, f"the file {name}")
-
-
-def _add_task(services: Services, wanted: TaskRequest, plan: TaskPlan, catalogue: Catalogue | None) -> str:
-    """Create a task with its catalogue, in one transaction, and return its id; see `create_task` for the errors."""
-    task_id = new_id("t")
-    stored = None if catalogue is None else stored_catalogue(services.blobs, task_id, catalogue)
-    try:
-        with services.database.write() as session:
-            create_task(session, wanted, plan, services.clock.now(), task_id)
-            if stored is not None:
-                add_catalogue(session, task_id, *stored)
-    except BaseException:
-        if stored is not None:
-            services.blobs.delete(stored[0])
-        raise
-    return task_id
 
 
 def _task_form(

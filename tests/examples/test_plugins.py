@@ -24,6 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
+from aggregator_service.tasks.choices import requested
 from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
 from client_sdk.task import Task
@@ -253,6 +254,11 @@ def test_server_and_clients_compare_versions(
         assert part.terms.mechanism.name == "integers"
         entry = mechanism_entry("integers")
         monkeypatch.setattr(import_module("integers_mechanism"), "ENTRY", replace(entry, version=2))
+        asked = (
+            task_request("newer", "arrays", "integers", None, SHAPES),
+            requested("newer", "arrays", SHAPES, "integers", {}, Schedule()),
+        )
+        assert [one.mechanism.version for one in asked] == [2, 2]
         with pytest.raises(
             ParameterError, match="'integers' has version 1 on the other side and 2 here: install the same"
         ):

@@ -120,7 +120,7 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
         ("a\na\n", {}, "items.csv, line 2: the id 'a' is on line 1 already"),
         ("", {}, "items.csv has no items"),
         (b"\xff\xfe", {}, "items.csv is not UTF-8"),
-        ("a\nb\n", {"recipe.items": "3"}, "items is 3, but the file has 2 items: leave items empty"),
+        ("a\nb\n", {"recipe.items": "3"}, "items is 3, but the file has 2 items: leave items out"),
         ("a\nb\n", {"recipe": "arrays", "recipe.shapes": '{"w": [2]}'}, "leave the file of items out"),
         ("a\nb\n", {"name": "Two Words"}, "name: "),
     ],

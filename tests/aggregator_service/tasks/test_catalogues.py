@@ -159,7 +159,7 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
     data, copy, file = tmp_path / "data", tmp_path / "copy", tmp_path / "items.csv"
     file.write_text('\ufeffid,title\nSKU-1,Kettle\nSKU-2,\n"a,b","The ""big"" pot"\nü,Löffel\n0,Zero\n', "utf-8")
     run("init", "--data-dir", str(data))
-    assert "-r items=6, but the file of --items has 5" in create(run, data, file, "-r", "items=6", status=1)
+    assert "items is 6, but the file has 5 items" in create(run, data, file, "-r", "items=6", status=1)
     made = json.loads(create(run, data, file))
     assert made["recipe"]["parameters"]["items"] == 5
     assert (made["catalogue_digest"], made["waiting_for"]) == (ITEMS.digest, None)
