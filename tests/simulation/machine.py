@@ -40,18 +40,6 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import Base
 
-__all__ = [
-    "Actor",
-    "Crash",
-    "Disk",
-    "FaultyBlobs",
-    "FaultyDatabase",
-    "InLinePool",
-    "in_line",
-    "new_disk",
-    "without_threads",
-]
-
 _EMPTY: Final = ";".join(str(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 Point = Callable[[str], str]
 """Called at each point with its name: raises `Crash`, or returns the fault to inject here ("" for none)."""

@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-__all__ = ["Game", "ScheduleError", "failure", "run"]
-
 _MOST_TRIES: Final = 60
 _AT_A_TIME: Final = 25
 

@@ -35,8 +35,6 @@ from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 
-__all__ = ["FAULTY", "World", "play"]
-
 _CALM_AFTER: Final = 2500
 _GIVE_UP_AFTER: Final = 8000
 _QUIET: Final = 1500.0

@@ -36,20 +36,6 @@ from protocols.task_binding import broadcast_digest
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED, enrolled_as, know_identity
 
-__all__ = [
-    "Api",
-    "TestMember",
-    "TestTask",
-    "contribute",
-    "detail",
-    "digest_field",
-    "piece_fields",
-    "refusal",
-    "serving",
-    "signed_enrolment",
-    "slug",
-]
-
 Kind = TypeVar("Kind", bound="TestMember")
 
 

@@ -12,8 +12,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 
-__all__ = ["MILLISECONDS", "ROOT", "SIZES", "chromium", "resize", "screenshot", "signed_in", "watched"]
-
 ROOT = Path(__file__).parents[2]
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
 MILLISECONDS = 40_000

@@ -6,8 +6,6 @@ from typer.testing import CliRunner
 
 from client_sdk.cli import app
 
-__all__ = ["cells", "hushrec"]
-
 
 def hushrec(*arguments: str, **environment: str) -> tuple[int, str, str]:
     """Run `hushrec ARGUMENTS`; return exit code, standard output and standard error."""

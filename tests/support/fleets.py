@@ -16,8 +16,6 @@ from client_sdk.store.client_store import ClientStore
 from protocols.recipes.base import ModelState
 from tests.support.tasks import SmallTask
 
-__all__ = ["enrolled_fleet", "model_in_the_clear"]
-
 
 def enrolled_fleet(url: str, task: SmallTask, histories: Sequence[Any], seed: int = 3, **options: Any) -> Fleet:
     """A fleet whose clients have joined, with their keys or a committee where the task needs them."""

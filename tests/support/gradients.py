@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["slopes"]
-
 
 def slopes(loss: Callable[[], float], parameter: NDArray[np.float64], step: float = 1e-6) -> NDArray[np.float64]:
     """The slope of `loss` in each entry of `parameter`, which is moved in place and put back."""

@@ -20,8 +20,6 @@ from tests.support.api import Api
 from tests.support.server import OPERATOR_TOKEN, tuned
 from tests.support.signing import SIGNED, Signatures
 
-__all__ = ["aggregator_inside", "services"]
-
 
 @contextmanager
 def aggregator_inside(

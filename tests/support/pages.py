@@ -14,8 +14,6 @@ from pathlib import Path
 
 import httpx
 
-__all__ = ["end_group", "environment", "named_blocks", "terminal", "wait_for"]
-
 
 def named_blocks(page: Path, changes: Mapping[str, str]) -> dict[str, str]:
     """The blocks of a page that follow `<!-- name -->`, by name, with the texts replaced that are keys of `changes`."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["CALLERS", "promised"]
-
 _PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 _ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder", "committee"}}
 CALLERS = ("nobody", "member", "holder", "committee", "read-only", "operator", "admin")

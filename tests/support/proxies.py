@@ -19,18 +19,6 @@ from tests.support.certificates import Authority
 from tests.support.needs import required
 from tests.support.server import free_port
 
-__all__ = [
-    "CADDYFILE",
-    "NGINX_CONF",
-    "Conversation",
-    "Door",
-    "Response",
-    "converse",
-    "responses_in",
-    "running_caddy",
-    "running_nginx",
-]
-
 _SECONDS = 60.0
 """Only a fault takes so long."""
 

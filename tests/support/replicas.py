@@ -22,18 +22,6 @@ from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.server import AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
-__all__ = [
-    "Cluster",
-    "Replicas",
-    "TestDatabase",
-    "connect",
-    "own_cluster",
-    "postgres_database",
-    "running_replicas",
-    "wait_until",
-    "waits_for_lock",
-]
-
 
 class TestDatabase:
     """A temporary database."""

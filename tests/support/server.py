@@ -27,8 +27,6 @@ from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
-__all__ = ["OPERATOR_TOKEN", "AggregatorProcess", "Persistent", "free_port", "running_aggregator", "tuned"]
-
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 _START_SECONDS = 180.0
 _PORTS = (10_000, 32_768)

@@ -32,20 +32,6 @@ from client_sdk.rounds.masked import MaskedRound
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest
 
-__all__ = [
-    "ITEMS",
-    "TRIAL",
-    "GivenElements",
-    "SmallTask",
-    "deliver_keys",
-    "interactions",
-    "joined",
-    "new_client",
-    "play_round",
-    "small_task",
-    "take_part_together",
-]
-
 TRIAL = TrialOrganiser("tests")
 
 

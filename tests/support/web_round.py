@@ -19,8 +19,6 @@ from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.ring import unpack
 
-__all__ = ["CLIENTS", "RecordedDemo", "recorded_demo"]
-
 CLIENTS = 4
 """Python clients of a recorded demo."""
 

@@ -37,8 +37,6 @@ from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
 
-__all__ = ["SECONDS", "World", "client_row", "round_row", "task_row"]
-
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
     """Let every sum of `recipe` that trains count as one over the same rows."""

@@ -43,8 +43,6 @@ from tests.simulation.lying_server.parties import (
 from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, draw_schedule
 from tests.simulation.runner import Game, Play, ScheduleError
 
-__all__ = ["LYING", "Outcome", "play"]
-
 _BITS: Final = 32
 _TRIES: Final = 10
 """Rosters that the server tries before it hands one out: with new keys of its own members, each has another graph."""
