@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fastapi.testclient import TestClient
 from numpy.typing import NDArray
+from opentelemetry.trace import TracerProvider
 from sqlalchemy import select, update
 
+from aggregator_service.app import create_app
+from aggregator_service.clock import Clock
+from aggregator_service.services import Services
+from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database, changed_rows
 from aggregator_service.storage.schema import ClientRow, RoundRow
 from protocols.codec import b64decode, b64encode
@@ -33,8 +41,8 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_binding import broadcast_digest
-from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.signing import SIGNED, enrolled_as, know_identity
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator, tuned
+from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 
 Kind = TypeVar("Kind", bound="TestMember")
 
@@ -415,3 +423,41 @@ def serving(data_dir: Path, **settings: str | int | float | Path) -> Iterator[tu
     """An aggregator that runs within the block, and an operator of it. Settings: see `AggregatorProcess`."""
     with running_aggregator(data_dir, **settings) as server, closing(Api.of(server)) as api:
         yield server, api
+
+
+_PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+_ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder", "committee"}}
+CALLERS = ("nobody", "member", "holder", "committee", "read-only", "operator", "admin")
+
+
+def promised() -> dict[tuple[str, str], set[str]]:
+    """(method, path) -> callers that the page lets in."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for who, call in re.findall(r"^\| ([a-z, -]+) \| (`.+?`(?:, `.+?`)*)", _PAGE.read_text(encoding="utf-8"), re.M):
+        names = set(who.split(", "))
+        above = {one for name in names for one in _ABOVE.get(name, ())}
+        let_in = set(CALLERS) if names == {"anyone"} else names | above
+        methods = re.findall(r"\b(GET|HEAD|PUT|PATCH|POST|DELETE)\b", call)
+        for path in re.findall(r"/(?:v1/|metrics|healthz|readyz|openapi|docs)[\w/{}.-]*", call):
+            for method in methods:
+                found[method, path.replace("{n}", "{number}")] = let_in
+    return found
+
+
+@contextmanager
+def aggregator_inside(
+    data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
+) -> Iterator[Api]:
+    """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings` or `Tuning`."""
+    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **tuned({"recheck_seconds": 0.1, **settings}))
+    with ThreadPoolExecutor(1) as executor:
+        app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
+        with TestClient(app, base_url="http://test") as http:
+            http.auth = Signatures(clock.now) if clock is not None else SIGNED
+            yield Api("http://test", OPERATOR_TOKEN, given.database, cast("httpx.Client", http))
+
+
+def services(api: Api) -> Services:
+    """Return the services of this aggregator."""
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found

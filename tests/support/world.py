@@ -115,15 +115,11 @@ class World:
             task = create_task(session, request, plan_request(request), self.clock.now())
             for sequence, (client_id, (identity_key, turn)) in enumerate(members.items(), start=1):
                 session.add(
-                    ClientRow(
-                        id=f"{task.id}{client_id}" if client_id.startswith(".") else client_id,
-                        task_id=task.id,
+                    client_row(
+                        f"{task.id}{client_id}" if client_id.startswith(".") else client_id,
+                        task.id,
                         sequence=sequence,
-                        role="member",
                         identity_key=identity_key,
-                        mailbox_key=bytes(32),
-                        token_hash=f"{task.id} {sequence}",
-                        enrolled_at=0.0,
                         turn=turn,
                     )
                 )

@@ -14,9 +14,8 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
-from tests.support.browser import MILLISECONDS, ROOT, SIZES, chromium
+from tests.support.browser import CLIENTS, MILLISECONDS, ROOT, SIZES, RecordedDemo, chromium, recorded_demo
 from tests.support.needs import required
-from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
 WAIT = 4 * MILLISECONDS

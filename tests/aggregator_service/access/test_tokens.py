@@ -31,11 +31,18 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorRequest, OperatorToken
-from tests.support.api import Api, TestMember, digest_field, signed_enrolment
+from tests.support.api import (
+    CALLERS,
+    Api,
+    TestMember,
+    aggregator_inside,
+    digest_field,
+    promised,
+    services,
+    signed_enrolment,
+)
 from tests.support.dashboard import new_operator
-from tests.support.inside import aggregator_inside, services
 from tests.support.oneshot import oneshot_task
-from tests.support.promises import CALLERS, promised
 
 
 @pytest.fixture

@@ -34,8 +34,7 @@ from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.http import SyncDriver
 from protocols.errors import ParameterError
-from tests.support.api import Api, digest_field, slug
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import Api, aggregator_inside, digest_field, services, slug
 from tests.support.replicas import TestDatabase
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED
