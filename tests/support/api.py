@@ -18,6 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fastapi.encoders import jsonable_encoder
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 from opentelemetry.trace import TracerProvider
@@ -33,7 +34,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
-from protocols.messages import OrganiserPin, TaskView
+from protocols.messages import TaskRequest, TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
@@ -152,31 +153,22 @@ class Api:
         mechanism_name: str = "plain",
         mechanism_parameters: dict[str, Any] | None = None,
         recipe_parameters: dict[str, Any] | None = None,
-        data_set: str | None = None,
-        organiser: OrganiserPin | None = None,
-        evaluation: dict[str, Any] | None = None,
-        catalogue_digest: str | None = None,
-        privacy: dict[str, Any] | None = None,
-        **schedule: Any,
+        **changes: Any,
     ) -> TestTask:
-        """A task, by default a small plain FedMF one."""
+        """A task, by default a small plain FedMF one. changes: of the request, and of its schedule."""
         parameters = {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})}
         request = {
             "name": name,
             "recipe": {"name": recipe_name, "parameters": parameters},
             "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
-            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
-            "data_set": data_set,
-            "organiser": None if organiser is None else organiser.model_dump(),
-            "evaluation": evaluation,
-            "catalogue_digest": catalogue_digest,
-            "privacy": privacy,
+            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
+            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **changes},
         }
         return self.task_of(request)
 
     def task_of(self, request: dict[str, Any]) -> TestTask:
         """The task that a whole request asks for."""
-        answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
+        answer = self.http.post("/v1/tasks", json=jsonable_encoder(request), headers=self.operator)
         assert answer.status_code == 201, answer.text
         return TestTask(self, answer.json())
 
@@ -390,15 +382,13 @@ class TestMember:
         vectors = [np.where(block.integral_mask(), 1.0, value) for block in blocks]
         return task.mechanism.seal(task.plan, route, vectors, keyring)
 
-    def piece(
-        self, start: int, piece: bytes, whole: bytes | None = None, number: int = 1, **changes: str
-    ) -> httpx.Response:
-        """PATCH a piece of the contribution to a round, the last one if it is given the `whole`.
+    def piece(self, start: int, piece: bytes, whole: bytes | None = None, **changes: str) -> httpx.Response:
+        """PATCH a piece of the contribution to round 1, the last one if it is given the `whole`.
 
         changes: other headers, with _ for -.
         """
         headers = self.auth | piece_fields(start, piece, whole) | _fields(changes)
-        return self.task.api.http.patch(self.path(number), content=piece, headers=headers)
+        return self.task.api.http.patch(self.path(1), content=piece, headers=headers)
 
     def offset(self) -> int:
         """How much of the contribution to round 1 the server has."""

@@ -23,7 +23,6 @@ from protocols.sums.ring import unpack
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 
-ROOT = Path(__file__).parents[2]
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
 MILLISECONDS = 40_000
 expect.set_options(timeout=MILLISECONDS)
@@ -76,10 +75,10 @@ def resize(page: Page, size: str) -> None:
     page.set_viewport_size({"width": width, "height": height})
 
 
-def screenshot(page: Page, name: str) -> None:
-    """Keep a picture of the whole page below HUSHREC_ARTIFACTS, if that is set."""
+def screenshot(page: Page, name: str, kind: str = "dashboard") -> None:
+    """Keep a picture of the whole page below HUSHREC_ARTIFACTS, if that is set, in the folder `kind`."""
     if folder := os.environ.get("HUSHREC_ARTIFACTS"):
-        page.screenshot(path=Path(folder) / "dashboard" / f"{name}.png", full_page=True)
+        page.screenshot(path=Path(folder) / kind / f"{name}.png", full_page=True)
 
 
 CLIENTS = 4

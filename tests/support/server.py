@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import json
 import os
-import secrets
+import random
 import signal
 import socket
 import ssl
@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,18 +47,17 @@ def tuned(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in given.items() if name not in own}, "tuning": own}
 
 
-def free_port(count: int = 1) -> int:
-    """The first of `count` TCP ports in a row that were free a moment ago.
+def free_port() -> int:
+    """A TCP port that was free a moment ago.
 
-    None of them is from the range that systems take for outgoing connections: a server that is stopped and started
-    again finds its port free, however many connections others made meanwhile.
+    It is not from the range that systems take for outgoing connections: a server that is stopped and started again
+    finds its port free, however many connections others made meanwhile.
     """
     while True:
-        first = _PORTS[0] + secrets.randbelow(_PORTS[1] - _PORTS[0] - count)
-        with suppress(OSError), ExitStack() as probes:
-            for port in range(first, first + count):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
+        port = random.SystemRandom().randrange(*_PORTS)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class AggregatorProcess:

@@ -89,18 +89,18 @@ class World:
         name: str = "engine",
         recipe: tuple[str, Mapping[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 5000.0}),
         mechanism: str = "plain",
-        data_set: str | None = None,
-        privacy: object = None,
-        **schedule: Any,
+        **changes: Any,
     ) -> str:
-        """Create a task, by default a plain one, with so many members or those of `task_of`; return its id."""
+        """Create a task, by default a plain one, with so many members or those of `task_of`; return its id.
+
+        changes: of the request, and of its schedule.
+        """
         request = {
             "name": name,
             "recipe": {"name": recipe[0], "parameters": recipe[1]},
             "mechanism": {"name": mechanism},
-            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
-            "data_set": data_set,
-            "privacy": privacy,
+            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
+            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **changes},
         }
         if isinstance(members, int):
             members = {f"c_{index:02}": (bytes([index] * 32), (index * 7) % 11) for index in range(members)}
