@@ -174,7 +174,7 @@ def running_caddy(
 
 
 @contextmanager
-def running_nginx(folder: Path, upstream_port: int) -> Iterator[Door]:
+def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> Iterator[Door]:
     """Run the machine's nginx with docs/deploy/nginx.conf, in front of a server on this machine, with TLS.
 
     What it would write to a file of a body or a response is below `folder`, in `bodies` and `responses`.
@@ -182,7 +182,7 @@ def running_nginx(folder: Path, upstream_port: int) -> Iterator[Door]:
     program = required("nginx")
     authority = Authority(folder)
     pair = authority.sign("proxy", server=True)
-    door = Door(free_port(), ssl.create_default_context(cafile=authority.certificate))
+    door = Door(port or free_port(), ssl.create_default_context(cafile=authority.certificate))
     text = NGINX_CONF.read_text(encoding="utf-8")
     for shipped, here in {
         "127.0.0.1:8000;": f"127.0.0.1:{upstream_port};",
