@@ -77,20 +77,9 @@ class SmallTask:
     def join(self, client: Client, place: int = 1, **options: Any) -> Task:
         """Let `client` join; at place 0 as the key holder, where the task has one."""
         holds = place == 0 and self.holder_invitation is not None
-        invitation, certificate = (
-            (self.holder_invitation, self.holder_certificate) if holds else (self.invitation, self.certificate)
-        )
+        invitation = self.holder_invitation if holds else self.invitation
+        certificate = TRIAL.source("holder" if holds else "member") if self.certified else None
         return client.join(self.name, invitation=invitation, certificate=certificate, **options)
-
-    @property
-    def certificate(self) -> CertificateSource | None:
-        """What a member joins with."""
-        return TRIAL.source() if self.certified else None
-
-    @property
-    def holder_certificate(self) -> CertificateSource | None:
-        """What the key holder joins with."""
-        return TRIAL.source("holder") if self.certified else None
 
     @property
     def certificates(self) -> Callable[[CertifiedRole], CertificateSource] | None:
