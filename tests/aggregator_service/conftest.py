@@ -17,8 +17,7 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
-from tests.support.api import Api
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, aggregator_inside
 from tests.support.replicas import TestDatabase, postgres_database
 from tests.support.s3 import BUCKET, S3Server, running_s3
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -92,6 +91,14 @@ def database(database_url: str) -> Iterator[Database]:
     migrate(made)
     yield made
     made.close()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    """A SQLite database with its tables, for what does not depend on the kind of database."""
+    with closing(Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=8)) as made:
+        migrate(made)
+        yield made
 
 
 @pytest.fixture

@@ -21,11 +21,10 @@ from aggregator_service.commands.startup_checks import check_semaphores, doubtfu
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
-from tests.support.certificates import Authority
+from tests.support.api import aggregator_inside, services
 from tests.support.forked import ForkedProcess
-from tests.support.inside import aggregator_inside, services
 from tests.support.replicas import TestDatabase, connect, wait_until, waits_for_lock
-from tests.support.server import free_port
+from tests.support.server import Authority, free_port
 from tests.support.world import client_row, task_row
 
 

@@ -28,9 +28,9 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.dialects import database_cause
-from tests.support.certificates import Authority
 from tests.support.forked import ForkedProcess
 from tests.support.replicas import TestDatabase
+from tests.support.server import Authority
 
 Failed = Callable[..., str]
 

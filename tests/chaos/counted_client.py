@@ -14,8 +14,6 @@ import numpy as np
 from client_sdk import Client, ClientOptions, DirectoryStore, Identity, Policy, RetryPolicy
 from client_sdk.errors import GaveUp, RoundLost
 
-__all__ = ["BASE", "SERVING", "SHAPE", "opened_client"]
-
 BASE = 4.0
 """Client `index` adds `BASE ** index` to each value, so the digits of a sum show how often each client is in it."""
 SERVING = -1

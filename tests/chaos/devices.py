@@ -22,8 +22,6 @@ from tests.support.api import Api, TestTask
 from tests.support.forked import ForkedProcess
 from tests.support.tasks import TRIAL
 
-__all__ = ["CountedTask", "Device", "counted_task"]
-
 
 @dataclass
 class Device:

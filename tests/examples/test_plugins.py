@@ -37,9 +37,8 @@ from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
 from protocols.recipes.state import state_as
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from tests.protocols.sums.conformance import MechanismConformance
-from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.tasks import TRIAL, SmallTask, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, take_part_together
 
 ROOT = Path(__file__).parents[2]
 USERS, ROUNDS, ITEMS = 3, 2, 30

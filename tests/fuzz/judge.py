@@ -15,7 +15,7 @@ from typing import Any, Final
 import schemathesis
 
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument
-from tests.support.promises import promised
+from tests.support.api import promised
 
 __all__ = ["INSIDES", "OPERATIONS", "PROMISED", "SCHEMA", "Answer", "Caller", "judge", "operation_of", "strings_in"]
 

@@ -8,7 +8,6 @@ that a decoder is given (default 60).
 from __future__ import annotations
 
 import os
-import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -44,6 +43,7 @@ from protocols.sums.run import split_along
 from tests.protocols.sums.masked.rounds import ANY_MODE, complete_plan, entry_of, names, round_context
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.protocols.sums.paillier.cases import MadeUpKeys
+from tests.support.measured import peak_of
 
 SLACK: Final = 256 * 1024
 """Bytes that any call may allocate, however short its body: a cached table, an error with its traceback."""
@@ -219,15 +219,14 @@ def bodies(draw: st.DrawFn, valid: bytes) -> bytes:
 
 def read(decoder: Decoder, body: bytes) -> int:
     """Return the peak allocation of reading, in bytes; only HushRec errors are caught."""
-    tracemalloc.start()
-    try:
-        decoder.read(body)
-    except HushRecError as error:
-        assert str(error)
-    finally:
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-    return peak
+
+    def work() -> None:
+        try:
+            decoder.read(body)
+        except HushRecError as error:
+            assert str(error)
+
+    return peak_of(work)[1]
 
 
 @pytest.mark.parametrize("decoder", decoders(), ids=str)

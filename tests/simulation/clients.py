@@ -34,19 +34,6 @@ from tests.simulation.process import Process
 from tests.support.masked import POLICY, handout_for, next_step
 from tests.support.world import client_row
 
-__all__ = [
-    "PLACES",
-    "STAGE_SECONDS",
-    "Client",
-    "View",
-    "counted",
-    "create_job",
-    "device_group_of",
-    "has_members",
-    "read_view",
-    "vector",
-]
-
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
 

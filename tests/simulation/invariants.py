@@ -37,8 +37,6 @@ from tests.simulation.clients import View, counted, device_group_of, vector
 from tests.simulation.machine import Disk
 from tests.simulation.plan import Plan
 
-__all__ = ["Ledger"]
-
 
 @dataclass
 class Ledger:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -39,18 +40,6 @@ from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import Base
-
-__all__ = [
-    "Actor",
-    "Crash",
-    "Disk",
-    "FaultyBlobs",
-    "FaultyDatabase",
-    "InLinePool",
-    "in_line",
-    "new_disk",
-    "without_threads",
-]
 
 _EMPTY: Final = ";".join(str(table.delete()) for table in reversed(Base.metadata.sorted_tables))
 Point = Callable[[str], str]
@@ -71,7 +60,8 @@ class Disk:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.database = Database(f"sqlite:///{root / 'simulation.db'}", connections=4)
-        event.listen(self.database.engine, "connect", _in_memory_speed)
+        # without syncing: a simulated crash does not lose the page cache
+        event.listen(self.database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
         migrate(self.database)
         self.blobs = DirectoryBlobs(root / "blobs")
 
@@ -103,11 +93,6 @@ def new_disk() -> Iterator[Disk]:
         made = Disk(Path(root))
         yield made
         made.database.close()
-
-
-def _in_memory_speed(connection: Any, _record: object) -> None:
-    """Switch syncing off: a simulated crash does not lose the page cache."""
-    connection.execute("PRAGMA synchronous=OFF")
 
 
 class FaultyDatabase(Database):
@@ -278,26 +263,14 @@ class InLinePool(FoldPool):
         return outcome
 
 
-class _Seeded:
-    """Replaces `secrets` and `os`: ids, tokens and seeds follow from the seed of the schedule."""
-
-    def __init__(self, choose: random.Random) -> None:
-        self._choose = choose
-
-    def token_hex(self, count: int) -> str:
-        return self._choose.randbytes(count).hex()
-
-    def token_urlsafe(self, count: int) -> str:
-        return base64.urlsafe_b64encode(self._choose.randbytes(count)).decode()
-
-    def urandom(self, count: int) -> bytes:
-        return self._choose.randbytes(count)
-
-
 @contextmanager
 def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
     """Inside the block, the service pauses for the driver instead of using threads, and draws from `choose`."""
-    seeded = _Seeded(choose)
+    seeded = SimpleNamespace(  # replaces `secrets` and `os`
+        token_hex=lambda count: choose.randbytes(count).hex(),
+        token_urlsafe=lambda count: base64.urlsafe_b64encode(choose.randbytes(count)).decode(),
+        urandom=choose.randbytes,
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
             if name.startswith("aggregator_service.") and hasattr(module, "run_in_threadpool"):

@@ -27,8 +27,6 @@ from tests.simulation.plan import Fault, FaultInjector
 from tests.simulation.process import Message, Process
 from tests.support.api import signed_enrolment
 
-__all__ = ["Network"]
-
 _REFUSED_FOR_GOOD: Final = {"round-closed", "not-in-cohort"}
 _TRY_AGAIN: Final = {"body-too-short", "bad-digest"}
 _ASK_AGAIN: Final = {"conflict", "too-many-requests", "offset-mismatch"}

@@ -11,8 +11,6 @@ from typing import Any, Final, Literal
 
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 
-__all__ = ["FAULTS", "MEMBERS", "Fault", "FaultInjector", "Job", "Plan", "draw_plan"]
-
 _BLOBS: Final = ("blob.put", "blob.adopt", "blob.view", "blob.delete")
 _KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     # at the n-th message that clients send

@@ -39,8 +39,6 @@ from aggregator_service.uploads.stages import handed_out
 from protocols.messages.stages import MaskedMessage
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
 
-__all__ = ["Message", "Process"]
-
 BACK_OFF: Final = 1.0
 RECHECK: Final = 40.0
 _INSTRUMENTS: Final = Instruments()

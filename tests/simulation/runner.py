@@ -11,13 +11,11 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-__all__ = ["Game", "ScheduleError", "failure", "run"]
+from typing import Any, Final
 
 _MOST_TRIES: Final = 60
 _AT_A_TIME: Final = 25
@@ -26,36 +24,19 @@ _AT_A_TIME: Final = 25
 class ScheduleError(AssertionError):
     """An invariant does not hold. The text says which, and lists the schedule and what happened last."""
 
-    def __init__(self, violations: Iterable[str], schedule: Schedule, trace: Sequence[str]) -> None:
+    def __init__(self, violations: Iterable[str], schedule: Any, trace: Sequence[str]) -> None:
         super().__init__("\n".join([*violations, *schedule.lines(), *trace[-60:]]))
 
 
-class Schedule(Protocol):
-    """What a seed determines."""
-
-    def lines(self) -> Iterator[str]:
-        """Yield the schedule as readable lines."""
-
-    def smaller(self) -> Iterator[Any]:
-        """Yield the schedules that lack one thing of this one."""
-
-
-class Outcome(Protocol):
-    """What happened in a schedule: the events in order, and how often what happened."""
-
-    trace: list[str]
-
-    @property
-    def counts(self) -> Counter[str]: ...
-
-
-Play = Callable[[Any], Outcome]
+Play = Callable[[Any], Any]
+"""Plays a schedule; the outcome has `trace`, the events in order, and `counts`, how often what happened."""
 
 
 @dataclass(frozen=True)
 class Game:
     """A kind of schedules. module: what runs it. draw: returns the schedule of a seed. playing: yields what plays them.
 
+    A schedule has `lines()`, to be read, and `smaller()`: the schedules that lack one thing of it.
     Playing raises `ScheduleError` when an invariant does not hold.
     """
 
@@ -64,7 +45,7 @@ class Game:
     playing: Callable[[], AbstractContextManager[Play]]
 
 
-def failure(play: Play, schedule: Schedule) -> str:
+def failure(play: Play, schedule: Any) -> str:
     """Return the error of a schedule, "" when every invariant holds."""
     try:
         play(schedule)
@@ -73,7 +54,7 @@ def failure(play: Play, schedule: Schedule) -> str:
     return ""
 
 
-def _shrink(play: Play, schedule: Schedule, shown: str) -> str:
+def _shrink(play: Play, schedule: Any, shown: str) -> str:
     """Return the error of a smaller schedule that breaks an invariant too. shown: the error of this one."""
     for _, candidate in zip(range(_MOST_TRIES), schedule.smaller(), strict=False):
         if found := failure(play, candidate):

@@ -35,8 +35,6 @@ from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 
-__all__ = ["FAULTY", "World", "play"]
-
 _CALM_AFTER: Final = 2500
 _GIVE_UP_AFTER: Final = 8000
 _QUIET: Final = 1500.0
@@ -125,7 +123,7 @@ class World:
     def _options(self) -> Iterator[tuple[str, Callable[[], Actor | None], float]]:
         now = self.clock.now()
         for actor in [one for one in self._actors if one.ready]:
-            yield f"{actor.name} continues at {actor.at}", partial(_itself, actor), actor.haste
+            yield f"{actor.name} continues at {actor.at}", lambda actor=actor: actor, actor.haste
         for index, process in enumerate(self._processes):
             if process is None:
                 yield f"process {index} starts", partial(self._start, index), 1.0
@@ -327,10 +325,6 @@ class World:
 
     def _note(self, what: str) -> None:
         self.trace.append(f"{self.ticks:5} {what}")
-
-
-def _itself(actor: Actor) -> Actor:
-    return actor
 
 
 def play(disk: Disk, plan: Plan) -> World:

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fastapi.encoders import jsonable_encoder
+from fastapi.testclient import TestClient
 from numpy.typing import NDArray
+from opentelemetry.trace import TracerProvider
 from sqlalchemy import select, update
 
+from aggregator_service.app import create_app
+from aggregator_service.clock import Clock
+from aggregator_service.services import Services
+from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database, changed_rows
 from aggregator_service.storage.schema import ClientRow, RoundRow
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
-from protocols.messages import OrganiserPin, TaskView
+from protocols.messages import TaskRequest, TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
@@ -33,22 +42,8 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_binding import broadcast_digest
-from tests.support.server import AggregatorProcess, running_aggregator
-from tests.support.signing import SIGNED, enrolled_as, know_identity
-
-__all__ = [
-    "Api",
-    "TestMember",
-    "TestTask",
-    "contribute",
-    "detail",
-    "digest_field",
-    "piece_fields",
-    "refusal",
-    "serving",
-    "signed_enrolment",
-    "slug",
-]
+from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator, tuned
+from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 
 Kind = TypeVar("Kind", bound="TestMember")
 
@@ -158,31 +153,22 @@ class Api:
         mechanism_name: str = "plain",
         mechanism_parameters: dict[str, Any] | None = None,
         recipe_parameters: dict[str, Any] | None = None,
-        data_set: str | None = None,
-        organiser: OrganiserPin | None = None,
-        evaluation: dict[str, Any] | None = None,
-        catalogue_digest: str | None = None,
-        privacy: dict[str, Any] | None = None,
-        **schedule: Any,
+        **changes: Any,
     ) -> TestTask:
-        """A task, by default a small plain FedMF one."""
+        """A task, by default a small plain FedMF one. changes: of the request, and of its schedule."""
         parameters = {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})}
         request = {
             "name": name,
             "recipe": {"name": recipe_name, "parameters": parameters},
             "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
-            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **schedule},
-            "data_set": data_set,
-            "organiser": None if organiser is None else organiser.model_dump(),
-            "evaluation": evaluation,
-            "catalogue_digest": catalogue_digest,
-            "privacy": privacy,
+            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
+            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **changes},
         }
         return self.task_of(request)
 
     def task_of(self, request: dict[str, Any]) -> TestTask:
         """The task that a whole request asks for."""
-        answer = self.http.post("/v1/tasks", json=request, headers=self.operator)
+        answer = self.http.post("/v1/tasks", json=jsonable_encoder(request), headers=self.operator)
         assert answer.status_code == 201, answer.text
         return TestTask(self, answer.json())
 
@@ -396,15 +382,13 @@ class TestMember:
         vectors = [np.where(block.integral_mask(), 1.0, value) for block in blocks]
         return task.mechanism.seal(task.plan, route, vectors, keyring)
 
-    def piece(
-        self, start: int, piece: bytes, whole: bytes | None = None, number: int = 1, **changes: str
-    ) -> httpx.Response:
-        """PATCH a piece of the contribution to a round, the last one if it is given the `whole`.
+    def piece(self, start: int, piece: bytes, whole: bytes | None = None, **changes: str) -> httpx.Response:
+        """PATCH a piece of the contribution to round 1, the last one if it is given the `whole`.
 
         changes: other headers, with _ for -.
         """
         headers = self.auth | piece_fields(start, piece, whole) | _fields(changes)
-        return self.task.api.http.patch(self.path(number), content=piece, headers=headers)
+        return self.task.api.http.patch(self.path(1), content=piece, headers=headers)
 
     def offset(self) -> int:
         """How much of the contribution to round 1 the server has."""
@@ -429,3 +413,41 @@ def serving(data_dir: Path, **settings: str | int | float | Path) -> Iterator[tu
     """An aggregator that runs within the block, and an operator of it. Settings: see `AggregatorProcess`."""
     with running_aggregator(data_dir, **settings) as server, closing(Api.of(server)) as api:
         yield server, api
+
+
+_PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
+_ABOVE = {"read-only": {"operator", "admin"}, "operator": {"admin"}, "member": {"holder", "committee"}}
+CALLERS = ("nobody", "member", "holder", "committee", "read-only", "operator", "admin")
+
+
+def promised() -> dict[tuple[str, str], set[str]]:
+    """(method, path) -> callers that the page lets in."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for who, call in re.findall(r"^\| ([a-z, -]+) \| (`.+?`(?:, `.+?`)*)", _PAGE.read_text(encoding="utf-8"), re.M):
+        names = set(who.split(", "))
+        above = {one for name in names for one in _ABOVE.get(name, ())}
+        let_in = set(CALLERS) if names == {"anyone"} else names | above
+        methods = re.findall(r"\b(GET|HEAD|PUT|PATCH|POST|DELETE)\b", call)
+        for path in re.findall(r"/(?:v1/|metrics|healthz|readyz|openapi|docs)[\w/{}.-]*", call):
+            for method in methods:
+                found[method, path.replace("{n}", "{number}")] = let_in
+    return found
+
+
+@contextmanager
+def aggregator_inside(
+    data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
+) -> Iterator[Api]:
+    """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings` or `Tuning`."""
+    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **tuned({"recheck_seconds": 0.1, **settings}))
+    with ThreadPoolExecutor(1) as executor:
+        app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
+        with TestClient(app, base_url="http://test") as http:
+            http.auth = Signatures(clock.now) if clock is not None else SIGNED
+            yield Api("http://test", OPERATOR_TOKEN, given.database, cast("httpx.Client", http))
+
+
+def services(api: Api) -> Services:
+    """Return the services of this aggregator."""
+    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
+    return found

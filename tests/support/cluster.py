@@ -15,8 +15,6 @@ from tests.support.forked import ForkedProcess, can_fork
 from tests.support.replicas import wait_until
 from tests.support.server import free_port
 
-__all__ = ["DaskCluster", "DaskProcess", "running_cluster"]
-
 Popen = subprocess.Popen[bytes] | ForkedProcess
 _SECONDS = 120.0
 

@@ -12,17 +12,6 @@ from tests.support.api import Api, TestTask, contribute
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.server import OPERATOR_TOKEN
 
-__all__ = [
-    "HERE",
-    "OURS",
-    "enter",
-    "form_token",
-    "furnish",
-    "new_operator",
-    "page_of",
-    "sign_in",
-]
-
 HERE = "http://test"
 OURS = {"Origin": HERE}
 """Header of requests from pages of an aggregator in the test process, whose URL is `HERE`."""

@@ -24,8 +24,6 @@ from typing import Any
 
 from tests.support.forked import LIMIT, Kind, fork_workers, set_environment, start_worker_host
 
-__all__ = ["serve_forks"]
-
 _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: the command, and what it imports late
     "server": (
         "aggregator_service.commands.serve",

@@ -25,8 +25,6 @@ from typing import IO, Any, Literal, get_args
 
 from aggregator_service.compute import workers
 
-__all__ = ["LIMIT", "ForkedProcess", "Kind", "can_fork", "fork_workers", "set_environment", "start_worker_host"]
-
 LIMIT = 1 << 17
 """Bytes of a request to the host at most: arguments and environment."""
 Kind = Literal["server", "dask", "device"]

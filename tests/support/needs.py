@@ -30,8 +30,6 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-__all__ = ["ALL", "NEEDS", "POSTGRES_SCRIPT", "UPGRADED_FROM", "Need", "missing_lines", "required"]
-
 ALL: Final = "HUSHREC_TEST_ALL"
 _ROOT: Final = Path(__file__).parents[2]
 POSTGRES_SCRIPT: Final = _ROOT / "scripts" / "postgres.sh"

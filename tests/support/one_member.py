@@ -26,8 +26,6 @@ from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
 from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
-__all__ = ["HISTORY", "SURVIVORS", "OneMember", "aggregate_of", "attempt", "terms_of"]
-
 SURVIVORS = 4
 HISTORY = History.of([0, 2, 3], 6)
 

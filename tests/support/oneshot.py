@@ -135,11 +135,7 @@ class OneshotMember(OneshotParty):
     def name_bad(self, number: int, clients: Collection[str]) -> httpx.Response:
         """Name clients whose share does not open."""
         body = {"survivors_digest": self.view(number)["survivors_digest"], "clients": sorted(clients)}
-        return self.task.api.http.post(
-            f"{self.task.path}/rounds/{number}/bad-shares",
-            json=body,
-            headers=self.auth,
-        )
+        return self.task.post(f"rounds/{number}/bad-shares", body, self.auth)
 
     def summed_share(self, number: int) -> bytes:
         """Its summed share, once t members have confirmed."""

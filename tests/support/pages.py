@@ -1,4 +1,4 @@
-"""Runs the named blocks of a page of the documentation as a reader would: in shells, in one folder, on free ports."""
+"""The command `hushrec` in the process of the test; blocks of the documentation in shells, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+from typer.testing import CliRunner
 
-__all__ = ["end_group", "environment", "named_blocks", "terminal", "wait_for"]
+from client_sdk.cli import app
 
 
 def named_blocks(page: Path, changes: Mapping[str, str]) -> dict[str, str]:
@@ -66,3 +67,14 @@ def wait_for(port: int, folder: Path) -> None:
         else:
             return
     raise AssertionError("\n".join(path.read_text() for path in folder.glob("*.log")))
+
+
+def hushrec(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Run `hushrec ARGUMENTS`; return exit code, standard output and standard error."""
+    result = CliRunner().invoke(app, list(arguments), env=environment or None)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def cells(out: str) -> list[list[str]]:
+    """The cells of each row of the tables in `out`."""
+    return [[cell.strip() for cell in line.strip("│┃ ").split("│")] for line in out.splitlines() if "│" in line]

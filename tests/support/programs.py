@@ -11,8 +11,6 @@ from protocols.codec import b64encode
 from protocols.messages import RoundView, TaskView
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument, problem_uri
 
-__all__ = ["SEED", "ProgramRunner", "problem", "round_view", "task_view"]
-
 
 def problem(slug: str, detail: str = "", **headers: str) -> Response:
     """Return the answer of a server that refuses with the problem `slug`; `headers` are added with - for _."""

@@ -15,21 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.certificates import Authority
 from tests.support.needs import required
-from tests.support.server import free_port
-
-__all__ = [
-    "CADDYFILE",
-    "NGINX_CONF",
-    "Conversation",
-    "Door",
-    "Response",
-    "converse",
-    "responses_in",
-    "running_caddy",
-    "running_nginx",
-]
+from tests.support.server import Authority, free_port
 
 _SECONDS = 60.0
 """Only a fault takes so long."""

@@ -22,18 +22,6 @@ from tests.support.needs import POSTGRES_SCRIPT, required
 from tests.support.server import AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
-__all__ = [
-    "Cluster",
-    "Replicas",
-    "TestDatabase",
-    "connect",
-    "own_cluster",
-    "postgres_database",
-    "running_replicas",
-    "wait_until",
-    "waits_for_lock",
-]
-
 
 class TestDatabase:
     """A temporary database."""
@@ -168,19 +156,16 @@ def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> 
     return time.monotonic() - begun
 
 
-class _RoundRobin(httpx.BaseTransport):
+class _RoundRobin(httpx.HTTPTransport):
     """A transport without sticky sessions: each request goes to the next server."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
+        super().__init__()
         self._ports = cycle([server.port for server in servers])
-        self._transport = httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.url = request.url.copy_with(port=next(self._ports))
-        return self._transport.handle_request(request)
-
-    def close(self) -> None:
-        self._transport.close()
+        return super().handle_request(request)
 
 
 class Replicas:

@@ -20,8 +20,6 @@ from obstore.store import S3Store
 from tests.support.needs import required
 from tests.support.server import free_port
 
-__all__ = ["S3Server", "running_s3"]
-
 BUCKET = "hushrec-tests"
 _SECRET = "secret-key-of-the-tests"
 _START_SECONDS = 60.0

@@ -25,17 +25,6 @@ from protocols.crypto.http_signature import (
     sign_request,
 )
 
-__all__ = [
-    "SIGNED",
-    "UNSIGNED",
-    "Signatures",
-    "enrolled_as",
-    "know",
-    "know_identity",
-    "raw_head",
-    "signature_of",
-]
-
 _IDENTITIES: Final[dict[str, Ed25519PrivateKey]] = {}
 _TOKENS: Final[dict[str, tuple[str, Ed25519PrivateKey]]] = {}
 UNSIGNED: Final = {SIGNATURE_INPUT: ""}

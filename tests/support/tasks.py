@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,29 +22,20 @@ from client_sdk import (
     Task,
     task_request,
 )
+from client_sdk.api.http import SyncDriver
 from client_sdk.api.wire import Program
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
 from client_sdk.rounds.key_holder import Deliveries, KeyHolder
 from client_sdk.rounds.loop import run_round
 from client_sdk.rounds.masked import MaskedRound
+from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest
-
-__all__ = [
-    "ITEMS",
-    "TRIAL",
-    "GivenElements",
-    "SmallTask",
-    "deliver_keys",
-    "interactions",
-    "joined",
-    "new_client",
-    "play_round",
-    "small_task",
-    "take_part_together",
-]
+from protocols.recipes.base import ModelState
 
 TRIAL = TrialOrganiser("tests")
 
@@ -86,20 +77,9 @@ class SmallTask:
     def join(self, client: Client, place: int = 1, **options: Any) -> Task:
         """Let `client` join; at place 0 as the key holder, where the task has one."""
         holds = place == 0 and self.holder_invitation is not None
-        invitation, certificate = (
-            (self.holder_invitation, self.holder_certificate) if holds else (self.invitation, self.certificate)
-        )
+        invitation = self.holder_invitation if holds else self.invitation
+        certificate = TRIAL.source("holder" if holds else "member") if self.certified else None
         return client.join(self.name, invitation=invitation, certificate=certificate, **options)
-
-    @property
-    def certificate(self) -> CertificateSource | None:
-        """What a member joins with."""
-        return TRIAL.source() if self.certified else None
-
-    @property
-    def holder_certificate(self) -> CertificateSource | None:
-        """What the key holder joins with."""
-        return TRIAL.source("holder") if self.certified else None
 
     @property
     def certificates(self) -> Callable[[CertifiedRole], CertificateSource] | None:
@@ -199,3 +179,29 @@ class GivenElements(MaskedRound):
     def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
         yield from ()
         return self.elements()
+
+
+def enrolled_fleet(url: str, task: SmallTask, histories: Sequence[Any], seed: int = 3, **options: Any) -> Fleet:
+    """A fleet whose clients have joined, with their keys or a committee where the task needs them."""
+    made = Fleet(url, histories, FleetOptions(seed=seed, **options))
+    made.enrol(task.invitation, task.holder_invitation, task.certificates)
+    made.give_keys()
+    if task.operator.task(task.task_id).mechanism.name == "oneshot":
+        committee = task.operator.invite(task.task_id, 5, "committee").invitation
+        made.enrol_committee(committee, task.certificates)
+    return made
+
+
+def model_in_the_clear(fleet: Fleet, histories: Sequence[Any]) -> ModelState:
+    """The model after round 1, from training every client again with seed 3 and adding without encryption."""
+    terms = fleet.clients[0].member.terms
+    with SyncDriver() as driver:
+        view = driver.run(fleet.clients[0].member.calls.round(terms.task_id, 1))
+    state, spec = terms.recipe.initial_state(terms.seed), terms.round_spec(view)
+    total = np.zeros(terms.recipe.layout(1).length)
+    for index, (client, items) in enumerate(zip(fleet.clients, histories, strict=True)):
+        own = replace(client.member, store=ClientStore(MemoryStore(), "twin"))
+        twin = replace(client, rng=np.random.default_rng((3, index)), member=own, _client_state=None)
+        blocks = twin._train(spec, state, twin.history(items)).blocks
+        total += terms.recipe.layout(1).scatter(client.route(spec), blocks)
+    return terms.recipe.absorb(state, spec, total, len(histories))

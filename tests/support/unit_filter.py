@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-__all__ = ["allowed_calls", "command_under", "settings_of"]
-
 _KILL_PROCESS: Final = 0x80000000
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000

@@ -37,8 +37,6 @@ from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
 
-__all__ = ["SECONDS", "World", "client_row", "round_row", "task_row"]
-
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
     """Let every sum of `recipe` that trains count as one over the same rows."""
@@ -91,18 +89,18 @@ class World:
         name: str = "engine",
         recipe: tuple[str, Mapping[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 5000.0}),
         mechanism: str = "plain",
-        data_set: str | None = None,
-        privacy: object = None,
-        **schedule: Any,
+        **changes: Any,
     ) -> str:
-        """Create a task, by default a plain one, with so many members or those of `task_of`; return its id."""
+        """Create a task, by default a plain one, with so many members or those of `task_of`; return its id.
+
+        changes: of the request, and of its schedule.
+        """
         request = {
             "name": name,
             "recipe": {"name": recipe[0], "parameters": recipe[1]},
             "mechanism": {"name": mechanism},
-            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **schedule},
-            "data_set": data_set,
-            "privacy": privacy,
+            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
+            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **changes},
         }
         if isinstance(members, int):
             members = {f"c_{index:02}": (bytes([index] * 32), (index * 7) % 11) for index in range(members)}
@@ -117,15 +115,11 @@ class World:
             task = create_task(session, request, plan_request(request), self.clock.now())
             for sequence, (client_id, (identity_key, turn)) in enumerate(members.items(), start=1):
                 session.add(
-                    ClientRow(
-                        id=f"{task.id}{client_id}" if client_id.startswith(".") else client_id,
-                        task_id=task.id,
+                    client_row(
+                        f"{task.id}{client_id}" if client_id.startswith(".") else client_id,
+                        task.id,
                         sequence=sequence,
-                        role="member",
                         identity_key=identity_key,
-                        mailbox_key=bytes(32),
-                        token_hash=f"{task.id} {sequence}",
-                        enrolled_at=0.0,
                         turn=turn,
                     )
                 )

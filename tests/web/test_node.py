@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from client_sdk.training.mf import MFConfig, train_locally
-from tests.support.browser import chromium
+from tests.support.browser import CLIENTS, RecordedDemo, chromium, recorded_demo
 from tests.support.needs import required
-from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
-from tests.support.browser import MILLISECONDS, ROOT, SIZES, chromium
+from tests.support.browser import CLIENTS, MILLISECONDS, SIZES, RecordedDemo, chromium, recorded_demo, screenshot
 from tests.support.needs import required
-from tests.support.web_round import CLIENTS, RecordedDemo, recorded_demo
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
 WAIT = 4 * MILLISECONDS
@@ -109,13 +107,6 @@ def complete(recorded: RecordedDemo, page: Page, number: int) -> None:
     assert recorded.get(f"/rounds/{number}").json()["state"] == "complete"
 
 
-def shot(page: Page, name: str) -> None:
-    """Keep a screenshot where HUSHREC_ARTIFACTS says."""
-    folder = Path(os.environ.get("HUSHREC_ARTIFACTS") or ROOT / "test-artifacts") / "web"
-    folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / f"{name}.png", full_page=True)
-
-
 def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded_demo(tmp_path / "server", monkeypatch, rounds=3) as recorded, context_of() as context:
         page = opened(context, recorded)
@@ -140,7 +131,7 @@ def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.Monk
         for title in LIKED:
             expect(again.locator("#picks")).not_to_contain_text(title)
         expect(again.locator("#messages tr.own")).to_contain_text("contribution", ignore_case=True)
-        shot(again, "wide-light")
+        screenshot(again, "wide-light", "web")
 
         requests: list[str] = []
         again.on("request", lambda request: requests.append(request.url))
@@ -172,7 +163,7 @@ def test_a_masked_round_with_the_page_is_exact(tmp_path: Path, monkeypatch: pyte
         expect(page.locator("#picks li")).to_have_count(8)
         page.get_by_text("Privacy of this task").click()
         page.get_by_text("Your last contribution").click()
-        shot(page, "wide-dark-masked")
+        screenshot(page, "wide-dark-masked", "web")
         print(sent["bytes"], sent["times"])
 
 
@@ -207,7 +198,7 @@ def test_a_page_that_closes_while_it_sends_sends_the_same_bytes(
         complete(recorded, again, 1)
         assert recorded.get("/rounds/1").json()["survivors"] == CLIENTS + 1
         expect(again.locator("#picks li")).to_have_count(8)
-        shot(again, "phone-dark")
+        screenshot(again, "phone-dark", "web")
     assert len(bodies) >= 3 and bodies[0]
     assert len(set(bodies)) == 1
 
@@ -234,4 +225,4 @@ def test_the_page_fits_and_works_with_the_keyboard(size: str, scheme: str) -> No
         expect(page.get_by_label("The Ninth Moon")).to_be_checked()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate(_UNNAMED) == 0
-        shot(page, f"{size}-{scheme}-start")
+        screenshot(page, f"{size}-{scheme}-start", "web")

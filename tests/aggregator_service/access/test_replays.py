@@ -22,10 +22,8 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, signed_enrolment
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import Api, TestMember, aggregator_inside, promised, services, signed_enrolment
 from tests.support.masked import enrol_masked, masked_task, play
-from tests.support.promises import promised
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")
 HARMLESS = {200, 409}

@@ -14,12 +14,11 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.errors import ParameterError
 from tests.support.api import Api, serving
-from tests.support.certificates import Authority
 from tests.support.cluster import DaskCluster, running_cluster
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.replicas import wait_until
 from tests.support.s3 import S3Server
-from tests.support.server import AggregatorProcess, Persistent, free_port
+from tests.support.server import AggregatorProcess, Authority, Persistent, free_port
 from tests.support.signing import SIGNED
 from tests.support.sums import COHORT, KeyedRound
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import mmap
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -20,6 +18,7 @@ from protocols.messages import Schedule
 from tests.support.api import Api
 from tests.support.cluster import DaskCluster, running_cluster
 from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.measured import peak_of
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
@@ -80,16 +79,6 @@ def test_the_logs_of_the_cluster_contain_no_secrets(cluster: DaskCluster) -> Non
 
 
 VALUES = 1_000_000
-T = TypeVar("T")
-
-
-def vectors_of(work: Callable[[], T]) -> tuple[T, float]:
-    """The result, and the memory that was allocated at the same time, at most. Mapped files are not counted."""
-    tracemalloc.start()
-    try:
-        return work(), tracemalloc.get_traced_memory()[1] / (4 * VALUES)
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -108,12 +97,12 @@ def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, rele
     partial: BlobRef | None = None
     for _ in range(2):  # the second batch is added to the partial sum of the first
         job = FoldJob(blobs, "t", terms, spec, partial, tuple(sent))
-        partial, used = vectors_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
-        assert used < fold
+        partial, used = peak_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
+        assert used < fold * 4 * VALUES
     if release:
         done = ReleaseJob(blobs, "t", terms, bytes(32), spec, partial, 6, None, absorb=True, state=None)
-        released, used = vectors_of(lambda: release_sum(done))
-        assert used < release
+        released, used = peak_of(lambda: release_sum(done))
+        assert used < release * 4 * VALUES
         assert released.state is not None and released.state.bytes == 4 * VALUES
 
 

@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from aggregator_service.clock import ManualClock
-from tests.support.api import Api
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, aggregator_inside
 from tests.support.server import AggregatorProcess
 
 

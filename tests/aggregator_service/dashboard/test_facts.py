@@ -28,9 +28,8 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from protocols.messages import TaskView
-from tests.support.api import Api, TestTask
+from tests.support.api import Api, TestTask, services
 from tests.support.dashboard import enter, page_of
-from tests.support.inside import services
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.world import World, client_row, round_row, task_row

@@ -14,8 +14,7 @@ import httpx
 import pytest
 
 from protocols.messages import stages
-from tests.support.api import Api, TestMember, contribute, digest_field, serving, slug
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import Api, TestMember, aggregator_inside, contribute, digest_field, services, serving, slug
 from tests.support.masked import enrol_masked, masked_task
 from tests.support.replicas import wait_until
 from tests.support.signing import SIGNED

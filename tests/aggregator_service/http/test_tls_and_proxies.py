@@ -21,10 +21,9 @@ from aggregator_service.settings import Settings
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.errors import UntrustedServer
 from tests.support.api import Api
-from tests.support.certificates import Authority, Pair
 from tests.support.proxies import CADDYFILE, NGINX_CONF, converse, running_caddy, running_nginx
 from tests.support.replicas import wait_until
-from tests.support.server import AggregatorProcess, free_port, running_aggregator
+from tests.support.server import AggregatorProcess, Authority, Pair, free_port, running_aggregator
 from tests.support.signing import raw_head
 
 MIB: Final = 1 << 20

@@ -9,7 +9,6 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from importlib.metadata import version
@@ -34,12 +33,11 @@ from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.http import SyncDriver
 from protocols.errors import ParameterError
-from tests.support.api import Api, digest_field, slug
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import Api, aggregator_inside, digest_field, services, slug
 from tests.support.replicas import TestDatabase
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.signing import SIGNED
-from tests.support.tasks import SmallTask, interactions, small_task
+from tests.support.tasks import SmallTask, interactions, small_task, take_part_together
 
 SERVICE = logging.getLogger("aggregator_service")
 LOGGER = logging.getLogger("aggregator_service.tests_of_lines")
@@ -270,14 +268,7 @@ def play(server: AggregatorProcess, task: SmallTask, record: Record) -> tuple[li
         Client(server.url, identity, store, policy, driver=SyncDriver(transport=record))
         for identity, store in zip(identities, stores, strict=True)
     ]
-    keys = clients[0].join(task.name, invitation=task.holder_invitation, certificate=task.holder_certificate)
-    keys.create_keyring()
-    parts = [keys]
-    parts += [one.join(task.name, invitation=task.invitation, certificate=task.certificate) for one in clients[1:]]
-    with ThreadPoolExecutor(USERS + 1) as pool:
-        serving = pool.submit(keys.serve, None, None, 1.0)
-        list(pool.map(lambda part, items: part.take_part(items), parts, interactions(USERS)))
-        serving.result(timeout=30)
+    take_part_together([task.join(client, place) for place, client in enumerate(clients)], interactions(USERS))
     return identities, stores
 
 

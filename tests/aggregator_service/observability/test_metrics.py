@@ -18,11 +18,10 @@ from sqlalchemy import make_url
 from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
 from protocols.messages.stages import RoundState
-from tests.support.api import Api, contribute, digest_field, serving
-from tests.support.certificates import Authority
+from tests.support.api import Api, aggregator_inside, contribute, digest_field, services, serving
 from tests.support.dashboard import new_operator
-from tests.support.inside import aggregator_inside, services
 from tests.support.replicas import TestDatabase, connect, wait_until
+from tests.support.server import Authority
 from tests.support.signing import Signatures
 
 

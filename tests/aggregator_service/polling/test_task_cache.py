@@ -25,8 +25,7 @@ from aggregator_service.rounds.transactions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
-from tests.support.api import Api, TestMember, contribute
-from tests.support.inside import services
+from tests.support.api import Api, TestMember, contribute, services
 from tests.support.replicas import wait_until
 from tests.support.signing import UNSIGNED, know
 from tests.support.world import client_row, round_row, task_row

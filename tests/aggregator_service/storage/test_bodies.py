@@ -16,8 +16,7 @@ from aggregator_service.storage.blobs import BlobDamagedError, RecentBlobs, new_
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 from aggregator_service.storage.tags import TAG_BYTES, BodyTagger, matches_tag, tag_of
-from tests.support.api import contribute, digest_field
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import aggregator_inside, contribute, digest_field, services
 
 BODY = bytes(range(256)) * 8
 KEY = new_key("contributions", "t_1", 1, "c_1")

@@ -15,8 +15,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggregator_service.clock import ManualClock
-from tests.support.api import Api, TestMember, TestTask, contribute, detail, refusal, serving, signed_enrolment
-from tests.support.inside import aggregator_inside, services
+from tests.support.api import (
+    Api,
+    TestMember,
+    TestTask,
+    aggregator_inside,
+    contribute,
+    detail,
+    refusal,
+    services,
+    serving,
+    signed_enrolment,
+)
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from aggregator_service.tasks.ledger import privacy_view, spent_budgets
 from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.recipes.fedmf import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
-from tests.support.api import Api, detail
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, aggregator_inside, detail
 from tests.support.world import SECONDS, World, sum_again
 
 BLOCK = {"epsilon": 4.0, "delta": 1e-6}

@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
-from tests.support.api import Api, TestMember, TestTask, digest_field
-from tests.support.inside import aggregator_inside
+from tests.support.api import Api, TestMember, TestTask, aggregator_inside, digest_field
 from tests.support.proxies import Door, converse, responses_in
 from tests.support.server import AggregatorProcess
 from tests.support.signing import raw_head

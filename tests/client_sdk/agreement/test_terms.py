@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -22,11 +21,12 @@ from client_sdk.operator import task_request
 from client_sdk.rounds.join import Account, join
 from protocols.codec import b64encode
 from protocols.errors import CodecError, HushRecError, ParameterError
-from protocols.messages import Enrolment, RoundView, Schedule, SnapshotView, TaskView
+from protocols.messages import Enrolment, RoundView, Schedule, SnapshotView
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe, recipe_entry
+from tests.support.measured import peak_of
 from tests.support.programs import ProgramRunner, round_view, task_view
 
 AGREED: dict[str, Any] = {
@@ -112,29 +112,15 @@ def fields_of(name: str) -> list[str]:
     return list(recipe_entry(name).parameters.model_fields)
 
 
-def peak_of(view: TaskView, limit: int | None) -> int:
-    """Return the most bytes that a client holds while it reads the terms, and then its first state."""
-    tracemalloc.start()
-    try:
-        terms = TaskTerms.of(view, limit)
-        terms.recipe.initial_state(terms.seed)
-    except PolicyRefused as refusal:
-        assert "--max-model-bytes" in str(refusal)
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    return peak
-
-
 @pytest.mark.parametrize("name", sorted(name for name in RECIPES if set(fields_of(name)) != {"items"}))
 def test_attack_a_task_claims_a_huge_model(name: str) -> None:
     """The largest parameters that a recipe allows cost the client almost nothing, measured or not."""
     for evaluation in (None, Evaluation(every=2)):
         view = task_view(name, {**ITEMS.get(name, {}), **HUGE.get(name, {"dim": 4096})}, evaluation=evaluation)
         assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
-        assert peak_of(view, LIMIT) < 1 << 20
-        with pytest.raises(PolicyRefused):
-            TaskTerms.of(view, LIMIT)
+        refused, peak = peak_of(lambda view=view: pytest.raises(PolicyRefused, TaskTerms.of, view, LIMIT))
+        assert peak < 1 << 20
+        refused.match("--max-model-bytes")
 
 
 def test_the_limit_is_exact_and_its_default_admits_the_largest_data_sets_of_the_papers() -> None:

@@ -17,7 +17,7 @@ from client_sdk.cli.doctor import Finding
 from client_sdk.cli.member import read_history, read_titles
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.data import DataError
-from tests.support.command import cells, hushrec
+from tests.support.pages import cells, hushrec
 from tests.support.server import free_port
 
 

@@ -13,7 +13,7 @@ import pytest
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_dataset
 from protocols.privacy_advice import NOISY_RECIPES
-from tests.support.command import cells, hushrec
+from tests.support.pages import cells, hushrec
 
 
 def rows(out: str) -> dict[str, list[str]]:

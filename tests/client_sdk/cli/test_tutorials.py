@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 import aggregator_service.cli
 import client_sdk.cli
 from aggregator_service.settings import Settings
-from tests.support.command import cells, hushrec
-from tests.support.pages import end_group, environment, named_blocks, terminal, wait_for
+from tests.support.pages import cells, end_group, environment, hushrec, named_blocks, terminal, wait_for
 from tests.support.server import free_port
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -24,7 +24,7 @@ from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import request_for
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import CertificateRequest, Schedule
-from tests.support.command import cells
+from tests.support.pages import cells
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, new_client
 

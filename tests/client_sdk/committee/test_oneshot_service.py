@@ -17,7 +17,7 @@ from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest
-from tests.support.command import cells, hushrec
+from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, interactions, joined, new_client, small_task, take_part_together
 

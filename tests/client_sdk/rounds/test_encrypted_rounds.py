@@ -39,11 +39,10 @@ from protocols.errors import ParameterError
 from protocols.messages import Attestation, OrganiserPin, Schedule
 from protocols.recipes.arrays import Arrays
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.fleets import enrolled_fleet
 from tests.support.one_member import HISTORY, SURVIVORS, OneMember, aggregate_of, terms_of
 from tests.support.programs import SEED, task_view
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, SmallTask
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet
 
 # --- different aggregates for different members ----------------------------------------------------------------------
 # Rounds 1 to 3 are complete. The attestations of round 3 state what the other members absorbed in rounds 1 and 2.

@@ -22,9 +22,8 @@ from protocols.recipes.base import Recipe
 from protocols.recipes.fair import Fair, FairView
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
-from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, SmallTask, new_client, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, new_client, take_part_together
 
 ITEMS, DIM, EACH = 400, 8, 4
 GROUPS = (0, 1) * EACH

@@ -31,7 +31,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import Store
 from protocols.messages import Schedule
-from tests.support.command import hushrec
+from tests.support.pages import hushrec
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import small_task
 

@@ -15,7 +15,7 @@ from client_sdk.errors import LocalFileError
 from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.ledger import read_ledger
 from client_sdk.store.client_store import ClientStore, OwnContribution
-from tests.support.command import hushrec
+from tests.support.pages import hushrec
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, joined, small_task, take_part_together

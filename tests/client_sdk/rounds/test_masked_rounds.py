@@ -20,9 +20,8 @@ from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
-from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, interactions, small_task
+from tests.support.tasks import TRIAL, enrolled_fleet, interactions, small_task
 
 USERS = 6
 STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking", "one-shot")

@@ -31,10 +31,9 @@ from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.renyi import epsilon_of, skellam_curve
 from protocols.recipes.private import Private
-from tests.support.command import cells, hushrec
-from tests.support.fleets import enrolled_fleet
+from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, SmallTask, new_client
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, new_client
 
 USERS, ITEMS, ROUNDS = 8, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACT
 from client_sdk.training.mf import MFConfig, draw_negatives, train_locally
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
-from tests.support.gradients import slopes
+from tests.support.measured import peak_of, slopes
 
 ITEMS, DIM = 40, 6
 
@@ -157,10 +156,7 @@ def test_draws_equal_those_from_the_pool(seed: int, n_items: int) -> None:
 
 def test_drawing_does_not_allocate_a_list_of_all_items() -> None:
     positives = np.arange(0, 5000, 5, dtype=np.int32)
-    tracemalloc.start()
-    draw_negatives(positives, 4_000_000, 1000, np.random.default_rng(0))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    _, peak = peak_of(lambda: draw_negatives(positives, 4_000_000, 1000, np.random.default_rng(0)))
     assert peak < 100_000
 
 

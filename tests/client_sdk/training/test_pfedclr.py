@@ -26,7 +26,7 @@ from client_sdk.training.pfedclr import (
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import recipe
-from tests.support.gradients import slopes
+from tests.support.measured import slopes
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 40, 5, 2

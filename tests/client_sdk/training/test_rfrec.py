@@ -27,7 +27,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec, RFRecState
 from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
-from tests.support.gradients import slopes
+from tests.support.measured import slopes
 
 SEED = bytes(range(32))
 ITEMS, DIM = 9, 3

@@ -15,7 +15,7 @@ from protocols.recipes.base import Local, ModelState
 from protocols.recipes.fair import Fair, FairChange, FairState, spaces_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, MOST = 50, 4, 100

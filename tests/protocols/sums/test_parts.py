@@ -20,7 +20,7 @@ from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
 from protocols.sums.wire import BytesBuilder
 from tests.protocols.sums.conformance import one_block, vector_along
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of
 
 LAYOUT = VectorLayout(
     (

@@ -19,8 +19,6 @@ from protocols.sums.masked.shares import open_pair, point
 from protocols.sums.masked.wire import SEALED_BYTES, Advertisement, split_slots
 from tests.simulation.lying_server.parties import Elements, Puppet
 
-__all__ = ["Adversary", "Contribution", "Opened", "Reply", "SentShares", "eliminate", "smallest_group"]
-
 _PRIME: Final = 2**61 - 1
 Row = dict[Hashable, int]
 

@@ -37,19 +37,6 @@ from protocols.sums.masked.roster import RosterEntry, sign_advertisement
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task
 from tests.support.tasks import GivenElements
 
-__all__ = [
-    "LAYOUT",
-    "Elements",
-    "Honest",
-    "Puppet",
-    "certificate_of",
-    "context_of",
-    "identity_of",
-    "make_puppet",
-    "name_of",
-    "plan_of",
-]
-
 LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
 _SCOPE: Final = "lies"
 _ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

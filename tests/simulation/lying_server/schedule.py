@@ -9,8 +9,6 @@ from typing import Any, Final, Literal
 
 from protocols.layout import ONCE_ROWS, REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, SumClass
 
-__all__ = ["LIES", "SUMS", "Attempt", "Claim", "Invention", "Schedule", "Summed", "Task", "draw_schedule", "over"]
-
 Summed = Literal["trained", "counted", "iterated", "measured", "touched", "weighted"]
 """What a sum is of: updates, item counts, a power iteration over the rows, metrics of held-out rows, or updates beside
 touch counts or weights, which are the same in every sum."""

@@ -15,9 +15,8 @@ from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.part import Part
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
-from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, small_task
+from tests.support.tasks import enrolled_fleet, interactions, small_task
 
 OFTEN = Policy(mechanisms=frozenset({"ckks", "plain"}), snapshot_every=2)
 

@@ -1,13 +1,25 @@
-"""Gradients of a loss by finite differences, to compare with those that code computes."""
+"""What tests measure: the memory that some work takes, and the slopes of a loss by finite differences."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["slopes"]
+Made = TypeVar("Made")
+
+
+def peak_of(work: Callable[[], Made]) -> tuple[Made, int]:
+    """Return what `work` returns, and the bytes that were allocated at the same time, at most, while it ran."""
+    tracemalloc.start()
+    try:
+        made = work()
+        return made, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def slopes(loss: Callable[[], float], parameter: NDArray[np.float64], step: float = 1e-6) -> NDArray[np.float64]:
