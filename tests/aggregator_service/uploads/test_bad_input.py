@@ -171,7 +171,6 @@ def test_wrong_tokens_are_refused(task: TestTask, api: Api) -> None:
         problem(member.put(1, body, {"Authorization": wrong}), "unauthenticated")
     for auth in (other.auth, api.operator):
         problem(member.put(1, body, auth), "forbidden")
-    problem(api.http.post("/v1/tasks", json={}, headers=member.auth), "forbidden")
     token = api.operator["Authorization"]
     for second in (token, "Bearer hro_another"):  # a proxy and the server could each use a different token
         twice = [("Authorization", token), ("Authorization", second)]
