@@ -95,6 +95,14 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    """A SQLite database with its tables, for what does not depend on the kind of database."""
+    with closing(Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=8)) as made:
+        migrate(made)
+        yield made
+
+
+@pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A round engine over SQLite and a directory."""
     made = World(tmp_path)

@@ -333,6 +333,18 @@ def test_help_parameters_prints_those_of_the_recipe_and_the_mechanism_wherever_i
         text = command("task", "create", *first, "--help-parameters", *rest, "--mechanism", "masked")
         assert all(f"{name}: " in text for name in ("share", "corrupt", "min_difference"))
         assert "key_bits" not in text
+    for row in (
+        "items: whole number; at least 1, at most 5,000,000; required",
+        "share: number; above 0, at most 1; default 0.0625",
+        "epochs: whole number or null; at least 1, at most 1,000; default null",
+        "support: shared, own; default shared",
+        "reveal_indices: true or false; default false",
+    ):
+        assert f"  {row}\n" in text
+    fair = command("task", "create", "--recipe", "fair", "--mechanism", "plain", "--help-parameters")
+    assert "capacities: list of whole numbers; at least 1 entries, at most 8 entries; default [0, 1]\n" in fair
+    colr = command("task", "create", "--recipe", "colr", "--mechanism", "plain", "--help-parameters")
+    assert "batch_size: whole number or null; at least 1, at most 1,000,000; default null; new tasks get 32\n" in colr
     wrong = command("task", "create", "--help-parameters", "--recipe", "colr", "--mechanism", "rot13", status=1)
     assert "unknown mechanism" in wrong
 
