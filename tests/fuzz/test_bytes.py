@@ -17,11 +17,14 @@ import httpx
 import pytest
 from hypothesis import strategies as st
 
+from tests.fuzz.honest import keyed, masked, operators, plain
 from tests.fuzz.judge import INSIDES, OPERATIONS, Answer
 from tests.fuzz.world import EXAMPLES, World, each
 from tests.support.api import digest_field, signed_enrolment
 from tests.support.dashboard import form_token, sign_in
 from tests.support.proxies import Door, converse
+
+KINDS = plain, keyed, masked, operators
 
 
 def head(method: str, target: str, *lines: str, version: str = "HTTP/1.1") -> bytes:

