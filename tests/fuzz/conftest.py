@@ -18,12 +18,13 @@ _BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 2.0}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A server with tasks of every kind; at the end it must be healthy, and its log free of faults."""
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A server with tasks of every kind or of those in the module's `KINDS`; at the end it must be healthy, and its
+    log free of faults."""
     with running_aggregator(tmp_path_factory.mktemp("fuzz") / "data", **_UNLIMITED, **_BRISK) as server:
         made = World(server)
         try:
-            for life in LIVES:
+            for life in getattr(request.module, "KINDS", LIVES):
                 life(made, f"open-{life.__name__}", False)
             yield made
             assert made.api.http.get("/readyz").status_code == 200

@@ -17,11 +17,14 @@ import httpx
 import pytest
 from hypothesis import strategies as st
 
+from tests.fuzz.honest import keyed, masked, operators, plain
 from tests.fuzz.judge import INSIDES, OPERATIONS, Answer
 from tests.fuzz.world import EXAMPLES, World, each
 from tests.support.api import digest_field, signed_enrolment
 from tests.support.dashboard import form_token, sign_in
 from tests.support.proxies import Door, converse
+
+KINDS = plain, keyed, masked, operators
 
 
 def head(method: str, target: str, *lines: str, version: str = "HTTP/1.1") -> bytes:
@@ -68,47 +71,25 @@ LENGTHS = {
     "none": ((), b"{}", {422}),
     "too small": (("Content-Length: 1",), b"{}", {400}),
     "too large": (("Content-Length: 9",), b"{}", {400, 408}),
-    "negative": (("Content-Length: -1",), b"{}", {400}),
-    "signed": (("Content-Length: +2",), b"{}", {400}),
-    "hex": (("Content-Length: 0x2",), b"{}", {400}),
-    "empty": (("Content-Length: ",), b"{}", {400}),
-    "words": (("Content-Length: two",), b"{}", {400}),
-    "other digits": (("Content-Length: \xb2",), b"{}", {400}),
-    "list": (("Content-Length: 2, 2",), b"{}", {400, 422}),
-    "twice the same": (("Content-Length: 2", "Content-Length: 2"), b"{}", {400, 422}),
-    "twice": (("Content-Length: 2", "Content-Length: 1"), b"{}", {400}),
     "astronomic": (("Content-Length: " + "9" * 40,), b"{}", {400, 413}),
-    "2**64": (("Content-Length: 18446744073709551616",), b"{}", {400, 413}),
     "2**63": (("Content-Length: 9223372036854775808",), b"{}", {400, 413}),
-    "and chunked": (("Content-Length: 2", "Transfer-Encoding: chunked"), b"0\r\n\r\n", {400}),
     "chunked": (("Transfer-Encoding: chunked",), b"2\r\n{}\r\n0\r\n\r\n", {400}),
     "chunked, no end": (("Transfer-Encoding: chunked",), b"2\r\n{}\r\n", {400}),
-    "chunked, negative": (("Transfer-Encoding: chunked",), b"-2\r\n{}\r\n0\r\n\r\n", {400}),
-    "chunked, enormous": (("Transfer-Encoding: chunked",), b"ffffffffffffffffff\r\n{}\r\n", {400}),
-    "chunked, no number": (("Transfer-Encoding: chunked",), b"zz\r\n{}\r\n", {400}),
     "chunked, extension": (("Transfer-Encoding: chunked",), b"2;a=" + b"b" * 9999 + b"\r\n{}\r\n0\r\n\r\n", {400}),
-    "chunked twice": (("Transfer-Encoding: chunked, chunked",), b"2\r\n{}\r\n0\r\n\r\n", {400}),
     "gzip": (("Transfer-Encoding: gzip",), b"{}", {400}),
-    "identity": (("Transfer-Encoding: identity",), b"{}", {400}),
-    "trailers": (("Transfer-Encoding: chunked",), b"2\r\n{}\r\n0\r\nContent-Length: 9\r\n\r\n", {400}),
     "compressed": (("Content-Length: 2", "Content-Encoding: gzip"), b"{}", {400, 415, 422}),
     "expected": (("Content-Length: 2", "Expect: 100-continue"), b"{}", {422}),
-    "upgraded": (("Content-Length: 2", "Connection: Upgrade", "Upgrade: websocket"), b"{}", {400, 422}),
 }
+"""Lengths of a body that the application or the parser judges; the forms that smuggle are with the malformed heads."""
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_wrong_lengths(world: World, name: str) -> None:
+def test_wrong_lengths_of_json_and_of_raw_bodies(world: World, name: str) -> None:
     lines, body, expected = LENGTHS[name]
     statuses = answers_to(world, "POST", ENROL, head("POST", ENROL, JSON, *lines) + body)
     assert set(statuses) <= expected | {400}, statuses  # the bytes after the body are not a request
     # the server may close the connection instead of reading what follows: the answer is then lost
     assert statuses or expected & {400, 413}, "no answer"
-
-
-@pytest.mark.parametrize("name", LENGTHS)
-def test_wrong_lengths_of_raw_bodies(world: World, name: str) -> None:
-    lines, body, expected = LENGTHS[name]
     target = f"/v1/tasks/{world.open_tasks[0]}/rounds/1/contributions/c_00000000000000000000"
     member = world.of_kind("member")[0]
     mine = (f"Authorization: Bearer {member.token}", f"Content-Digest: {digest_field(body)}")

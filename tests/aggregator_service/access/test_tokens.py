@@ -73,16 +73,6 @@ def test_a_token_is_shown_once_and_stored_as_a_hash(api: Api, tmp_path: Path) ->
     assert hash_token(token).encode() in stored
 
 
-def test_names_of_tokens_are_unique_and_revocation_frees_them(api: Api) -> None:
-    token = new_operator(api, "anna")
-    for body, status in (({"name": "anna"}, 409), ({"name": "No Name"}, 422), ({"name": "b", "role": "root"}, 422)):
-        assert api.http.post("/v1/operators", json=body, headers=api.operator).status_code == status
-    for status in (200, 404):
-        assert api.http.delete("/v1/operators/anna", headers=api.operator).status_code == status
-        assert not works(api, token)
-    assert works(api, new_operator(api, "anna"))
-
-
 def test_a_token_expires_and_its_rotation_voids_it_and_restarts_the_lifetime(api: Api, clock: ManualClock) -> None:
     old = new_operator(api, "guest", "operator", expires_seconds=60)
     clock.advance(59.0)

@@ -236,7 +236,7 @@ def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping
     return min(groups.values(), key=len)
 
 
-@pytest.mark.parametrize("step", ["advertise", "contribute", "plain"])
+@pytest.mark.parametrize("step", ["contribute", "plain"])
 def test_dropouts_that_leave_few_clients_of_a_level(api: Api, step: str) -> None:
     """Nothing is released. It does not count: the task goes on, although one failure would end it."""
     if step == "plain":

@@ -23,8 +23,7 @@ from hypothesis import strategies as st
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key, task_of_key
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import open_store
-from protocols.errors import ParameterError
-from tests.support.s3 import BUCKET, S3Server
+from tests.support.s3 import S3Server
 
 KEY = "partials/t_1-3-00"
 
@@ -202,12 +201,6 @@ def test_reading_takes_constant_memory(s3: S3Server, new_prefix: Callable[[], st
         thread.join()
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 32 * 1024  # KiB
     assert not list((tmp_path / "scratch").iterdir())
-
-
-def test_other_locations_are_refused(tmp_path: Path) -> None:
-    for location in ("", "dir:", "s3://", "s3://UPPER/x", "s3://ab", "ftp://x", f"s3://{BUCKET}/sp ace", "/path"):
-        with pytest.raises(ParameterError, match="HUSHREC_BLOBS"):
-            open_store(location, tmp_path)
 
 
 def test_all_who_download_a_blob_of_s3_share_one_local_copy(

@@ -39,7 +39,6 @@ from aggregator_service.migrations.migrate import alembic_config, migrate
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
-from protocols.errors import ParameterError
 from tests.support.replicas import TestDatabase
 from tests.support.world import client_row, round_row, task_row
 
@@ -168,12 +167,6 @@ def test_postgresql_is_durable_and_limits_waiting(postgres: TestDatabase) -> Non
     finally:
         postgres.execute(url, f"ALTER DATABASE {postgres.name} RESET synchronous_commit")
         database.close()
-
-
-@pytest.mark.parametrize("url", ["mysql://root@localhost/x", "not a url", "", "sqlite://"])
-def test_other_databases_are_refused(url: str) -> None:
-    with pytest.raises(ParameterError, match="database"):
-        Database(url)
 
 
 def test_a_connection_that_is_in_use_when_the_database_closes_is_closed_when_it_is_returned(database: Database) -> None:

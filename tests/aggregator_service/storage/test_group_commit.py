@@ -54,7 +54,10 @@ def at_once(database: Database, *works: Callable[[Session], Any]) -> list[Any]:
     async def all_of_them() -> list[Any]:
         return await asyncio.gather(*(group.run(work) for work in works), return_exceptions=True)
 
-    return asyncio.run(all_of_them())
+    try:
+        return asyncio.run(all_of_them())
+    finally:
+        group.close()
 
 
 def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answer(database: Database) -> None:

@@ -8,17 +8,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
-from pydantic import BaseModel, Field
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.tasks import resolved_task, sum_view
 from client_sdk import Operator, task_request
@@ -27,7 +25,6 @@ from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from protocols.combinations import carriers
 from protocols.messages import Schedule
-from protocols.messages.tasks import PLANS
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
@@ -183,13 +180,6 @@ def check(value: Any, schema: str) -> None:
     Draft202012Validator(target).validate(value)
 
 
-def test_every_recipe_and_mechanism_has_a_schema() -> None:
-    schemas = DOCUMENT["components"]["schemas"]
-    assert set(schemas["ResolvedRecipe"]["discriminator"]["mapping"]) == set(RECIPES)
-    assert set(schemas["SumPlan"]["discriminator"]["mapping"]) == set(PLANS)
-    assert set(schemas["ResolvedMechanism"]["discriminator"]["mapping"]) == set(PLANS)
-
-
 @pytest.mark.parametrize(("recipe", "mechanism"), PAIRS)
 def test_a_small_task_of_each_pair(recipe: str, mechanism: str) -> None:
     terms = task_terms(recipe, SMALL.get(recipe, {"items": 5}), mechanism, {}, Schedule(cohort_size=20))
@@ -225,39 +215,3 @@ def test_a_task_of_an_earlier_version_opens_no_further_round(world: World) -> No
     assert "set count_sums to 1" in warning
     world.run(task_id)
     assert (world.state(task_id), world.view(task_id).completed_rounds) == ("failed", 0)
-
-
-class Inner(BaseModel):
-    clip: float = 1.0
-
-
-class Base(BaseModel):
-    items: int = Field(ge=1, description="Number of items.")
-    rate: float | None = Field(default=None, gt=0, lt=1, description="Step size.")
-
-
-class Model(Base):
-    mode: Literal["shared", "own"] = "own"
-    groups: tuple[int, ...] = Field(default=(0, 1), min_length=1, description="Groups.")
-    noise: Inner | None = None
-    agree: bool = Field(default=False)
-
-
-def test_a_row_says_type_default_and_bounds() -> None:
-    rows = {row.name: row for row in parameter_rows(Model, {"rate": 0.5})}
-    assert list(rows) == ["items", "rate", "mode", "groups", "noise", "agree"]
-    facts = {name: (row.type, row.default, row.bounds, row.recommended) for name, row in rows.items()}
-    assert facts == {
-        "items": ("whole number", "required", "at least 1", None),
-        "rate": ("number or null", "null", "above 0, below 1", "0.5"),
-        "mode": ("shared, own", "own", "", None),
-        "groups": ("list of whole numbers", "[0, 1]", "at least 1 entries", None),
-        "noise": ("object (clip) or null", "null", "", None),
-        "agree": ("true or false", "false", "", None),
-    }
-    assert as_text([rows["items"], rows["rate"]]).splitlines() == [
-        "  items: whole number; at least 1; required",
-        "      Number of items.",
-        "  rate: number or null; above 0, below 1; default null; new tasks get 0.5",
-        "      Step size.",
-    ]

@@ -18,13 +18,13 @@ from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 from aggregator_service.storage.bodies import new_small_key
 from aggregator_service.storage.database import Effects
-from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.storage.tags import matches_tag
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored, UploadOutcome
+from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored
 from aggregator_service.uploads.receive import stream_body
+from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.world import SECONDS, World
 
 BODY = os.urandom(2**20 + 17)
@@ -148,19 +148,6 @@ def contribution(world: World, task_id: str, client: str, value: float) -> Small
     return SmallContribution(admission, new_small_key(task_id), body, hashlib.sha256(body).hexdigest(), world.clock)
 
 
-def at_once(world: World, *writes: SmallContribution) -> list[UploadOutcome | BaseException]:
-    """The outcomes of writes that are in one group."""
-    group = GroupCommit(world.database)
-
-    async def all_of_them() -> list[UploadOutcome | BaseException]:
-        return await asyncio.gather(*(group.run(write) for write in writes), return_exceptions=True)
-
-    try:
-        return asyncio.run(all_of_them())
-    finally:
-        group.close()
-
-
 def stored(world: World) -> dict[str, bytes]:
     """The stored bodies by client. Each body is named by one row."""
     with world.database.read() as session:
@@ -175,7 +162,7 @@ def test_contributions_of_a_group_are_in_one_transaction_and_in_the_sum(world: W
     writes = [contribution(world, task_id, client, 2.0**index) for index, client in enumerate(CLIENTS)]
     seen = list[Effects]()
     world.database.listeners.append(seen.append)
-    outcomes = at_once(world, *writes)
+    outcomes = at_once(world.database, *writes)
     assert len(seen) == 1
     assert [one.client_id for one in seen[0].deliveries] == list(CLIENTS)
     for outcome, write, client in zip(outcomes, writes, CLIENTS, strict=True):
@@ -189,10 +176,10 @@ def test_contributions_of_a_group_are_in_one_transaction_and_in_the_sum(world: W
 def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_the_others(world: World) -> None:
     task_id = begun(world)
     first, second, third, fourth = (contribution(world, task_id, client, 1.0) for client in CLIENTS)
-    equal = at_once(world, *(contribution(world, task_id, CLIENTS[1], 1.0) for _ in range(3)))
+    equal = at_once(world.database, *(contribution(world, task_id, CLIENTS[1], 1.0) for _ in range(3)))
     assert sorted(type(outcome).__name__ for outcome in equal) == ["AlreadyStored", "AlreadyStored", "Stored"]
     again, other = contribution(world, task_id, CLIENTS[1], 1.0), contribution(world, task_id, CLIENTS[1], 3.0)
-    outcomes = at_once(world, first, again, third, other, fourth)
+    outcomes = at_once(world.database, first, again, third, other, fourth)
     assert [type(outcome) for outcome in outcomes] == [Stored, AlreadyStored, Stored, Problem, Stored]
     refusal = outcomes[3]
     assert isinstance(refusal, Problem)
@@ -206,6 +193,6 @@ def test_a_group_after_the_deadline_is_refused(world: World) -> None:
     task_id = begun(world)
     writes = [contribution(world, task_id, client, 1.0) for client in CLIENTS]
     world.clock.advance(SECONDS)
-    outcomes = at_once(world, *writes)
+    outcomes = at_once(world.database, *writes)
     assert [outcome.slug for outcome in outcomes if isinstance(outcome, Problem)] == ["round-closed"] * 4
     assert stored(world) == {}
