@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from protocols.recipes.base import MOVES_ALIKE
 from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
 from tests.support.gradients import slopes
+from tests.support.memory import peak_of
 
 TASK_SEED = bytes(range(32))
 DIM = 4
@@ -191,11 +191,11 @@ def client_peak(p: int, items: int = 400_000) -> int:
     body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
     history = History(np.arange(0, items, items // 400, dtype=np.int32))
     client_state, spec = half.initial_client_state(np.random.default_rng(0)), chosen.round_spec(TASK_SEED, 1)
-    tracemalloc.start()
-    view = chosen.decode_view(0, body, 0)
-    half.contribute(spec, "c", view, history, client_state, np.random.default_rng(0))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    rng = np.random.default_rng(0)
+    local, peak = peak_of(
+        lambda: half.contribute(spec, "c", chosen.decode_view(0, body, 0), history, client_state, rng)
+    )
+    assert local.blocks[0].any()
     return peak
 
 

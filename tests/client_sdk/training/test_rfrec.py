@@ -171,22 +171,6 @@ def test_repeated_sum_is_answered_without_training_twice(name: str, changes: dic
         np.testing.assert_array_equal(again.client_state[key], value)
 
 
-@pytest.mark.parametrize(("name", "changes"), VARIANTS)
-def test_training_fits_the_ratings(name: str, changes: dict[str, Any]) -> None:
-    made, half = make(name, user_penalty=0.001, **changes)
-    state, rng, losses = made.initial_state(SEED), np.random.default_rng(0), []
-    client_state = half.initial_client_state(rng)
-    for step in range(1, 9):
-        done = half.contribute(made.round_spec(SEED, step), "c", state, HISTORY, client_state, rng)
-        losses.append(done.loss)
-        client_state = done.client_state
-        mean = state.item_factors + done.blocks[0].reshape(ITEMS, DIM).astype(np.float32)
-        state = replace(state, round_number=step, sum_index=step, item_factors=mean)
-    assert losses[-1] < losses[0]
-    assert done.samples == 3
-    assert half.prepare(made.round_spec(SEED, 9), state, HISTORY, rng)[SUM_INDEX].tolist() == [8]
-
-
 @pytest.mark.parametrize(
     ("history", "problem"),
     [
