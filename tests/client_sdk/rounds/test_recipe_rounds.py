@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.data.interactions import leave_one_out
@@ -26,7 +26,6 @@ from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.advice import parameters_for
-from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
@@ -42,12 +41,10 @@ from tests.support.tasks import (
     SmallTask,
     interactions,
     joined,
-    new_client,
     small_task,
     take_part_together,
 )  # fmt: skip
 
-OWN: dict[str, Any] = {"dim": 2, "share": 0.1, "support": "own", "reveal_indices": True}
 PFEDCLR = {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True}
 SMALL = PFedCLRConfig(epochs=2, batch_size=32)
 COHORT = 20
@@ -92,18 +89,6 @@ def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
         steps = sorted(int(client_state[SUM_INDEX][0]) for client_state in states if client_state)
         assert steps[-3:] == [sums] * 3
         assert steps[0] < sums
-
-
-def test_an_unusable_history_is_refused_before_the_first_round(server: AggregatorProcess, operator: Operator) -> None:
-    schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
-    request = task_request("no-ratings", "rfrec", "plain", schedule, {"items": RATED, "dim": 4})
-    policy = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
-    with new_client(server.url, policy) as client:
-        part = SmallTask.of(operator, request, 2).join(client)
-        with pytest.raises(ParameterError, match="learns from ratings"):
-            part.take_part([1, 2, 3])
-        with pytest.raises(ParameterError, match=r"1 \.\. 5 in this task, got 3 \.\. 7"):
-            part.take_part({1: 3, 2: 7})
 
 
 # --- any recipe over the service --------------------------------------------------------------------------------------
@@ -170,17 +155,6 @@ def test_the_server_sums_while_clients_of_pfedclr_personalise(
     assert [[report.round for report in mine] for mine in reports] == [[1, 2]] * users
     assert sorted(number for number, _ in found) == [1] * users + [2] * users
     assert {state for _, state in found} <= {"folding", "complete"}
-
-
-def test_a_client_reveals_its_indices_only_if_its_policy_allows_it(
-    server: AggregatorProcess, operator: Operator
-) -> None:
-    task = small_task(
-        operator, "own-unasked", users=3, recipe="topk", mechanism="paillier", recipe_parameters=OWN,
-        mechanism_parameters={"key_bits": 2048},
-    )  # fmt: skip
-    with new_client(server.url) as client, pytest.raises(PolicyRefused, match="which items it touched"):
-        task.join(client)
 
 
 # --- a sum of counts holds the items of `min_clients` clients or more ------------------------------------------------
