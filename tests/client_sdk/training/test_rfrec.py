@@ -157,6 +157,10 @@ def test_predictions_take_missed_steps_without_keeping_them(name: str, changes: 
         client_state = half.contribute(made.round_spec(SEED, step), "c", stale, HISTORY, client_state, rng).client_state
     expected = predicted_ratings(found[4].item_factors @ client_state[USER_FACTOR], made.parameters)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
+    initial = half.initial_client_state(np.random.default_rng(0))
+    prepared = half.prepare(made.round_spec(SEED, 5), found[4], HISTORY, np.random.default_rng(0))
+    assert prepared[SUM_INDEX].tolist() == [4]
+    assert np.abs(prepared[USER_FACTOR] - initial[USER_FACTOR]).max() > 1e-3, "it has taken the steps"
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
