@@ -131,7 +131,10 @@ class TestTopk(RecipeConformance):
 
 
 class TestOwnTopk(TestTopk):
-    parameters: ClassVar[Any] = {**SMALL, "share": 0.1, "support": "own", "reveal_indices": True}
+    parameters: ClassVar[Any] = {
+        **SMALL, "share": 0.1, "support": "own", "reveal_indices": True, "error_feedback": True,
+    }  # fmt: skip
+
     reveals: ClassVar[Any] = {"sent": "reveal_indices"}
 
 

@@ -1,14 +1,17 @@
-"""Which requests are repeated, after how long, and which error is raised at the end."""
+"""Which requests are repeated, how long, and the error at the end; how programs outlive an outage; the poll loop."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.retry import RetryPolicy, retry_after, send
-from client_sdk.api.wire import Request, Response
+from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, retry_after, send
+from client_sdk.api.wire import Program, Request, Response, Traffic, through
 from client_sdk.errors import (
     PROBLEM_ERRORS,
     ApiError,
@@ -17,16 +20,30 @@ from client_sdk.errors import (
     ContractBroken,
     GaveUp,
     Gone,
+    InternalError,
     NotFound,
     ServerFault,
     Unavailable,
 )
+from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable, TaskEnded, Waiting
+from client_sdk.rounds.polling import (
+    NothingNew,
+    Outage,
+    RoundChange,
+    RoundChanged,
+    StoppedInOutage,
+    await_round,
+    await_start,
+    follow_rounds,
+)
+from protocols.errors import ParameterError
+from protocols.messages import RoundView
 from protocols.messages.problem import PROBLEM_TYPES
-from tests.support.programs import ProgramRunner, problem
+from tests.support.programs import ProgramRunner, problem, round_view, task_view
 
-URL = "https://example.org"
-POLICY = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=3.0, jitter=lambda: 0.5)
-GET = Request("GET", URL + "/x", {"authorization": "Bearer secret-token"})
+URL = "https://aggregator.example"
+FOUR = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=3.0, jitter=lambda: 0.5)
+ASK = Request("GET", URL + "/x", {"authorization": "Bearer secret-token"})
 
 
 def answering(*steps: Response | ConnectionFailed) -> ProgramRunner:
@@ -56,19 +73,19 @@ def test_a_problem_is_raised_as_its_error_and_never_shows_the_token() -> None:
     for slug, (status, _) in PROBLEM_TYPES.items():
         runner = ProgramRunner(lambda _, slug=slug: problem(slug, "because"))
         with pytest.raises((ApiError, GaveUp)) as caught:
-            runner.run(send(GET, RetryPolicy(attempts=1)))
+            runner.run(send(ASK, RetryPolicy(attempts=1)))
         error = caught.value.last if isinstance(caught.value, GaveUp) else caught.value
         assert type(error) is PROBLEM_ERRORS[slug]
         assert (error.method, error.url, error.status) == ("GET", URL + "/x", status)
         assert error.problem.slug == slug
-        assert "secret-token" not in repr(GET) + str(error) + repr(error.__dict__)
+        assert "secret-token" not in repr(ASK) + str(error) + repr(error.__dict__)
 
 
 def test_pauses_grow_with_jitter_up_to_the_cap_and_respect_retry_after() -> None:
     runner = answering(
         connection_failed(), problem("unavailable"), problem("too-many-requests", retry_after="7"), Response(200, {})
     )
-    assert runner.run(send(GET, POLICY)).status == 200
+    assert runner.run(send(ASK, FOUR)).status == 200
     assert runner.pauses == [0.5, 1.0, 7 + 1.5]
 
 
@@ -85,7 +102,7 @@ def test_it_gives_up_after_the_last_attempt_and_keeps_the_last_error(
 ) -> None:
     runner = ProgramRunner(lambda _: answer)
     with pytest.raises((GaveUp, Gone)) as caught:
-        runner.run(send(GET, POLICY))
+        runner.run(send(ASK, FOUR))
     assert isinstance(getattr(caught.value, "last", caught.value), error)
     assert len(runner.requests) == tries == len(runner.pauses) + 1
 
@@ -111,7 +128,7 @@ def test_a_post_is_repeated_only_if_it_was_certainly_not_processed(
 ) -> None:
     runner = answering(*steps)
     with pytest.raises(error) if error else nullcontext():
-        runner.run(send(Request("POST", URL), POLICY))
+        runner.run(send(Request("POST", URL), FOUR))
     assert len(runner.requests) == len(steps)
 
 
@@ -131,3 +148,241 @@ def test_an_answer_without_a_problem_or_the_message_is_raised_by_its_status(
     with pytest.raises(error):
         runner.run(ApiCalls(URL, "secret-token").task("../../admin?x=1"))
     assert runner.requests[0].url == URL + "/v1/tasks/..%2F..%2Fadmin%3Fx%3D1"
+
+
+# --- programs outlive a server that is away: what is repeated, reported, and what ends the waiting ------------------
+
+GET = Request("GET", f"{URL}/v1/tasks/t/rounds/current")
+POLICY = RetryPolicy(base_seconds=1.0, cap_seconds=8.0, jitter=lambda: 1.0)
+
+
+class Server:
+    """Answers 200 after `failures` attempts without an answer. The clock advances by the pauses."""
+
+    def __init__(self, failures: int, failure: Callable[[Request], Response] | None = None) -> None:
+        self.failures, self.failure = failures, failure or self._refuse
+        self.runner = ProgramRunner(self._answer)
+
+    @staticmethod
+    def _refuse(request: Request) -> Response:
+        raise ConnectionFailed(request.method, request.url, "connection refused", sent=False)
+
+    def _answer(self, request: Request) -> Response:
+        if len(self.runner.requests) <= self.failures:
+            return self.failure(request)
+        return Response(200, {}, b"here")
+
+    def clock(self) -> float:
+        return sum(self.runner.pauses)
+
+    def run(self, program: Program[Any], **options: Any) -> Any:
+        """Run `program` through an outage with the `options`."""
+        return self.runner.run(through(program, Outage(clock=self.clock, **options)))
+
+
+def requesting(request: Request, policy: RetryPolicy = POLICY) -> Program[bytes]:
+    response = yield from send(request, policy)
+    return response.body
+
+
+def status(code: int, **headers: str) -> Callable[[Request], Response]:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda _: Response(code, fields)
+
+
+def lost(request: Request) -> Response:
+    raise ConnectionFailed(request.method, request.url, "connection reset", sent=True)
+
+
+def test_a_request_is_repeated_until_the_server_answers() -> None:
+    server = Server(failures=2000)
+    assert server.run(requesting(GET)) == b"here"
+    assert len(server.runner.requests) == 2001
+    assert server.runner.pauses[:5] == [1.0, 2.0, 4.0, 8.0, 8.0]
+    for code in (502, 503, 504):  # of a proxy without a server
+        assert Server(20, status(code)).run(requesting(GET)) == b"here"
+    assert Server(1, lost).run(requesting(replace(GET, method="PUT"))) == b"here"
+    with pytest.raises(ConnectionFailed):  # it may have been processed
+        Server(1, lost).run(requesting(replace(GET, method="POST")))
+    alone, few = Server(failures=2000), Server(failures=2000)
+    with pytest.raises(GaveUp):
+        alone.runner.run(requesting(GET))
+    with pytest.raises(GaveUp) as caught:
+        few.run(requesting(GET, replace(POLICY, attempts=2)))
+    assert caught.value.attempts == len(few.runner.requests) == 2
+    assert len(alone.runner.requests) == DEFAULT_ATTEMPTS
+
+
+@pytest.mark.parametrize(("seconds", "method"), [(5.0, "GET"), (3600.0, "PUT")])
+def test_retry_after_is_the_minimum_of_a_pause(seconds: float, method: str) -> None:
+    server = Server(1, status(503, retry_after=f"{seconds:.0f}"))
+    server.run(requesting(replace(GET, method=method, body=b"" if method == "GET" else b"12345")))
+    assert server.runner.requests[0] == server.runner.requests[1]
+    assert server.clock() == seconds + 1.0
+    assert max(server.runner.pauses) <= LONGEST_PAUSE
+
+
+def test_a_server_that_answers_with_errors_is_not_waited_for() -> None:
+    def failing(request: Request) -> Response:
+        return problem("internal-error") if len(server.runner.requests) > 10 else Server._refuse(request)
+
+    server = Server(10**6, failing)
+    with pytest.raises(GaveUp) as caught:
+        server.run(requesting(GET))
+    assert isinstance(caught.value.last, InternalError)
+    assert len(server.runner.requests) == 10 + DEFAULT_ATTEMPTS
+
+
+def test_an_outage_is_reported_at_growing_intervals_and_a_short_one_is_not() -> None:
+    server, told = Server(failures=40), list[Event]()
+    server.run(requesting(GET), progress=told.append)
+    assert [round(event.seconds) for event in told if isinstance(event, ServerUnreachable)] == [3, 31, 63, 127, 255]
+    assert isinstance(told[0], ServerUnreachable)
+    assert told[0].reason == f"GET {GET.url}: connection refused"
+    assert told[-1] == ServerBack(server.clock())
+    told.clear()
+    Server(failures=1).run(requesting(GET), progress=told.append)
+    assert told == []
+    Server(1, status(503, retry_after="100")).run(requesting(GET), progress=told.append)
+    assert [type(event) for event in told] == [ServerUnreachable, ServerUnreachable, ServerUnreachable, ServerBack]
+
+
+def test_one_outage_of_several_requests_is_reported_as_one() -> None:
+    """Also where it begins in an upload, of which nothing is asked for meanwhile but how far it came."""
+
+    def program() -> Program[None]:
+        with pytest.raises(GaveUp):
+            yield from send(GET, replace(POLICY, attempts=4))
+        with pytest.raises(ContractBroken, match="Upload-Offset"):  # the server says nothing of an upload
+            yield from ApiCalls(URL, "token", POLICY).contribute("t", 1, "c", b"body")
+
+    server, told = Server(failures=8, failure=lost), list[Event]()
+    server.run(program(), progress=told.append)
+    assert [type(event) for event in told] == [ServerUnreachable, ServerBack]
+    assert [request.method for request in server.runner.requests[4:]] == ["PUT", *["HEAD"] * 4]
+
+
+def test_patience_ends_an_outage_and_starts_anew_with_the_next() -> None:
+    server = Server(failures=10**6)
+    with pytest.raises(GaveUp, match="connection refused") as raised:
+        server.run(requesting(GET), patience=20.0)
+    assert server.clock() == 20.0
+    assert raised.value.attempts == len(server.runner.requests)
+
+    def twice() -> Program[None]:
+        for _ in range(2):
+            server.runner.requests.clear()
+            yield from send(GET, POLICY)
+
+    server = Server(failures=4)
+    server.run(twice(), patience=20.0)
+    assert server.clock() == 30.0
+    server = Server(1, status(503, retry_after="60"))  # more than it has
+    with pytest.raises(GaveUp):
+        server.run(requesting(GET), patience=59.0)
+    assert server.clock() == 0.0
+    for seconds in (-1.0, float("nan")):
+        with pytest.raises(ParameterError, match="patience"):
+            Outage(patience=seconds)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"stop": lambda: True}, StoppedInOutage), ({"patience": 3.0}, GaveUp)],
+)
+def test_the_end_of_an_outage_closes_the_program(options: dict[str, Any], error: type[Exception]) -> None:
+    """It could take the error for that of a round, and go on with the next one."""
+    ended = []
+
+    def program() -> Program[None]:
+        try:
+            yield from send(GET, POLICY)
+        except Exception:
+            ended.append("error")
+        finally:
+            ended.append("closed")
+
+    with pytest.raises(error):
+        Server(failures=10**6).run(program(), **options)
+    assert ended == ["closed"]
+    Server(failures=0).run(program(), **options)
+    assert ended == ["closed"] * 2
+
+
+def test_the_traffic_of_a_part_of_a_program_includes_its_repetitions() -> None:
+    traffic = Traffic()
+    put = replace(GET, method="PUT", body=b"12345")
+    Server(3, lost).run(through(requesting(put), traffic))
+    assert (traffic.up, traffic.down) == (20, 4)
+
+
+# --- the one poll loop: what it returns for a changed round, for no change and for a task that has ended --------------
+
+CALLS = ApiCalls("https://example.org", "token")
+FEW = {"schedule": {"cohort_size": 5}, "members": 2, "keyed_members": 1, "able_members": [2]}
+
+
+def server(rounds: list[RoundView | None], task_state: str = "open") -> Callable[[Request], Response]:
+    """Answers each poll with the next entry of `rounds`; None stands for no change."""
+
+    def answer(request: Request) -> Response:
+        if "/rounds/current" not in request.url:
+            numbered = request.url.rsplit("/rounds/", 1)
+            body = (
+                round_view(int(numbered[1]), "complete") if len(numbered) == 2 else task_view(state=task_state, **FEW)
+            )
+            return Response(200, {}, body.model_dump_json().encode())
+        view = rounds.pop(0)
+        if view is None:
+            return Response(304, {}) if "if-none-match" in request.headers else Response(204, {})
+        return Response(200, {"etag": f'"{view.number}-{view.state}"'}, view.model_dump_json().encode())
+
+    return answer
+
+
+def paths(runner: ProgramRunner) -> list[str]:
+    return [request.url.removeprefix("https://example.org/v1/tasks/t_1") for request in runner.requests]
+
+
+def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -> None:
+    runner = ProgramRunner(server([round_view(1, "collecting"), None]))
+    change = runner.run(follow_rounds(CALLS, "t_1", None, wait=0.0))
+    assert change == RoundChanged(round_view(1, "collecting"), '"1-collecting"')
+    assert not change.is_over
+    change = runner.run(follow_rounds(CALLS, "t_1", change, wait=5.0))
+    assert change == NothingNew(task_view(**FEW), '"1-collecting"')
+    assert paths(runner) == ["/rounds/current", "/rounds/current?wait=5.0", ""]
+    assert runner.requests[1].headers["if-none-match"] == '"1-collecting"'
+
+
+def test_the_end_of_a_task_is_found_after_a_round_or_a_poll_without_a_change_and_stays() -> None:
+    over = RoundChanged(round_view(1, "failed"), "etag")
+    assert over.is_over
+    runner = ProgramRunner(server([round_view(2, "collecting")]))
+    assert isinstance(runner.run(follow_rounds(CALLS, "t_1", over)), RoundChanged)
+    assert paths(runner) == ["", "/rounds/current?wait=20.0"], "the task is asked for before the next poll"
+    for before, polled in ((over, [""]), (None, ["/rounds/current?wait=20.0", ""])):
+        runner = ProgramRunner(server([None], "complete"))
+        change: RoundChange = runner.run(follow_rounds(CALLS, "t_1", before))
+        assert change == TaskEnded("complete") == runner.run(follow_rounds(CALLS, "t_1", change))
+        assert paths(runner) == polled
+
+
+def test_what_round_1_waits_for_is_reported_once() -> None:
+    runner, events = ProgramRunner(server([])), list[object]()
+    first = runner.run(await_start(task_view(**FEW), False, None, events.append))
+    assert runner.run(await_start(task_view(**FEW), False, first, events.append)) == first
+    assert events == [first]
+    assert isinstance(first, Waiting)
+    assert runner.pauses == [0.2, 0.2]
+
+
+def test_a_round_is_awaited_until_its_state_is_accepted_or_a_later_round_opens() -> None:
+    runner = ProgramRunner(
+        server([round_view(1, "collecting"), None, round_view(1, "folding"), round_view(1, "complete")])
+    )
+    found = runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete"))
+    assert found.state == "complete"
+    runner = ProgramRunner(server([round_view(1, "collecting"), round_view(2, "collecting")]))
+    assert runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete")).number == 1
+    assert paths(runner)[-1] == "/rounds/1"

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_sdk import Client, DirectoryStore, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.cli import app
-from client_sdk.errors import LocalFileError
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import request_for
 from protocols.errors import HushRecError, ParameterError
@@ -253,25 +252,6 @@ def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:
     for token in ("", " ", "hro_ünïcode", "hro_x\n", "hro_wrong"):
         with pytest.raises(HushRecError, match=r"token or code|401"), Operator(server.url, token) as operator:
             operator.tasks()
-
-
-def test_a_store_that_cannot_be_written_or_read_is_named(
-    tmp_path: Path, server: AggregatorProcess, invitations: dict[str, str]
-) -> None:
-    policy = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
-    (tmp_path / "file").write_text("in the way")
-    with Client(server.url, Identity.generate(), DirectoryStore(tmp_path / "file"), policy) as client:  # noqa: SIM117
-        with pytest.raises(LocalFileError, match=f"cannot (read|write) {tmp_path}/file"):
-            client.join("films", invitation=invitations["OPEN"])
-    store, who = DirectoryStore(tmp_path / "store"), Identity.generate()
-    with Client(server.url, who, store, policy) as client:
-        client.join("films", invitation=invitations["OPEN"])
-    damaged = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "lock"]
-    assert damaged
-    for path in damaged:
-        path.write_bytes(b"\x00garbage")
-    with Client(server.url, who, store, policy) as client, pytest.raises(LocalFileError, match="is damaged"):
-        client.join("films")
 
 
 def test_ctrl_c_stops_a_waiting_client(folder: Path, server: AggregatorProcess, invitations: dict[str, str]) -> None:

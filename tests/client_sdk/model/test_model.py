@@ -105,10 +105,14 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     plain = frozenset({"plain"})
     allowing = Policy(mechanisms=plain, min_cohort=4)
     long = replace(TERMS, recipe=recipe("fedmf", {"items": 4, "epochs": 21}))
+    own = {"items": 9, "dim": 2, "support": "own", "reveal_indices": True}
+    revealing = TaskTerms.of(task_view("topk", own, "paillier", {"key_bits": 2048}))
+
     for policy, terms, text in (
         (Policy(), TERMS, "plain"),
         (allowing, TERMS, "at least 4"),
         (Policy(mechanisms=plain), long, "trains 21 epochs"),
+        (Policy(), revealing, "which items it touched"),
     ):
         with pytest.raises(PolicyRefused, match=text):
             policy.check_task(terms)

@@ -1,4 +1,4 @@
-"""Recipes through whole rounds of a real server: the model of the plain sum, coins, and data that are counted once.
+"""Recipes through whole rounds of a real server: the plain sum's model, coins, data counted once, measured models.
 
 That encrypted sums are those of plain ones is in the battery: `RecipeConformance`.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -14,24 +16,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy, PolicyRefused, task_request
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import SyncDriver
+from client_sdk.errors import Abstained, PolicyRefused
 from client_sdk.lab.data.interactions import leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
-from client_sdk.rounds.events import RoundAbstained
+from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
 from client_sdk.store.states import ClientState, GivenData
+from client_sdk.task import Task
 from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import BUFFER_ROWS, PFedCLRConfig, PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.advice import parameters_for
-from protocols.errors import ParameterError
-from protocols.messages import Schedule
+from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.rfrec import RFRecF, RFRecState
 from protocols.recipes.state import state_as
+from tests.support.fleets import enrolled_fleet, model_in_the_clear
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess
@@ -39,16 +43,12 @@ from tests.support.tasks import (
     ITEMS,
     TRIAL,
     SmallTask,
-    enrolled_fleet,
     interactions,
     joined,
-    model_in_the_clear,
-    new_client,
     small_task,
     take_part_together,
 )  # fmt: skip
 
-OWN: dict[str, Any] = {"dim": 2, "share": 0.1, "support": "own", "reveal_indices": True}
 PFEDCLR = {"dim": 4, "rank": 2, "max_interactions": 10, "reveal_weights": True}
 SMALL = PFedCLRConfig(epochs=2, batch_size=32)
 COHORT = 20
@@ -93,18 +93,6 @@ def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
         steps = sorted(int(client_state[SUM_INDEX][0]) for client_state in states if client_state)
         assert steps[-3:] == [sums] * 3
         assert steps[0] < sums
-
-
-def test_an_unusable_history_is_refused_before_the_first_round(server: AggregatorProcess, operator: Operator) -> None:
-    schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
-    request = task_request("no-ratings", "rfrec", "plain", schedule, {"items": RATED, "dim": 4})
-    policy = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
-    with new_client(server.url, policy) as client:
-        part = SmallTask.of(operator, request, 2).join(client)
-        with pytest.raises(ParameterError, match="learns from ratings"):
-            part.take_part([1, 2, 3])
-        with pytest.raises(ParameterError, match=r"1 \.\. 5 in this task, got 3 \.\. 7"):
-            part.take_part({1: 3, 2: 7})
 
 
 # --- any recipe over the service --------------------------------------------------------------------------------------
@@ -173,17 +161,6 @@ def test_the_server_sums_while_clients_of_pfedclr_personalise(
     assert {state for _, state in found} <= {"folding", "complete"}
 
 
-def test_a_client_reveals_its_indices_only_if_its_policy_allows_it(
-    server: AggregatorProcess, operator: Operator
-) -> None:
-    task = small_task(
-        operator, "own-unasked", users=3, recipe="topk", mechanism="paillier", recipe_parameters=OWN,
-        mechanism_parameters={"key_bits": 2048},
-    )  # fmt: skip
-    with new_client(server.url) as client, pytest.raises(PolicyRefused, match="which items it touched"):
-        task.join(client)
-
-
 # --- a sum of counts holds the items of `min_clients` clients or more ------------------------------------------------
 # Clients that were counted once sent zeros to later sums of counts. The zeros counted towards `min_clients`, and the
 # sum was the item list of the one client that was not counted before.
@@ -233,3 +210,114 @@ def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProce
     with Client(server.url, identity, store) as restarted:
         kept = restarted.join(task.name).part.member.store.given(task.task_id, None, "rows")
     assert kept.counted == (task.task_id, 1)
+
+
+# --- federated evaluation: the curve, early stopping, and the best model for late downloads ---------------------------
+
+CROWD, FILMS = 5, 24
+EITHER = Policy(mechanisms=frozenset({"plain", "ckks"}), min_cohort=2, snapshot_every=0)
+
+
+OVERFITTING = (8, 0.0, 1.5)
+"""Ratings on which a model overfits within a few rounds: seed, spread of the items' means, noise."""
+LEARNABLE = (5, 1.5, 0.2)
+"""Ratings on which it improves for longer than a test takes: also over CKKS, whose noise changes each run."""
+
+
+def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
+    """Return ten ratings of every user."""
+    seed, spread, noise = kind
+    rng = np.random.default_rng(seed)
+    means = spread * rng.standard_normal(FILMS) if spread else np.zeros(FILMS)
+    values = np.clip(np.rint(3 + means + noise * rng.standard_normal((CROWD, FILMS))), 1, 5)
+    return [{item: float(values[user, item]) for item in rng.permutation(FILMS)[:10].tolist()} for user in range(CROWD)]
+
+
+@contextmanager
+def played_task(
+    server: AggregatorProcess,
+    operator: Operator,
+    mechanism: str,
+    rounds: int,
+    evaluation: Evaluation,
+    kind: tuple[int, float, float],
+) -> Iterator[tuple[list[Task], list[Event]]]:
+    """The clients of a task that was trained to its end, each in its own thread, and the events of the first one, which
+    holds the keys."""
+    # without penalties a model of noise soon becomes much worse than its best
+    penalties = {"penalty": 10.0, "user_penalty": 0.1} if kind == LEARNABLE else {"penalty": 0.0, "user_penalty": 0.0}
+    parameters = {"items": FILMS, "dim": 4, "learning_rate": 0.2 if kind == LEARNABLE else 0.5, **penalties}
+    request = task_request(
+        f"rated-{mechanism}-{rounds}", "rfrec", mechanism,
+        Schedule(rounds=rounds, cohort_size=CROWD, start_clients=CROWD), parameters, None, bytes(range(32)),
+        organiser=None if mechanism == "plain" else TRIAL.pin, evaluation=evaluation,
+    )  # fmt: skip
+    with joined(server.url, SmallTask.of(operator, request, CROWD), CROWD, EITHER) as parts:
+        events: list[Event] = []
+        told = [events.append, *[None] * (CROWD - 1)]
+        take_part_together(
+            parts, list(zip(noisy_ratings(kind), told, strict=True)), lambda part, given: part.take_part(*given)
+        )
+        yield parts, events
+
+
+def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    evaluation = Evaluation(every=1, keep="best", stop_after=3)
+    with played_task(server, operator, "plain", 80, evaluation, OVERFITTING) as ((part, other, *_), events):
+        task, curve = operator.task("rated-plain-80"), part.evaluation()
+        assert (best := curve.best) is not None
+        assert task.state == "complete" and task.completed_rounds < 80
+        assert task.best_round == best.model_round
+        assert 0 < best.model_round < task.completed_rounds - 3
+        assert curve.fallen == 3
+        kept = part.model()
+        assert kept.round_number == best.model_round
+        assert part.terms.recipe.encode_state(kept) == part.terms.recipe.encode_state(other.model())
+        seen = [event for event in events if isinstance(event, ModelMeasured)]
+        rounds = [event.model_round for event in seen]
+        assert rounds == sorted(set(rounds))
+        measured = {event.model_round: event.metrics["rmse"] for event in seen}
+        assert measured[best.model_round] == min(measured.values())
+        assert max(measured) > best.model_round
+
+
+def test_members_of_an_encrypted_task_keep_the_best_model_themselves(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    evaluation = Evaluation(every=2, keep="best")
+    with played_task(server, operator, "ckks", 8, evaluation, LEARNABLE) as (parts, _):
+        best, points = parts[0].evaluation().best, parts[0].evaluation().points
+        assert best is not None and 0 < best.model_round < 8
+        assert [part.model().round_number for part in parts] == [best.model_round] * CROWD
+    assert operator.task("rated-ckks-8").best_round is None, "the server does not see the curve"
+    assert [(point.model_round, point.clients) for point in points] == [(0, CROWD), (3, CROWD), (6, CROWD)]
+
+
+def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:
+    """Rounds that fail count, too: a server could repeat a measurement with another model each time."""
+    request = task_request(
+        "bounded", "fedmf", "plain", Schedule(rounds=10), {"items": FILMS}, evaluation=Evaluation(every=1)
+    )
+    invitation = operator.invite(operator.create_task(request).task_id).invitation
+    store, identity, few = (
+        MemoryStore(),
+        Identity.generate(),
+        Policy(mechanisms=EITHER.mechanisms, max_measurements=4),
+    )
+    with Client(server.url, identity, store, few) as client, pytest.raises(PolicyRefused, match="measures its model 5"):
+        client.join("bounded", invitation=invitation)
+    enough = Policy(mechanisms=EITHER.mechanisms, max_measurements=5)
+    for _ in range(2):  # the record outlives the process
+        with Client(server.url, identity, store, enough) as client, SyncDriver() as driver:
+            core = client.join("bounded", invitation=invitation).part
+            spec, history = core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 1), core.history([2, 5])
+            state = core.member.terms.recipe.initial_state(core.member.terms.seed)
+            given = core.member.store.given(core.member.terms.task_id, None, "held-out")
+            for _ in range(given.measured, 5):
+                core.require_data(spec, state, history)
+                driver.run(core.train(spec, state, history))
+            with pytest.raises(Abstained, match="measured models 5 times"):
+                core.require_data(spec, state, history)
+            core.require_data(core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 2), state, history)

@@ -19,7 +19,8 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import MOVES_ALIKE
 from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
-from tests.support.measured import peak_of, slopes
+from tests.support.gradients import slopes
+from tests.support.memory import peak_of
 
 TASK_SEED = bytes(range(32))
 DIM = 4
@@ -190,12 +191,12 @@ def client_peak(p: int, items: int = 400_000) -> int:
     body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
     history = History(np.arange(0, items, items // 400, dtype=np.int32))
     client_state, spec = half.initial_client_state(np.random.default_rng(0)), chosen.round_spec(TASK_SEED, 1)
-
-    def work() -> None:
-        view = chosen.decode_view(0, body, 0)
-        half.contribute(spec, "c", view, history, client_state, np.random.default_rng(0))
-
-    return peak_of(work)[1]
+    rng = np.random.default_rng(0)
+    local, peak = peak_of(
+        lambda: half.contribute(spec, "c", chosen.decode_view(0, body, 0), history, client_state, rng)
+    )
+    assert local.blocks[0].any()
+    return peak
 
 
 def test_peak_memory_is_proportional_to_the_devices_capacity() -> None:

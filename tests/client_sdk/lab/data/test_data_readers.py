@@ -45,14 +45,6 @@ def test_error_names_the_malformed_line(tmp_path, text, line, what) -> None:
     assert str(caught.value).startswith(f"{path}, line {line}")
 
 
-def test_missing_truncated_and_binary_files(tmp_path) -> None:
-    (cut := tmp_path / "cut.data.gz").write_bytes(gzip.compress(b"1\t2\t3\t4\n" * 500)[:-12])
-    (binary := tmp_path / "u.data").write_bytes(b"1\t2\t3\t4\n\xff\t2\t3\t4\n")
-    for path, what in ((tmp_path / "none", "No such file"), (cut, "gzip"), (binary, "line 2: not UTF-8")):
-        with pytest.raises(DataError, match=what):
-            read(path)
-
-
 def test_repeated_pair_is_an_error_unless_merged(tmp_path) -> None:
     path = put(tmp_path / "ratings.txt", "1 7 2\r\n1 8 3.5\r\n1 7 4\r\n")
     with pytest.raises(DataError, match="more than once"):

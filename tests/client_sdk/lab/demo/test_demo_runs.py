@@ -208,24 +208,6 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
 
 
-def test_estimate_grows_with_clients_and_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With fixed times of a mask and a pair, so that the test does not depend on the machine."""
-    monkeypatch.setattr(spectrum, "_seconds_of_a_pair", lambda: 1e-3)
-    monkeypatch.setattr(spectrum, "_seconds_of_a_mask", lambda plan: plan.layout.length * 1e-9)
-
-    def seconds(users: int, components: int, mechanism: str = "masked") -> float | None:
-        data = synthetic(SyntheticConfig(users=users, items=80, positives=12))
-        monkeypatch.setattr(spectrum, "load_split", lambda *_: hold_out_share(data))
-        request = DemoRequest(recipe="privirec-k", rank=components, rounds=2, mechanism=mechanism)
-        return spectrum.estimated_seconds(spectrum.prepare(request))
-
-    few, many, wide = seconds(10, 4), seconds(40, 4), seconds(10, 60)
-    assert few and many and wide
-    assert 0 < few < wide
-    assert many > 3 * few
-    assert seconds(10, 4, "plain") is None
-
-
 def test_central_components_equal_those_of_the_dense_matrix() -> None:
     train = synthetic(SyntheticConfig(users=30, items=25, positives=8))
     factors, exact = central_components(train, 25)
