@@ -26,7 +26,7 @@ from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe, recipe_entry
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of
 from tests.support.programs import ProgramRunner, round_view, task_view
 
 AGREED: dict[str, Any] = {

@@ -24,8 +24,8 @@ from client_sdk.errors import ConnectionFailed, ContractBroken, NotFound, Server
 from client_sdk.rounds.certificates import obtain_certificate
 from protocols.errors import ParameterError
 from protocols.messages import SnapshotView
-from tests.support.command import hushrec
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of
+from tests.support.pages import hushrec
 
 MIB = 1 << 20
 SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops reading

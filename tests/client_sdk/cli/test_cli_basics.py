@@ -30,7 +30,7 @@ from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import ParameterError
-from tests.support.command import cells, hushrec
+from tests.support.pages import cells, hushrec
 from tests.support.server import free_port
 
 

@@ -27,9 +27,8 @@ from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
-from tests.support.command import cells, hushrec
 from tests.support.needs import required
-from tests.support.pages import end_group, environment, named_blocks, terminal, wait_for
+from tests.support.pages import cells, end_group, environment, hushrec, named_blocks, terminal, wait_for
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
 from tests.support.tasks import TRIAL, SmallTask, interactions, new_client
 

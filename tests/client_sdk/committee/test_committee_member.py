@@ -44,7 +44,7 @@ from tests.client_sdk.committee.test_committee_attacks import (
     unmask,
     vector_of,
 )
-from tests.support.command import cells, hushrec
+from tests.support.pages import cells, hushrec
 from tests.support.programs import ProgramRunner, problem
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, interactions, joined, new_client, small_task, take_part_together

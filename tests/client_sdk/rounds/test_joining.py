@@ -33,7 +33,7 @@ from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import GivenData
 from client_sdk.store.stores import Store
 from protocols.messages import Schedule
-from tests.support.command import hushrec
+from tests.support.pages import hushrec
 from tests.support.programs import ProgramRunner
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, joined, small_task, take_part_together

@@ -35,7 +35,6 @@ from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.rfrec import RFRecF, RFRecState
 from protocols.recipes.state import state_as
-from tests.support.fleets import enrolled_fleet, model_in_the_clear
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess
@@ -43,8 +42,10 @@ from tests.support.tasks import (
     ITEMS,
     TRIAL,
     SmallTask,
+    enrolled_fleet,
     interactions,
     joined,
+    model_in_the_clear,
     small_task,
     take_part_together,
 )  # fmt: skip

@@ -17,8 +17,7 @@ from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACT
 from client_sdk.training.mf import MFConfig, draw_negatives, train_locally
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
-from tests.support.gradients import slopes
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of, slopes
 
 ITEMS, DIM = 40, 6
 

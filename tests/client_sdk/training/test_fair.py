@@ -19,8 +19,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import MOVES_ALIKE
 from protocols.recipes.fair import Fair, FairView, dense_length, spaces_of
 from protocols.recipes.registry import recipe
-from tests.support.gradients import slopes
-from tests.support.memory import peak_of
+from tests.support.measured import peak_of, slopes
 
 TASK_SEED = bytes(range(32))
 DIM = 4

@@ -26,9 +26,8 @@ from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
-from tests.support.fleets import enrolled_fleet
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, small_task
+from tests.support.tasks import enrolled_fleet, interactions, small_task
 
 USERS, COHORT, ROUNDS = 60, FOLD_BATCH + 4, 4
 RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}}
