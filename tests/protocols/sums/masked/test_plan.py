@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import combinations
 
@@ -13,20 +13,17 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from protocols.crypto.domain import derive_key
-from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.sums.base import SumPlan
+from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
+from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
-from tests.protocols.sums.conformance import MechanismConformance, one_block
+from tests.protocols.sums.conformance import one_block
 
 LAYOUT = VectorLayout(
     (
@@ -368,27 +365,3 @@ def test_what_cannot_be_split_or_combined() -> None:
         combine({1: shares[1], 3: shares[3]}, 3)
     with pytest.raises(CodecError, match="wrong"):
         combine({1: (2**256).to_bytes(SHARE_BYTES, "little")}, 1)
-
-
-# --- the battery of all mechanisms ------------------------------------------------------------------------------------
-
-
-class WithoutMasks(MaskedMechanism):
-    """Contributions as a round makes them, less the masks."""
-
-    interactive = False
-
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
-        own = MaskedPlan.of(plan)
-        return pack(encode(own, route, blocks), own.bits)
-
-
-class TestRaw(MechanismConformance):
-    mechanism = WithoutMasks()
-
-
-class TestPacked(MechanismConformance):
-    mechanism = WithoutMasks()
-    parameters = {"bits": 23, "mode": "curious"}
