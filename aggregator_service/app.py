@@ -58,8 +58,6 @@ from aggregator_service.storage.stores import bind_store, open_store, refuse_mov
 from aggregator_service.tasks.ledger import spent_budgets
 from protocols.errors import ParameterError
 
-__all__ = ["Server", "build_services", "create_app", "open_workers"]
-
 _LOG = logging.getLogger(__name__)
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     # the most frequent requests first

@@ -16,8 +16,6 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["command_line", "main"]
-
 _BLOBS: Final = "check HUSHREC_BLOBS; for S3 also AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket"
 _UMASK: Final = 0o077
 """What a command creates is for the user that runs it."""

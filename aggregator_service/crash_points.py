@@ -6,8 +6,6 @@ import os
 import signal
 from typing import Final, Literal, get_args
 
-__all__ = ["CRASH_POINTS", "CrashPoint", "crash_point"]
-
 CrashPoint = Literal[
     "upload.stored-before-row",
     "upload.row-before-ack",

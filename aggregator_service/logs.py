@@ -11,8 +11,6 @@ from typing import Any, Final, Literal
 
 import h11
 
-__all__ = ["REQUEST_ID", "JsonFormatter", "TextFormatter", "configure_logging", "fields"]
-
 REQUEST_ID: Final[ContextVar[str | None]] = ContextVar("hushrec_request_id", default=None)
 """Id of the request being handled, also in the threads that work for it; None outside requests."""
 _FIELDS: Final = "hushrec_fields"

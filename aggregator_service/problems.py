@@ -28,8 +28,6 @@ from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 from protocols.messages.stages import PARTIAL_UPLOAD
 from protocols.parameter_text import fault_text
 
-__all__ = ["PROBLEM_MEDIA_TYPE", "Problem", "crashed", "document", "install_problem_handlers", "responses"]
-
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 
 

@@ -8,19 +8,6 @@ from typing import Final
 
 from protocols.messages.stages import RoundState
 
-__all__ = [
-    "ACTIVE",
-    "ENDED_BY_OPERATORS",
-    "OPENING",
-    "ORDER",
-    "TABLE",
-    "TERMINAL",
-    "IllegalTransitionError",
-    "RoundEvent",
-    "diagram",
-    "next_state",
-]
-
 
 class RoundEvent(StrEnum):
     """Events that change the state of a round. The values are the labels in the diagram."""

@@ -28,8 +28,6 @@ from aggregator_service.storage.group_commit import GroupCommit
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache
 
-__all__ = ["Services", "ServicesOf"]
-
 _KEPT_SECONDS = 1.0
 _READERS = 8
 

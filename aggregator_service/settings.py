@@ -25,8 +25,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from protocols.crypto.http_signature import format_authority
 from protocols.parameter_text import first_fault
 
-__all__ = ["SPLIT_BYTES", "Settings", "Signatures", "Tuning", "setting_fault"]
-
 Signatures = Literal["required", "off"]
 """Whether clients must sign their requests."""
 

@@ -25,24 +25,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-__all__ = [
-    "MIB",
-    "Figure",
-    "Timing",
-    "Watch",
-    "arguments",
-    "bars",
-    "machine_facts",
-    "processor_seconds",
-    "ratio",
-    "say",
-    "show",
-    "spread",
-    "time_in_turn",
-    "wait_for",
-    "write_figures",
-]
-
 Figure = int | float | str | bool | None
 MIB = 2**20
 _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")

@@ -48,9 +48,6 @@ from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.plan import make_plan
 
-__all__ = ["DrawnUpdates", "OwnModelRound", "compared", "flower", "parameters_of", "play", "shapes_of", "whole"]
-
-
 # --- The models of the bench, the changes that its clients send, and the mean that must come out
 
 MAX_WEIGHT: Final = 100

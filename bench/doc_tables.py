@@ -21,8 +21,6 @@ from typing import Final, Literal
 from bench._report import Figure
 from bench.figures import Results, read_results
 
-__all__ = ["MECHANISMS", "PAGES", "ROWS", "Row", "main", "recipes_table", "with_tables"]
-
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "what-encryption-costs.md", ROOT / "docs" / "which-recipe.md")

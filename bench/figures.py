@@ -19,20 +19,6 @@ from jinja2 import Environment
 
 from bench._report import Figure, show, write_figures
 
-__all__ = [
-    "Entry",
-    "Results",
-    "absent",
-    "entries",
-    "figure",
-    "markdown",
-    "page",
-    "read_results",
-    "run",
-    "verdicts",
-    "write_results",
-]
-
 Results = dict[str, dict[str, Figure]]
 RESULTS: Final = "results.json"
 

@@ -39,9 +39,6 @@ from bench.figures import run
 from bench.service_load import Federation
 from protocols.recipes.base import RoundSpec
 
-__all__ = ["measure_cohort", "measure_fold_memory"]
-
-
 # --- The peak memory of a fold worker, in bodies, for a round of long ones: CoLR, 1,000,000 items, rank 4, dim 32
 
 FOLDED_ITEMS, BATCH, CLIENTS = 1_000_000, 3, 100

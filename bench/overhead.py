@@ -32,8 +32,6 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 
-__all__ = ["Costs", "Sizes", "measure", "measure_mechanism", "measure_tenseal"]
-
 KEY_BITS: Final = 3072
 """The paper does not state the key size; its 837 bytes per value fit this key (768 bytes) plus serialisation."""
 _MOST_ROUNDS: Final = 3

@@ -22,8 +22,6 @@ from phe import EncryptedNumber, PaillierPrivateKey
 
 from bench._report import Figure, processor_seconds, wait_for
 
-__all__ = ["FlowerPeer", "PhePeer", "TenSealPeer", "play_whole"]
-
 
 class TenSealPeer:
     """TenSEAL's usual pipeline for one vector: N=8192, moduli of 60-40-40-60 bits, scale 2^40."""

@@ -37,8 +37,6 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 
-__all__ = ["ATTACKS", "CHANCE", "EPSILONS", "constants", "rows", "touches", "weights"]
-
 EPSILONS: Final = (None, 8.0, 4.0, 1.0)
 """None: no privacy block."""
 USERS: Final = 24

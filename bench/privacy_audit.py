@@ -44,18 +44,6 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task
 
-__all__ = [
-    "CASES",
-    "Case",
-    "Noiseless",
-    "Unclipped",
-    "audit",
-    "canary_bound",
-    "epsilon_at_least",
-    "p_value",
-    "variance_epsilon",
-]
-
 EPSILON: Final = 4.0
 DELTA: Final = 1e-5
 CONFIDENCE: Final = 0.95

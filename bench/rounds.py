@@ -48,8 +48,6 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 
-__all__ = ["READY_SECONDS", "Committee", "DrawnRound", "enrolled", "figures_of", "one_round", "play"]
-
 READY_SECONDS = 120.0
 """Within which a server must listen; a busy machine takes long to import it."""
 

@@ -30,9 +30,6 @@ from rich.console import Console
 from bench._report import Figure
 from bench.figures import absent, markdown, page, read_results, write_results
 
-__all__ = ["Job", "Outcome", "jobs", "main", "run", "write_data"]
-
-
 # --- Small made-up data sets in the layouts of the published ones, so that every benchmark can run without them
 
 USERS: Final = 160

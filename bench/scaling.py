@@ -45,8 +45,6 @@ from protocols.sums.masked.shamir import combine, split
 from protocols.sums.masked.shares import split_secrets
 from protocols.sums.masked.wire import share_bytes
 
-__all__ = ["Bench", "InPlace", "TimedPool", "time_of"]
-
 BATCH: Final = 32
 DROPOUTS: Final = 0.1
 DISTINCT: Final = 4

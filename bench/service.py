@@ -35,9 +35,6 @@ from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
 from protocols.sums.ckks.mechanism import CKKS
 
-__all__ = ["bare_server", "measure_large", "measure_rounds", "measure_small", "one_round"]
-
-
 # --- The peer of large uploads: FastAPI alone on uvicorn, reading the same bodies
 
 _AT_ONCE: Final = 2**18

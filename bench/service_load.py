@@ -41,20 +41,6 @@ from protocols.sums.ckks.plan import CkksPlan
 from protocols.sums.participation import plan_of_task
 from tests.support.api import digest_field, signed_enrolment
 
-__all__ = [
-    "AUTHORITY",
-    "CONNECTIONS",
-    "Answer",
-    "Call",
-    "Federation",
-    "Member",
-    "Run",
-    "closed_loop",
-    "forward",
-    "request_bytes",
-]
-
-
 # --- A cheap load generator: requests that were made beforehand, over a fixed number of persistent connections
 
 AUTHORITY: Final = "127.0.0.1"

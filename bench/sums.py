@@ -36,20 +36,6 @@ from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 
-__all__ = [
-    "CLIP",
-    "Clock",
-    "Organiser",
-    "PreparedSum",
-    "Shape",
-    "layout_of",
-    "masked_client",
-    "masked_run",
-    "play_oneshot",
-    "play_round",
-    "updates",
-]
-
 CLIP: Final = 0.1
 T = TypeVar("T")
 _BATCH: Final = 40

@@ -26,8 +26,6 @@ from client_sdk.store.stores import Store
 from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 
-__all__ = ["AsyncClient", "Client"]
-
 
 class _BaseClient:
     """The common part of the sync and the async class."""

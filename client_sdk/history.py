@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 
-__all__ = ["History", "item_ids"]
-
 
 @dataclass(frozen=True, eq=False)
 class History:

@@ -39,8 +39,6 @@ from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms
 
-__all__ = ["Operator", "task_request"]
-
 
 def task_request(
     name: str,

@@ -32,8 +32,6 @@ from protocols.recipes.evaluation_curve import Curve
 if TYPE_CHECKING:
     from client_sdk.rounds.open_rounds import AsyncOpenRound, OpenRound
 
-__all__ = ["AsyncTask", "Task"]
-
 
 class _BaseTask:
     """The common part of the sync and the async class."""

@@ -32,8 +32,6 @@ from protocols.recipes.registry import recipe, recipe_entry
 from protocols.sums.base import new_keyring, one_message, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 
-__all__ = ["RecipeConformance"]
-
 _SEED = bytes(range(32))
 MOST_CONSTANTS: Final = 0.2
 """Share of a segment's values that may agree within 1 % in two rounds of a client, by chance."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-__all__ = ["arrays_of", "load_arrays"]
-
 
 def arrays_of(module: Module) -> dict[str, NDArray[np.float32]]:
     """Return the floating-point entries of the module's `state_dict`, copied to float32 arrays, by name.

@@ -15,25 +15,6 @@ from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.sums.registry import mechanism_entry
 
-__all__ = [
-    "MESSAGE_BUDGET",
-    "MOST_COMPONENTS",
-    "MOST_FACTORS",
-    "NOISY",
-    "QUALITY_BY_COMPONENTS",
-    "RECOMMENDED",
-    "STARTED",
-    "Advice",
-    "Choice",
-    "Variant",
-    "advise",
-    "choose",
-    "components_within",
-    "parameters_for",
-    "settings_of_ratings",
-]
-
-
 Variant = Literal["recommended", "paper"]
 """Which values a new task has where its maker names none: the recommended ones, or those of the paper."""
 

@@ -21,8 +21,6 @@ from typing import Final
 
 from protocols.errors import CodecError, ParameterError
 
-__all__ = ["MAX_CATALOGUE_BYTES", "MAX_ID_BYTES", "MAX_TITLE_BYTES", "Catalogue", "check_item", "longest_catalogue"]
-
 MAX_ID_BYTES: Final = 256
 MAX_TITLE_BYTES: Final = 1024
 """Longest id and title, in bytes of UTF-8."""

@@ -18,18 +18,6 @@ from typing import Any, Final
 
 from protocols.errors import CodecError, ParameterError
 
-__all__ = [
-    "LONGEST_ID",
-    "Reader",
-    "b64decode",
-    "b64encode",
-    "canonical_json",
-    "exact",
-    "join_named",
-    "pack",
-    "split_named",
-]
-
 _LENGTH: Final = struct.Struct("<Q")
 
 

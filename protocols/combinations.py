@@ -9,8 +9,6 @@ from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms
 
-__all__ = ["carriers", "check_combination", "noisy_carriers"]
-
 
 def carriers(recipe: str) -> frozenset[str]:
     """Return the names of the mechanisms that can carry a recipe (the table of the architecture page).

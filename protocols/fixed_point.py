@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from protocols.errors import BudgetError, ParameterError
 
-__all__ = ["FixedPoint"]
-
 _EXACT_BITS: Final = 53
 """Integers up to 2^53 are exact in float64."""
 

@@ -44,28 +44,6 @@ from numpy.typing import NDArray
 
 from protocols.errors import BudgetError, ParameterError, RefusalError, RoutingError
 
-__all__ = [
-    "Block",
-    "CLIP_SLACK",
-    "Data",
-    "ONCE_ROWS",
-    "REPEATED_HELD_OUT",
-    "REPEATED_ROWS",
-    "Route",
-    "Rule",
-    "Segment",
-    "SumClass",
-    "TRAINED",
-    "VectorLayout",
-    "check_levels",
-    "clip_to_bounds",
-    "levels_in_use",
-    "lowered",
-    "refuse_short_routes",
-    "short_routes",
-    "whole_route",
-]
-
 CLIP_SLACK: Final = 1.0 + 2.0**-22
 """Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 

@@ -12,9 +12,6 @@ from pydantic_core import ErrorDetails
 
 from protocols.errors import ParameterError
 
-__all__ = ["cause_text", "fault_text", "first_fault", "named_values", "validated"]
-
-
 _WHOLE: Final = "must be a whole number"
 _NUMBER: Final = "must be a number"
 _TRUTH: Final = "must be true or false"

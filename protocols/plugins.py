@@ -17,8 +17,6 @@ from typing import Final, Generic, Literal, TypeVar, get_args
 
 from protocols.errors import ParameterError
 
-__all__ = ["ALL", "Capability", "Entry", "Registry", "check_capabilities", "load"]
-
 _OWN: Final = "hushrec"
 """Name of our own distribution."""
 

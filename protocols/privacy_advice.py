@@ -34,19 +34,6 @@ from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 
-__all__ = [
-    "NOISY_RECIPES",
-    "Left",
-    "NoiseOutlook",
-    "Sizes",
-    "SumOutlook",
-    "choose_noisy",
-    "modelled_eigenvalue",
-    "outlook",
-    "outlook_of",
-    "sizes_for",
-]
-
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
 """Recipes that can be trained with a privacy block."""
 _INTERACTIONS: Final = 50

@@ -18,8 +18,6 @@ from protocols.recipes.registry import recipe
 from protocols.sums.masked.plan import RoundContext, model_digest
 from protocols.sums.registry import resolved_parameters
 
-__all__ = ["ROUND_BINDING", "broadcast_bytes", "broadcast_digest", "binding_digests", "bound_terms", "differing_part"]
-
 ROUND_BINDING: Final = "round-binding"
 """The header of an advertisement that states the digests of its parts, in lower case. It is not signed."""
 

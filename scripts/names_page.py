@@ -16,8 +16,6 @@ import client_sdk.organiser
 from client_sdk.rounds.events import Event
 from protocols.errors import HushRecError
 
-__all__ = ["names", "signatures"]
-
 _ALIASES: Final = ("Event", "Progress")
 """Names of types without a docstring; the section of events explains them."""
 

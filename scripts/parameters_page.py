@@ -28,8 +28,6 @@ from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
 from protocols.sums.registry import parameters_of
 
-__all__ = ["TRAINING", "page"]
-
 MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",

@@ -27,8 +27,6 @@ from aggregator_service.settings import Settings
 from client_sdk.errors import PROBLEM_ERRORS
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
-__all__ = ["PAGES", "commands", "commands_page", "main", "problems_page", "settings_page"]
-
 _COMMANDS: Final = """\
 # Commands
 

@@ -22,28 +22,6 @@ from aggregator_service.storage.rounds import find_round, lock_name
 from aggregator_service.storage.schema import ClientRow, OperatorRow, RoundRow, TaskRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView, Role
 
-__all__ = [
-    "Enrolled",
-    "Operator",
-    "Principal",
-    "create_admin",
-    "create_operator",
-    "environment_operator",
-    "existing_task",
-    "find_operator",
-    "find_principal",
-    "hash_token",
-    "list_operators",
-    "matches",
-    "member_of",
-    "new_id",
-    "new_token",
-    "revoke_operator",
-    "rotate_operator",
-    "round_of",
-    "task_of",
-]
-
 _LOG = logging.getLogger(__name__)
 _NO_TASK = "there is no such task"
 

@@ -23,8 +23,6 @@ from cachetools import LRUCache
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 
-__all__ = ["Buckets", "Limits"]
-
 _TOO_MANY_FAILURES: Final = "too many failed attempts from this address"
 _SECONDS: Final = 20.0
 """Capacity of a bucket, as the seconds that its rate takes to fill it: the longest burst."""

@@ -27,21 +27,6 @@ from aggregator_service.storage.stores import bind_store, open_store, refuse_mov
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 
-__all__ = [
-    "CommandError",
-    "DataDir",
-    "DatabaseUrl",
-    "TaskName",
-    "TokenFile",
-    "blob_store",
-    "hand_over",
-    "in_transaction",
-    "named_task",
-    "opened",
-    "server_settings",
-    "show",
-]
-
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]"),

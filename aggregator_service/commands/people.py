@@ -22,8 +22,6 @@ from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
-__all__ = ["invitations", "members", "tokens"]
-
 members = typer.Typer(help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None)
 
 _PAGE: Final = 1000

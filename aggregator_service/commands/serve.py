@@ -50,8 +50,6 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
 from aggregator_service.storage.database import database_place
 
-__all__ = ["bind", "export_openapi", "init", "serve"]
-
 _LOG = logging.getLogger(__name__)
 _OTHER_FILES: Final = 512
 """Open files besides connections: database, blobs, uploads, workers."""

@@ -17,8 +17,6 @@ from aggregator_service.commands.common import CommandError
 from aggregator_service.observability.metrics import certificate_expiry
 from aggregator_service.settings import Settings, is_loopback
 
-__all__ = ["check_packages", "check_semaphores", "check_tls_files", "doubtful_proxies", "doubtful_settings"]
-
 _IMPORTED_LATER: Final = ("jinja2", "python_multipart")
 """Packages of the extra `server` that are imported for the first page of the dashboard."""
 _PREFIX: Final = "HUSHREC_"

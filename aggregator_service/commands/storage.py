@@ -26,8 +26,6 @@ from aggregator_service.storage.database import Database, database_place, dialec
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import bind_store, mark_moved, open_store, record_store
 
-__all__ = ["backup", "migrate_storage"]
-
 
 def backup(
     target: Annotated[Path, typer.Argument(help="New directory for the backup.")],

@@ -20,26 +20,6 @@ from protocols.parameter_text import first_fault
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
 
-__all__ = [
-    "ClientSums",
-    "Clip",
-    "Corrupt",
-    "Delta",
-    "Epsilon",
-    "EvaluateEvery",
-    "FinalRounds",
-    "FixedClip",
-    "HoldOut",
-    "Keep",
-    "MostItems",
-    "Negatives",
-    "StopAfter",
-    "evaluation_of",
-    "parameter_help",
-    "privacy_of",
-    "read_initial",
-]
-
 EvaluateEvery = Annotated[
     int | None, typer.Option(help="Clients measure the model in every so many training rounds.", show_default="never")
 ]

@@ -80,8 +80,6 @@ from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
-__all__ = ["invite", "tasks"]
-
 tasks = typer.Typer(help="Create, list, show, close and resume tasks.", no_args_is_help=True, rich_markup_mode=None)
 
 

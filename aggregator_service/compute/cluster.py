@@ -24,8 +24,6 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.compute.workers import ATTEMPTS, WorkersUnavailableError
 from aggregator_service.storage.blobs import BlobStore
 
-__all__ = ["ClusterPool"]
-
 _LOG = logging.getLogger(__name__)
 _connect: Final[Any] = Client
 _security: Final[Any] = Security

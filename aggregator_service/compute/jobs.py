@@ -27,23 +27,6 @@ from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
 from protocols.sums.base import Buffer, OpensByParts
 from protocols.sums.masked.server import BadShare
 
-__all__ = [
-    "BlobRef",
-    "BodyByValue",
-    "FoldJob",
-    "MergeJob",
-    "ReleaseJob",
-    "Released",
-    "StoredBody",
-    "StoredState",
-    "UnmaskJob",
-    "fold_batch",
-    "merge_partials",
-    "release_sum",
-    "unmask_some",
-]
-
-
 Contributed = tuple[Route, memoryview]
 
 

@@ -36,8 +36,6 @@ from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.tasks.plans import plan_task
 from protocols.sums.masked.server import BadShare
 
-__all__ = ["SplitJobs", "split_fold"]
-
 _LOG = logging.getLogger(__name__)
 
 _MIN_PARTIALS_PER_PART: Final = 4

@@ -22,8 +22,6 @@ from protocols.sums.oneshot.plan import OneshotContext
 from protocols.sums.oneshot.wire import CommitteeKey
 from protocols.sums.ring import Ring
 
-__all__ = ["Masks", "OneshotMasks", "SomeMasks", "SumUnopenedError"]
-
 
 @dataclass(frozen=True)
 class Masks:

@@ -17,8 +17,6 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Final, Protocol, TypeVar
 
-__all__ = ["ATTEMPTS", "FoldPool", "Workers", "WorkersUnavailableError", "prepare_worker"]
-
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3

@@ -29,23 +29,6 @@ from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import SignInRow
 
-__all__ = [
-    "ActorOf",
-    "FormToken",
-    "HOME",
-    "NotSignedInError",
-    "PosterOf",
-    "Visitor",
-    "VisitorOf",
-    "begin_sign_in",
-    "end_sign_in",
-    "find_visitor",
-    "forget",
-    "refuse_foreign",
-    "remember",
-    "secret_of",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -35,16 +35,6 @@ from protocols.parameter_text import first_fault, named_values, validated
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
 
-__all__ = [
-    "FieldGroup",
-    "field_groups",
-    "mechanism_texts",
-    "recipe_texts",
-    "requested_task",
-    "require_choice",
-    "router",
-]
-
 _RECIPE_TEXTS: Final[Mapping[str, str]] = {
     "arrays": "named arrays of a model of your own",
     "colr": "low-rank change of the item factors (CoLR)",

@@ -33,19 +33,6 @@ from aggregator_service.tasks.tasks import task_view
 from protocols.messages import CommitteeView, Schedule, TaskView
 from protocols.messages.privacy import PrivacyView
 
-__all__ = [
-    "Check",
-    "HealthFacts",
-    "Invited",
-    "Membership",
-    "Overview",
-    "TaskFacts",
-    "TaskLine",
-    "health_facts",
-    "overview",
-    "task_facts",
-]
-
 ROUNDS_SHOWN: Final = 25
 
 

@@ -33,18 +33,6 @@ from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.tasks import ended_early
 
-__all__ = [
-    "Screen",
-    "ScreenContent",
-    "Streams",
-    "health_screen",
-    "live",
-    "round_screen",
-    "task_of",
-    "task_screen",
-    "tasks_screen",
-]
-
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 

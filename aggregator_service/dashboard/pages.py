@@ -27,8 +27,6 @@ from protocols.messages.problem import PROBLEM_TYPES
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["PageRoute", "asset", "fragment", "home", "page", "redirect"]
-
 _LOG = logging.getLogger(__name__)
 _ASSETS: Final = {"dashboard.css": "text/css", "live.js": "text/javascript", "mark.svg": "image/svg+xml"}
 

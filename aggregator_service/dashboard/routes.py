@@ -49,8 +49,6 @@ from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services, ServicesOf
 from protocols.messages.rounds import LONGEST_STAGE
 
-__all__ = ["front_router", "router"]
-
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 front_router = APIRouter(include_in_schema=False, route_class=CheckedRoute)
 

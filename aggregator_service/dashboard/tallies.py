@@ -20,8 +20,6 @@ from aggregator_service.storage.schema import (
 )
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
-__all__ = ["StateFacts", "Step", "Tally", "tallies"]
-
 Status = Literal["done", "now", "ahead", "failed"]
 
 

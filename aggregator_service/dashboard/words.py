@@ -17,28 +17,6 @@ from protocols.messages import TaskView
 from protocols.recipes.evaluation_curve import POPULARITY
 from protocols.recipes.registry import recipe
 
-__all__ = [
-    "LAST",
-    "ROUND_STATES",
-    "Series",
-    "Term",
-    "absolute",
-    "all_parameters",
-    "byte_count",
-    "figure",
-    "figures",
-    "plain_name",
-    "quality",
-    "security_level",
-    "security_terms",
-    "shown",
-    "span",
-    "steady",
-    "task_state",
-    "volatile",
-    "when",
-]
-
 ROUND_STATES: Final[Mapping[str, str]] = {
     "advertising": "Clients of the cohort send the signed keys of the round.",
     "sharing": "Clients share their secrets among their neighbours.",

@@ -38,26 +38,6 @@ from protocols.crypto.http_signature import (
 from protocols.errors import SignatureError
 from protocols.messages import OperatorRole
 
-__all__ = [
-    "DIGEST_READ",
-    "METHOD_SENT",
-    "AdminOnly",
-    "Bearer",
-    "CommitteeMemberIs",
-    "HolderIs",
-    "MemberIs",
-    "OperatorIs",
-    "OperatorOnly",
-    "PrincipalOf",
-    "ReaderOnly",
-    "authenticate",
-    "client_address",
-    "committee_member",
-    "own_authorities",
-    "require_operator",
-    "signed_request",
-]
-
 DIGEST_READ: Final = "hushrec.digest_read"
 """Scope key: the header Content-Digest as it was before the body was read, which the body is checked against."""
 METHOD_SENT: Final = "hushrec.method"

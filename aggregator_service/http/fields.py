@@ -17,23 +17,6 @@ from protocols.crypto.http_signature import format_digest, parse_digest
 from protocols.errors import CodecError
 from protocols.messages.stages import OCTETS
 
-__all__ = [
-    "JSON_CACHING",
-    "LONGEST_WAIT",
-    "QueryChecked",
-    "TAGGED",
-    "TaggedJson",
-    "check_length",
-    "check_media_type",
-    "check_query",
-    "content_digest",
-    "content_length",
-    "digest_header",
-    "digest_in",
-    "not_modified",
-    "repr_digest",
-]
-
 _DIGITS: Final = re.compile(r"^[0-9]{1,18}$")
 
 

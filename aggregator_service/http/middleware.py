@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service.http.authentication import DIGEST_READ, METHOD_SENT
 from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 
-__all__ = ["BodyGuard", "Responses"]
-
 _API: Final = "/v1/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _SENT: Final = (

@@ -14,8 +14,6 @@ from sqlalchemy import Connection
 import aggregator_service.migrations
 from aggregator_service.storage.database import Database
 
-__all__ = ["NewerDatabaseError", "alembic_config", "migrate"]
-
 _LOG = logging.getLogger(__name__)
 
 

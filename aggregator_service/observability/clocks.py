@@ -14,8 +14,6 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.storage.database import Database
 
-__all__ = ["ClockWatch"]
-
 _LOG = logging.getLogger(__name__)
 _MEASURE_SECONDS: Final = 10.0
 _SLOW_SECONDS: Final = 1.0

@@ -32,8 +32,6 @@ from protocols.messages import RefusalReason
 from protocols.messages.problem import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
-__all__ = ["MEDIA_TYPE", "RAW_BODIES", "Metrics", "certificate_expiry"]
-
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FINAL_EVENTS: Final = {event for row in TABLE.values() for event, target in row.items() if target in TERMINAL}
 _CONTRIBUTION: Final = "contribution"

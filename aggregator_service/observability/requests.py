@@ -24,8 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aggregator_service.logs import REQUEST_ID, fields
 from aggregator_service.problems import crashed
 
-__all__ = ["DIGEST", "ENROLLED", "RequestRecord", "RequestRecorder"]
-
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)

@@ -13,8 +13,6 @@ from opentelemetry.trace import NoOpTracer, NoOpTracerProvider, Tracer, TracerPr
 from aggregator_service.observability.metrics import Metrics
 from protocols.errors import ParameterError
 
-__all__ = ["Instruments", "Traces", "tracer_of", "tracing"]
-
 Traces = Literal["none", "otlp"]
 _NAME: Final = "hushrec-aggregator"
 

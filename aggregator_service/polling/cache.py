@@ -25,8 +25,6 @@ from aggregator_service.storage.database import Announcement, Database, Delivery
 if TYPE_CHECKING:
     from aggregator_service.access.principals import Enrolled
 
-__all__ = ["Mark", "TaskCache"]
-
 _ROUND_TOPICS: Final = frozenset({"round", "folding"})
 """Topics of commits that change the newest round."""
 _MOST_CLIENTS: Final = 50_000

@@ -25,8 +25,6 @@ from aggregator_service.storage.schema import TaskRow
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache
 
-__all__ = ["Notifier", "own_topic"]
-
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
 _APPLYING_SECONDS: float = 0.05

@@ -33,18 +33,6 @@ from protocols.layout import Route
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
 from protocols.recipes.base import RoundSpec
 
-__all__ = [
-    "AwaitedContribution",
-    "CachedRound",
-    "ClientRoundStatus",
-    "compact_round",
-    "read_round",
-    "receipt",
-    "round_etag",
-    "round_view",
-    "snapshot_view",
-]
-
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """Return the view of a round that is the same for everybody; now: seconds since the epoch."""

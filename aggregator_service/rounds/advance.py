@@ -62,8 +62,6 @@ from aggregator_service.tasks.plans import round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
 
-__all__ = ["RoundAdvancer"]
-
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
 _LOST_RACE_SECONDS: Final = 0.1

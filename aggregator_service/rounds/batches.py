@@ -20,8 +20,6 @@ from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
 from protocols.sums.base import SumPlan
 
-__all__ = ["ActiveRound", "Batch", "Batches", "NextFold", "partial_of"]
-
 Batch = tuple[tuple[str, StoredBody | BodyByValue], ...]
 """Client ids and their contributions."""
 

@@ -32,18 +32,6 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 
-__all__ = [
-    "TooSimilar",
-    "count_contributions",
-    "end_at_budget",
-    "frozen_cohort",
-    "least_cohort",
-    "mark_retired",
-    "remaining_clients",
-    "retire_at_fault",
-    "retire_if_too_similar",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -45,8 +45,6 @@ from aggregator_service.storage.schema import DisputeRow, RoundRow
 from aggregator_service.storage.stages import clients_with
 from protocols.sums.oneshot.server import kept_from_opening
 
-__all__ = ["add_disputes", "disputes_in", "kept_apart", "openable", "reported_by_many", "unopenable"]
-
 _RANDOM: Final = random.SystemRandom()
 
 

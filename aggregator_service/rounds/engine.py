@@ -27,8 +27,6 @@ from aggregator_service.storage.database import DATABASE_GONE, Database
 from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.schema import TaskRow
 
-__all__ = ["Debounce", "RoundEngine"]
-
 _LOG = logging.getLogger(__name__)
 _BACK_OFF: Final = 1.0
 _MIN_PAUSE: Final = 0.05

@@ -19,16 +19,6 @@ from aggregator_service.storage.stages import awaited_message
 from protocols.messages import Schedule
 from protocols.messages.rounds import LONGEST_STAGE
 
-__all__ = [
-    "ABORTED",
-    "abort_round",
-    "extend_round",
-    "refuse_abort",
-    "refuse_extension",
-    "refuse_resumption",
-    "resume_task",
-]
-
 _LOG = logging.getLogger(__name__)
 
 ABORTED: Final = "aborted by an operator"

@@ -27,8 +27,6 @@ from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Effects
 from aggregator_service.storage.dialects import Candidacy
 
-__all__ = ["CommitListeners", "Leadership", "Work"]
-
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 3.0
 """Time limit for an answer about the lock. Together with `interval` it is shorter than the idle session timeout of

@@ -55,18 +55,6 @@ from protocols.sums.masked import server
 from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
 
-__all__ = [
-    "end_stage",
-    "read_masks",
-    "fail_at_fault",
-    "fail_stage",
-    "report_shares",
-    "roster_of",
-    "round_context",
-    "stage_is_over",
-    "survivors_of",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -50,18 +50,6 @@ from protocols.sums.oneshot.committee import Committee, join_confirmations, make
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
 
-__all__ = [
-    "absent_members",
-    "committee_of",
-    "end_oneshot_stage",
-    "fail_committee_absent",
-    "fail_unopened",
-    "oneshot_context",
-    "proposed_survivors",
-    "read_oneshot_masks",
-    "report_sealed_shares",
-]
-
 _LOG: Final = logging.getLogger(__name__)
 
 

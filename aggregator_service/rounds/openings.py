@@ -29,8 +29,6 @@ from protocols.layout import SumClass
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 
-__all__ = ["draw_cohort", "enough_members", "open_round"]
-
 _LOG = logging.getLogger(__name__)
 _RANDOM = secrets.SystemRandom()
 

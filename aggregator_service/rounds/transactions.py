@@ -49,21 +49,6 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.recipes.evaluation_curve import BEST_ROUND
 
-__all__ = [
-    "LostRaceError",
-    "awaited_clients",
-    "enforce_min_difference",
-    "enforce_routes",
-    "close_task",
-    "complete_round",
-    "end_collecting",
-    "fail_round",
-    "missing_clients",
-    "move",
-    "record_fold",
-    "record_release",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _MAX_REASON: Final = 400  # length of the column

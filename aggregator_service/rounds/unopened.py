@@ -48,8 +48,6 @@ from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 
-__all__ = ["REPEATS", "Repeated", "abandon_sum", "counts_as_failure", "repeat_or_abandon"]
-
 _LOG = logging.getLogger(__name__)
 REPEATS: Final = 2
 """How often the same clients are asked for a sum again."""

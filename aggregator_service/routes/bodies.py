@@ -21,8 +21,6 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.settings import Tuning
 from aggregator_service.uploads.receive import receive_small_body
 
-__all__ = ["CheckedRoute", "RawBody", "RawBodyOf", "api_router"]
-
 
 class RawBody:
     """The raw bytes that a request sends. A route receives them itself by asking for this dependency."""

@@ -16,7 +16,6 @@ from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import report_sealed_shares
 from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
-    OCTETS,
     ClientId,
     IfNoneMatch,
     RoundNumber,
@@ -33,10 +32,9 @@ from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
 from aggregator_service.uploads.stages import Download, check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
+from protocols.messages.stages import OCTETS
 from protocols.sums.oneshot.committee import join_keys
 from protocols.sums.oneshot.wire import body_digest
-
-__all__ = ["rounds_router", "router"]
 
 _LONGEST_KEY: Final = 320
 _STREAMED: Final[dict[int | str, dict[str, Any]]] = {

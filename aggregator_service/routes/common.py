@@ -18,22 +18,6 @@ from aggregator_service.services import Services
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS
 
-__all__ = [
-    "OCTETS",
-    "ClientId",
-    "IfNoneMatch",
-    "RoundNumber",
-    "SnapshotNumber",
-    "TaskId",
-    "Wait",
-    "binary_request",
-    "binary_response",
-    "blob_response",
-    "bytes_response",
-    "guarded",
-    "receipt_response",
-]
-
 _LARGEST_NUMBER: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 

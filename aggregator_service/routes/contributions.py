@@ -32,8 +32,6 @@ from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
-__all__ = ["router"]
-
 router = api_router("/v1/tasks/{task}/rounds/{number}/contributions", tag="contributions")
 
 _BODIES_AT_ONCE: Final = 8

@@ -27,8 +27,6 @@ from protocols.messages import (
     TaskView,
 )
 
-__all__ = ["invitations_router", "router"]
-
 router = api_router("/v1/enrolments", tag="enrolment", dependencies=[QueryChecked])
 invitations_router = api_router("/v1/tasks/{task}/invitations", tag="tasks")
 

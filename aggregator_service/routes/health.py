@@ -21,8 +21,6 @@ from aggregator_service.storage.blobs import BlobsUnavailableError, store_troubl
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.dialects import database_cause
 
-__all__ = ["router"]
-
 _LOG = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 4.0
 """Time that a scrape waits for the database: Prometheus ends a scrape after ten seconds."""

@@ -43,8 +43,6 @@ from aggregator_service.uploads.receive import receive_body
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
-__all__ = ["certificates_router", "router"]
-
 _PUBLIC_KEY_LIMIT: Final = 4096
 
 router = api_router("/v1/tasks/{task}", tag="members")

@@ -42,8 +42,6 @@ from protocols.sums.masked.parameters import MIN_CLIENTS as FEWEST_MASKED
 from protocols.sums.oneshot.parameters import MIN_CLIENTS as FEWEST_ONESHOT
 from protocols.sums.registry import mechanisms, parameters_of
 
-__all__ = ["add_schemas", "describe", "document_text", "make_document"]
-
 _REF: Final = "#/components/schemas/{model}"
 _FEWEST: Final = {"masked": FEWEST_MASKED, "oneshot": FEWEST_ONESHOT}
 """Mechanism -> smallest `min_clients` of a task; other mechanisms have the schema's own minimum."""

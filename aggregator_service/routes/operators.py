@@ -13,8 +13,6 @@ from aggregator_service.routes.common import guarded
 from aggregator_service.services import ServicesOf
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
 
-__all__ = ["router"]
-
 router = api_router("/v1/operators", tag="operators", dependencies=[AdminOnly])
 
 OperatorName = Annotated[str, Path(description="Name of the token.", max_length=63, examples=["grafana"])]

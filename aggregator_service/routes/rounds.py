@@ -47,8 +47,6 @@ from protocols.messages import Attestation, AttestationPage, CohortView, Extensi
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 from protocols.messages.stages import RoundState
 
-__all__ = ["router"]
-
 _LOG = logging.getLogger(__name__)
 
 router = api_router("/v1/tasks/{task}/rounds", tag="rounds")

@@ -42,8 +42,6 @@ from aggregator_service.uploads.receive import receive_body
 from protocols.crypto.envelope import sealed_bytes
 from protocols.messages import SnapshotView
 
-__all__ = ["router"]
-
 Group = Annotated[
     int | None,
     Query(description="Operators, committee: the state as this device group sees it.", ge=0, le=1_000_000),

@@ -30,8 +30,6 @@ from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
 from protocols.task_binding import ROUND_BINDING
 
-__all__ = ["router"]
-
 router = api_router("/v1/tasks/{task}/rounds/{number}", tag="stages")
 
 StageName = Annotated[StageMessage, Path(description="Kind of message.", examples=["advertise"])]

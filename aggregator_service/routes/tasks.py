@@ -35,8 +35,6 @@ from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import LedgerPage, SumView, TaskPage, TaskRequest, TaskView
 from protocols.messages.privacy import PrivacyView
 
-__all__ = ["ledger_router", "router"]
-
 router = api_router("/v1/tasks", tag="tasks")
 ledger_router = api_router("/v1/tasks/{task}", tag="ledger")
 

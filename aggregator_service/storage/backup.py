@@ -29,8 +29,6 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import Base
 
-__all__ = ["Backup", "BackupError", "StorageNotEmptyError", "back_up", "copy_blobs", "copy_rows", "refuse_rows"]
-
 DATABASE_NAME: Final = "hushrec.db"
 BLOBS_NAME: Final = "blobs"
 _LOCK: Final = ".backup.lock"

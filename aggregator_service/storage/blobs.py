@@ -16,26 +16,6 @@ from typing import BinaryIO, Final, Protocol, Self
 
 from cachetools import LRUCache
 
-__all__ = [
-    "BlobDamagedError",
-    "BlobMissingError",
-    "BlobStore",
-    "BlobsUnavailableError",
-    "CHUNK",
-    "OtherStoreError",
-    "RecentBlobs",
-    "check_id",
-    "check_key",
-    "forget_pages",
-    "map_file",
-    "map_open_file",
-    "new_id",
-    "new_key",
-    "read_id",
-    "store_trouble",
-    "task_of_key",
-]
-
 CHUNK: Final = 256 * 1024
 """Bytes that are read or copied at once."""
 

@@ -19,15 +19,6 @@ from sqlalchemy.orm import Session
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
 
-__all__ = [
-    "add_small_body",
-    "delete_small_bodies",
-    "delete_small_body",
-    "is_small",
-    "new_small_key",
-    "small_bodies",
-]
-
 _KIND: Final = "rows"
 _BATCH: Final = 500
 """Keys of one statement."""

@@ -37,19 +37,6 @@ from aggregator_service.storage.schema import (
     ViewRow,
 )
 
-__all__ = [
-    "DataDirectoryInUseError",
-    "body_path",
-    "collect_bodies",
-    "collect_orphans",
-    "create_data_directory",
-    "delete_orphans",
-    "make_private",
-    "named_blobs",
-    "own_data_directory",
-    "sweep",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _PUBLIC: Final = 0o077

@@ -41,25 +41,6 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
 
-__all__ = [
-    "DATABASE_GONE",
-    "Announcement",
-    "Database",
-    "Delivery",
-    "Effects",
-    "announce",
-    "changed_rows",
-    "count_dropouts",
-    "count_outcome",
-    "database_place",
-    "dialect_of",
-    "discard",
-    "in_batches",
-    "progress",
-    "savepoint",
-    "void_token",
-]
-
 _LOG = logging.getLogger(__name__)
 _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6

@@ -15,8 +15,6 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, TimeoutError
 from sqlalchemy.orm import Session
 
-__all__ = ["Candidacy", "Dialect", "database_cause"]
-
 
 class Candidacy(Protocol):
     """A process's candidacy to be the leader: the only process that drives the rounds of a database. Calls block."""

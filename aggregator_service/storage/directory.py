@@ -25,8 +25,6 @@ from aggregator_service.storage.blobs import (
     read_id,
 )
 
-__all__ = ["DirectoryBlobs", "create_for_owner", "give_to_owner", "make_directory"]
-
 _TEMPORARY: Final = ".tmp"
 _MARKER: Final = ".hushrec"
 """File with the id of the store. An empty mount point lacks it: a missing mount does not look like lost blobs."""

@@ -18,8 +18,6 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import Database, savepoint
 
-__all__ = ["GroupCommit"]
-
 _MOST: Final = 64
 """Most writes of one transaction: it bounds how long a SQLite database is locked."""
 Result = TypeVar("Result")

@@ -26,8 +26,6 @@ from protocols.errors import ParameterError
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Postgres"]
-
 _LOG = logging.getLogger(__name__)
 _STOOD_STILL: Final = "25P03"
 """idle_in_transaction_session_timeout: this process hung, and its session was ended."""

@@ -24,39 +24,6 @@ from aggregator_service.storage.schema import (
 from aggregator_service.storage.stages import awaited_message, clients_with, prerequisite
 from protocols.messages.stages import RoundState
 
-__all__ = [
-    "KEPT_SNAPSHOTS",
-    "SERVER_AUTHOR",
-    "Unfolded",
-    "add_refusal",
-    "add_snapshot",
-    "cohort_clients",
-    "entered_states",
-    "find_contribution",
-    "find_round",
-    "find_snapshot",
-    "has_fixed_survivors",
-    "in_cohort",
-    "last_completed",
-    "last_over_same_data",
-    "last_round",
-    "list_rounds",
-    "lock_data_set",
-    "lock_name",
-    "lock_round_exclusive",
-    "lock_round_shared",
-    "lock_task",
-    "newest_snapshot",
-    "received_count",
-    "refusals_by_reason",
-    "refused_now",
-    "seen_by",
-    "summed_clause",
-    "unfolded",
-    "unfolded_among",
-    "unfolded_count",
-]
-
 
 def lock_name(session: Session, name: str) -> None:
     """Lock `name` until the transaction ends. SQLite needs no lock: it has only one writer."""

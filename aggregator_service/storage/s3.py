@@ -38,8 +38,6 @@ from aggregator_service.storage.blobs import (
 )
 from aggregator_service.storage.directory import make_directory
 
-__all__ = ["S3Blobs"]
-
 _MARKER: Final = "hushrec-store"
 """Object with the id of the store. An empty bucket or a wrong prefix lacks it: it does not look like lost blobs."""
 _PART: Final = 8 * 1024 * 1024

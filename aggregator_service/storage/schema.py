@@ -26,28 +26,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-__all__ = [
-    "Base",
-    "ChunkRow",
-    "ClientRow",
-    "CohortRow",
-    "CommitteeKeyRow",
-    "ContributionRow",
-    "HandoutRow",
-    "InvitationRow",
-    "OperatorRow",
-    "RefusalRow",
-    "RoundRow",
-    "RoundStateRow",
-    "SignInRow",
-    "SmallBodyRow",
-    "SnapshotRow",
-    "StageMessageRow",
-    "StorageRow",
-    "TaskRow",
-    "ViewRow",
-]
-
 
 class Base(DeclarativeBase):
     """Base class of the tables. Constraints have fixed names, so that migrations can refer to them."""

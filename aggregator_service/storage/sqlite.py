@@ -15,8 +15,6 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from aggregator_service.storage.dialects import Dialect
 from aggregator_service.storage.directory import create_for_owner
 
-__all__ = ["SQLite"]
-
 _WRITES: Final = "hushrec_writes"
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = (

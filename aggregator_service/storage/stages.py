@@ -27,25 +27,6 @@ from aggregator_service.storage.schema import (
 )
 from protocols.messages.stages import MESSAGE_IN, MaskedMessage, StageMessage, prerequisite_of
 
-__all__ = [
-    "Handout",
-    "Part",
-    "add_handouts",
-    "awaited_message",
-    "clients_with",
-    "count_of",
-    "drop_chunks",
-    "find_handout",
-    "find_message",
-    "handed_out_bytes",
-    "message_bodies",
-    "prerequisite",
-    "scrub_stages",
-    "stored_chunks",
-    "takes_part",
-    "upload_progress",
-]
-
 Part = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
 """What a client did in a round: it was asked (is in the cohort), is in the committee, or sent one of the messages."""
 _ONESHOT_PREREQUISITES: Final[Mapping[MaskedMessage, Part]] = {

@@ -18,15 +18,6 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import StorageRow
 from protocols.errors import ParameterError
 
-__all__ = [
-    "MovedDatabaseError",
-    "bind_store",
-    "mark_moved",
-    "open_store",
-    "record_store",
-    "refuse_moved",
-]
-
 _S3: Final = re.compile(r"^s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?$")
 
 

@@ -11,8 +11,6 @@ from typing import Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-__all__ = ["TAG_BYTES", "BodyTagger", "matches_tag", "tag_of"]
-
 _KEY_BYTES: Final = 32
 TAG_BYTES: Final = _KEY_BYTES + 16
 """Length of the key and the authenticator, which are stored together."""

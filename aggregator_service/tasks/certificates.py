@@ -18,15 +18,6 @@ from protocols.crypto.certificates import (
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import EnrolmentRequest
 
-__all__ = [
-    "certified",
-    "holds_certificate",
-    "is_certified",
-    "renew_certificate",
-    "require_same_subject",
-    "store_revocations",
-]
-
 
 def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -> bytes | None:
     """Return the certificate of an enrolment request after checking it; None in a task without an organiser.

@@ -15,8 +15,6 @@ from protocols.recipes.base import ItemParameters
 from protocols.recipes.private import Private
 from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["check_evaluation", "check_sums", "held_against", "task_warnings", "noise_warning"]
-
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
     """Check that all sums of a task can be made; plans: one for each device group, and that of the main sum.

@@ -24,8 +24,6 @@ from protocols.parameter_text import validated
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import mechanism_entry
 
-__all__ = ["add_task", "requested"]
-
 Result = TypeVar("Result")
 
 

@@ -34,22 +34,6 @@ from protocols.messages.stages import COMMITTEE_KEYS_AHEAD
 from protocols.sums.oneshot.committee import check_committee_key
 from protocols.sums.oneshot.wire import CommitteeKey
 
-__all__ = [
-    "StatedContribution",
-    "awaited_committee",
-    "choose_committee",
-    "committee_keys",
-    "committee_size",
-    "committee_view",
-    "delete_keys_before",
-    "delete_later_keys",
-    "find_committee_key",
-    "published_keys",
-    "stated_contributions",
-    "statement_bytes",
-    "store_committee_key",
-]
-
 
 class StatedContribution(NamedTuple):
     """A contribution of a one-shot round. statement: encoded. key: of the blob with the whole upload."""

@@ -24,8 +24,6 @@ from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import verifies
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 
-__all__ = ["Admitted", "check_signature", "enrol", "invited_task"]
-
 _LOG = logging.getLogger(__name__)
 
 # Thousands of clients may enrol at once: these statements are made once, and use columns instead of mapped objects.

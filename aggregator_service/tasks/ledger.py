@@ -22,8 +22,6 @@ from protocols.privacy.renyi import Curve, epsilon_of, sampled_curve
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.private import Private
 
-__all__ = ["Spent", "client_ledger", "measurements", "privacy_view", "spent_budgets", "survivors_digest", "task_ledger"]
-
 
 def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> LedgerPage:
     """Return at most `limit` released sums of a task after round `after`."""

@@ -28,24 +28,6 @@ from protocols.recipes.base import Recipe
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
 
-__all__ = [
-    "able_members",
-    "awaited_uncounted",
-    "check_recipient",
-    "eligible_clause",
-    "invitation_page",
-    "invitation_view",
-    "is_keyed",
-    "mailbox_topic",
-    "member_page",
-    "publish_key",
-    "revoke_invitation",
-    "revoke_member",
-    "same_data_set",
-    "store_envelope",
-    "within_budget",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -12,9 +12,6 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-__all__ = ["ParameterRow", "as_text", "parameter_rows"]
-
-
 _WIDTH: Final = 100
 _INDENT: Final = " " * 6
 _WORDS: Final = {int: "whole number", float: "number", str: "text", bool: "true or false", bytes: "base64url"}

@@ -27,22 +27,6 @@ if TYPE_CHECKING:  # workers make plans, too, and need no database
     from aggregator_service.storage.schema import RoundRow, TaskRow
 
 
-__all__ = [
-    "TaskPlan",
-    "TaskTerms",
-    "check_terms",
-    "keeps_best",
-    "plan_round",
-    "plan_task",
-    "round_spec",
-    "row_evaluation",
-    "row_most_sums",
-    "row_privacy",
-    "row_terms",
-    "task_terms",
-]
-
-
 @dataclass(frozen=True)
 class TaskTerms:
     """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON.

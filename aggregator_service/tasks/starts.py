@@ -30,23 +30,6 @@ from protocols.recipes.base import ItemParameters, Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
 
-__all__ = [
-    "StartSource",
-    "add_catalogue",
-    "awaited_catalogue",
-    "check_catalogue",
-    "check_file",
-    "check_start",
-    "check_start_alone",
-    "check_upload",
-    "read_items",
-    "stored_catalogue",
-    "stored_start",
-    "task_items",
-    "with_start",
-    "with_values",
-]
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray

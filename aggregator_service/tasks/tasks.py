@@ -52,19 +52,6 @@ from protocols.sums.masked.plan import RoundContext
 from protocols.sums.registry import mechanism_entry, resolved_parameters
 from protocols.task_binding import broadcast_digest, differing_part
 
-__all__ = [
-    "agreed_digest",
-    "create_invitation",
-    "create_task",
-    "differing_binding",
-    "ended_early",
-    "list_tasks",
-    "plan_request",
-    "resolved_task",
-    "sum_view",
-    "task_view",
-]
-
 _LOG = logging.getLogger(__name__)
 
 

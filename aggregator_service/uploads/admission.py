@@ -31,8 +31,6 @@ from protocols.layout import Route
 from protocols.sums.base import ChecksByParts
 from protocols.sums.oneshot.server import check_upload
 
-__all__ = ["Admission", "admit", "admit_cached", "attestation_of", "check_ticket"]
-
 _PART: Final = 4 * 1024 * 1024
 """Bytes that are checked or hashed at a time: a body that is mapped from its file takes no more memory."""
 

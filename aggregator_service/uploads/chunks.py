@@ -27,8 +27,6 @@ from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
 from protocols.errors import ContributionError
 
-__all__ = ["MOST_CHUNKS", "Chunk", "UploadChangedError", "complete_upload", "store_chunk"]
-
 MOST_CHUNKS: Final = 1000
 """Chunks of one upload before the last one: each takes a blob and a row, so a client may not store any number."""
 _PIECE: Final = 4 * 1024 * 1024

@@ -45,18 +45,6 @@ from aggregator_service.uploads.admission import Admission, check_ticket
 from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
 from protocols.messages import UploadReceipt
 
-__all__ = [
-    "AlreadyStored",
-    "SmallContribution",
-    "Stored",
-    "UploadOutcome",
-    "insert_contribution",
-    "new_receipt",
-    "receive_contribution",
-    "same_or_conflict",
-    "store_contribution_file",
-]
-
 
 @dataclass(frozen=True)
 class Stored:

@@ -24,8 +24,6 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import map_file
 from aggregator_service.storage.tags import BodyTagger
 
-__all__ = ["ReceivedBody", "receive_body", "receive_small_body", "stream_body"]
-
 _PART: Final = 512 * 1024
 """Bytes of a part: shorter ones cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
 _MOST_CHUNKS: Final = 256

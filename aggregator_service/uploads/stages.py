@@ -39,18 +39,6 @@ from protocols.sums.oneshot import server as oneshot
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, body_digest
 
-__all__ = [
-    "Download",
-    "StageAdmission",
-    "admit_to_stage",
-    "check_shares",
-    "handed_out",
-    "same_or_conflict",
-    "sealed_shares",
-    "statements",
-    "store_message",
-]
-
 _PAGE: Final = 500
 _HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
 """Bytes of a ticket before its first share."""

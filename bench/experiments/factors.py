@@ -35,8 +35,6 @@ from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.advice import parameters_for
 
-__all__ = ["colr_rows", "pfedclr_rows", "pfedclr_run", "pfedclr_split", "topk_rows"]
-
 DIM: Final = 64
 CLIP: Final = 4.0
 TRAINING: Final = MFConfig(learning_rate=0.5, epochs=2, batch_size=256, weight_decay=5e-4, negatives=4)

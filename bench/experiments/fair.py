@@ -24,8 +24,6 @@ from client_sdk.training.fair import FairConfig, FairHalf
 from protocols.crypto.domain import derive_seed
 from protocols.recipes.fair import Fair, FairParameters
 
-__all__ = ["equal_groups", "fair_rows", "ranked"]
-
 
 def equal_groups(users: int, device_groups: int) -> np.ndarray:
     """The device group of every user, int (users,): ids in order, in groups of equal size, as in the paper."""

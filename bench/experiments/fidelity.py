@@ -33,9 +33,6 @@ from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation import ControlTable, ranking_controls, rating_controls
 from client_sdk.lab.evaluation.leave_one_out import candidates_of
 
-__all__ = ["SYSTEMS", "System", "main"]
-
-
 # --- Controls: what needs no training, on the split that a system's runs use with seed 0
 
 

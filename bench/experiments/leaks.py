@@ -31,22 +31,6 @@ from client_sdk.training.pfedclr import PFedCLRHalf
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
-__all__ = [
-    "LEAK_WARNING",
-    "DrawnScores",
-    "NegativeDraws",
-    "both_rankings",
-    "drawn_as_negative_control",
-    "draws_without",
-    "exclude",
-    "hold_out_introduced_last",
-    "leak_controls",
-    "negative_pool",
-    "paper_protocol",
-    "users_with_at_least",
-]
-
-
 # --- Splits as in the papers' code: users with enough interactions, and hold-out of the item introduced last
 
 

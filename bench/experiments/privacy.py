@@ -49,8 +49,6 @@ from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 
-__all__ = ["exactly", "figures_of", "main", "resampled", "train_popularity", "train_spectrum"]
-
 _SETS: Final = ("ml-1m", "gowalla")
 _EPSILONS: Final = ("0.5", "1", "2", "4", "8", "16", "none")
 _USERS: Final = (10_000, 30_000, 100_000, 400_000, 1_000_000)

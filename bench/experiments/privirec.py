@@ -27,9 +27,6 @@ from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.evaluation import rank_all
 from client_sdk.training.graph_filters import GFCF, Components, Filter
 
-__all__ = ["Bench", "Setting", "privirec_rows", "published_split"]
-
-
 # --- Shared by the measures: settings, components from ring sums, and ranking by blocks of users
 
 K: Final = 20

@@ -39,9 +39,6 @@ from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import advise, parameters_for
 from protocols.recipes.privirec import PriviRecK
 
-__all__ = ["RANKING_SETS", "Split", "figures_of", "main", "split_of", "values_of"]
-
-
 # --- The data sets of bench/experiments/quality.py, their test rows and their validation rows
 
 RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")

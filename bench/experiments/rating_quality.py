@@ -30,9 +30,6 @@ from client_sdk.lab.federation import Federation
 from protocols.advice import parameters_for, settings_of_ratings
 from protocols.errors import ParameterError
 
-__all__ = ["CHOICES", "RATING_SETS", "BiasedMF", "MFSettings", "figures_of", "made_jokes", "main"]
-
-
 # --- Generated ratings in the shape of Jester: 20,000 users, 100 items, most of them rated, from -10 to 10
 
 _USERS: Final = 20_000

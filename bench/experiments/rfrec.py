@@ -35,9 +35,6 @@ from protocols.recipes.base import Local, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import INITIAL_STD, RFRec
 
-__all__ = ["Devices", "rfrec_rows", "rfrec_run", "rfrecf_rows"]
-
-
 # --- All devices of an RFRec federation in one process, trained with the client half's steps, without sealing
 
 

@@ -14,20 +14,6 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.graph_filters import BSPM, GFCF, Components, Filter, TurboCF
 from protocols.fixed_point import FixedPoint
 
-__all__ = [
-    "PRESETS",
-    "RingSums",
-    "Subspace",
-    "blocks",
-    "central_components",
-    "central_gram",
-    "normalised",
-    "power_iteration",
-    "product_of",
-    "start_vectors",
-]
-
-
 # --- Settings of the graph filters for Gowalla, from their authors' code
 
 _BSPM: Final = BSPM(early_merge=True, solver="rk4", sharpening_time=2.5, beta=0.2, ideal_dims=448)

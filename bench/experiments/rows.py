@@ -19,8 +19,6 @@ from rich.console import Console
 from bench._report import Figure, arguments, bars, show, write_figures
 from protocols.errors import HushRecError
 
-__all__ = ["Found", "Row", "Values", "flat", "means", "measure_seeds", "measured", "options_of", "report"]
-
 Values = dict[str, Any]
 """Figures of a row by name."""
 

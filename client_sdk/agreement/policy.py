@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
     from protocols.sums.masked.parameters import ClientPolicy
     from protocols.sums.oneshot.parameters import OneshotPolicy
 
-__all__ = ["Policy"]
-
 _BOUNDS: Final = {
     "min_cohort": (2, 1_000_000),
     "min_neighbours": (0, 1_000_000),

@@ -24,8 +24,6 @@ from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
 
-__all__ = ["AgreedTerms", "TaskTerms", "model_bytes"]
-
 _VALUE_BYTES: Final = 8
 """A value of a sum is a float64."""
 

@@ -8,7 +8,6 @@ from typing import Final, Literal
 
 from client_sdk.api.requests import (
     LONGEST_ENTRY,
-    LONGEST_WAIT,
     ApiRequests,
     long_poll,
     or_none,
@@ -50,14 +49,6 @@ from protocols.messages import (
 from protocols.messages.privacy import PrivacyView
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
 from protocols.messages.stages import STAGE_TYPES, StageMessage
-
-__all__ = [
-    "ApiCalls",
-    "CurrentRound",
-    "Handout",
-    "LONGEST_WAIT",
-]
-
 
 _LONGEST_ENVELOPE: Final = 1 << 20
 """Longest keyring envelope, in bytes: four times the server's default limit."""

@@ -28,14 +28,6 @@ from client_sdk.api.wire import LONGEST_JSON, Effect, Failed, Pause, Program, Re
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
 from protocols.crypto.http_signature import format_authority
 
-__all__ = [
-    "AsyncDriver",
-    "SyncDriver",
-    "Timeouts",
-    "download",
-]
-
-
 T = TypeVar("T")
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 _REASONS: Final = (

@@ -32,22 +32,6 @@ from protocols.errors import CodecError, ParameterError
 from protocols.messages.stages import OCTETS
 from protocols.parameter_text import fault_text
 
-__all__ = [
-    "ApiRequests",
-    "LONGEST_ENTRY",
-    "LONGEST_WAIT",
-    "base_url",
-    "check_secret",
-    "checked_bytes",
-    "long_poll",
-    "or_none",
-    "parse_answer",
-    "path_of_task",
-    "require_encryption",
-    "with_query",
-]
-
-
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 LONGEST_WAIT: Final = 30.0

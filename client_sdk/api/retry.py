@@ -20,15 +20,6 @@ from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument
 from protocols.messages.problem import PROBLEM_TYPES, problem_uri
 
-__all__ = [
-    "DEFAULT_ATTEMPTS",
-    "RetryPolicy",
-    "back_off",
-    "raise_problem",
-    "retry_after",
-    "send",
-]
-
 DEFAULT_ATTEMPTS: Final = 6
 LONGEST_PAUSE: Final = 20.0
 """A longer pause is made in parts of so many seconds, so that a program that is told to stop ends within that time."""

@@ -21,8 +21,6 @@ from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, Method
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 
-__all__ = ["DEFAULT_CHUNK_BYTES", "upload"]
-
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
 _TRUE: Final = "?1"
 _OFFSET_CORRECTIONS: Final = 2

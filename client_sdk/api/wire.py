@@ -21,29 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from client_sdk.errors import ApiError, ConnectionFailed
 from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_digest, sign_request
 
-__all__ = [
-    "LARGEST_OFFSET",
-    "LONGEST_JSON",
-    "Effect",
-    "Failed",
-    "Layer",
-    "Method",
-    "Pause",
-    "Program",
-    "Request",
-    "Response",
-    "ServerTime",
-    "Signer",
-    "Sink",
-    "Traffic",
-    "Turn",
-    "Work",
-    "content_digest",
-    "digest_matches",
-    "through",
-    "work",
-]
-
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 LONGEST_JSON: Final = 1 << 20

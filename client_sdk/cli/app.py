@@ -18,8 +18,6 @@ from typer.main import get_command
 
 from protocols.errors import HushRecError
 
-__all__ = ["app", "main"]
-
 _COMMANDS: Final = {
     "demo": ("demo:demo", "Train a recommender from encrypted sums on this machine."),
     "join": ("member:join", "Enrol in a task and take part in its rounds."),

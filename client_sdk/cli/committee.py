@@ -28,8 +28,6 @@ from client_sdk.client import Client
 from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.join import ClientOptions
 
-__all__ = ["committee"]
-
 committee = typer.Typer(
     no_args_is_help=True,
     help="Take the masks off one-shot sums (for the members of a task's committee).",

@@ -19,19 +19,6 @@ from rich.table import Table
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
     from client_sdk.lab.data.columns import Columns
 
-__all__ = [
-    "ColumnsText",
-    "DataDir",
-    "chosen_columns",
-    "command_options",
-    "console",
-    "expiry_text",
-    "fail",
-    "say",
-    "stderr",
-    "table",
-]
-
 console: Final = Console()
 stderr: Final = Console(stderr=True)
 

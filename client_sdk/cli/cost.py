@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.traffic import Link, Traffic
     from protocols.recipes.base import Recipe
 
-__all__ = ["CostOptions", "cost"]
-
 _NOTE = (
     "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
     "index). The messages of this version also contain the overhead of the encryption, the handshake of a masked round "

@@ -13,8 +13,6 @@ import typer
 
 from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, say, stderr
 
-__all__ = ["DemoOptions", "demo"]
-
 _INSTALL_PLOTS = "pip install 'hushrec[plots]'"
 
 

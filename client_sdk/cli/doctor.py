@@ -23,8 +23,6 @@ from client_sdk.cli.common import console, fail, table
 from client_sdk.errors import ConnectionFailed
 from protocols.errors import ParameterError
 
-__all__ = ["Finding", "doctor", "examine"]
-
 _PACKAGES: Final = (
     ("numpy", "", "arithmetic of all sums"),
     ("cryptography", "", "keys and encryption"),

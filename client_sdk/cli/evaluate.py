@@ -40,15 +40,6 @@ from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
 
-__all__ = [
-    "Splitting",
-    "TestFile",
-    "data",
-    "evaluate",
-    "held_out_split",
-    "measure",
-]
-
 TestFile = Annotated[
     Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
 ]

@@ -31,11 +31,6 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import default_store
 from protocols.errors import KeyringError
 
-__all__ = [
-    "keyring",
-]
-
-
 keyring = typer.Typer(
     no_args_is_help=True,
     help="Create and hand out the keys of an encrypted task (for its key holder).",

@@ -51,15 +51,6 @@ from client_sdk.task import Task
 from protocols.catalogue import Catalogue
 from protocols.messages import LedgerEntry
 
-__all__ = [
-    "JoinOptions",
-    "join",
-    "ledger",
-    "read_history",
-    "read_titles",
-    "recommend",
-]
-
 
 @dataclass(frozen=True)
 class JoinOptions:

@@ -27,29 +27,6 @@ from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate
 from protocols.sums.registry import mechanisms
 
-__all__ = [
-    "AllowHttp",
-    "CertificateFile",
-    "DeviceGroup",
-    "IdentityFile",
-    "IssuerCode",
-    "IssuerScope",
-    "IssuerUrl",
-    "Patience",
-    "READ_ONLY",
-    "TaskName",
-    "certificate",
-    "certificate_choice",
-    "interactions_file",
-    "kept_membership",
-    "load_identity",
-    "memberships",
-    "open_identity",
-    "parse_role",
-    "remember_interactions",
-]
-
-
 READ_ONLY: Final = Policy(
     min_cohort=2,
     mechanisms=frozenset(mechanisms()),

@@ -42,8 +42,6 @@ from client_sdk.rounds.events import (
 )
 from client_sdk.task import Task
 
-__all__ = ["Monitor", "line_of", "serve"]
-
 
 def _trained(report: RoundReport) -> str:
     """Return the loss, or "" for recipes that do not train."""

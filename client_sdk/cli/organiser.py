@@ -19,8 +19,6 @@ from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages.members import CertificateRequest
 
-__all__ = ["organiser"]
-
 organiser = typer.Typer(
     no_args_is_help=True,
     help="Certify the members of an app's tasks (for the publisher of the app; never on the aggregator's machine).",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from protocols.privacy.accountant import PrivacyCost
     from protocols.privacy.laplace import LaplaceNoise
 
-__all__ = ["PAPER_CLAIMS", "LaplaceOptions", "PaperClaim", "laplace", "privacy"]
-
 privacy = typer.Typer(
     no_args_is_help=True,
     help="Plan the noise of a task, and compute privacy costs (epsilon).",

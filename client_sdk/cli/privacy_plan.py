@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from protocols.messages.privacy import Privacy
     from protocols.privacy_advice import NoiseOutlook
 
-__all__ = ["PlanOptions", "loss_epsilon", "plan"]
-
 _WHICH: Final = (
     "Taking part is known: cost of all sums that one client is in, against everybody who may know that it took part: "
     "the server, and who sees its traffic. This is what a task promises, and what clients count towards their budgets. "

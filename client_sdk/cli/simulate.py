@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.simulate import Progress as OnRound
     from protocols.messages import Evaluation
 
-__all__ = ["SimulateOptions", "simulate"]
-
 
 @dataclass(frozen=True)
 class SimulateOptions:

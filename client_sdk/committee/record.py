@@ -35,18 +35,6 @@ from protocols.layout import Data
 from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 
-__all__ = [
-    "CommitteeRecord",
-    "client_tag",
-    "close_keys",
-    "load_record",
-    "load_sets",
-    "publish_keys",
-    "secret_key",
-    "store_record",
-]
-
-
 _NAME: Final = "committee.json"
 _TAG_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32

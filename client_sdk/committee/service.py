@@ -39,13 +39,6 @@ from protocols.sums.oneshot.committee import split_confirmations, split_statemen
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.task_binding import broadcast_digest
 
-__all__ = [
-    "CommitteeMember",
-    "MemberRound",
-    "inspect_proposal",
-]
-
-
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
 """Errors that end a round for this member, but not its part in the task."""
 

@@ -43,14 +43,6 @@ from protocols.sums.participation import plan_of_task, with_participation, witho
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.ring import pack
 
-__all__ = [
-    "FOLD_BATCH",
-    "Federation",
-    "Sampling",
-    "SimulatedRound",
-]
-
-
 FOLD_BATCH: Final = 16
 """Contributions folded at a time, as on the server."""
 

@@ -67,11 +67,6 @@ from protocols.messages import RoundView
 from protocols.messages.stages import opening_state
 from protocols.recipes.base import ModelState
 
-__all__ = [
-    "Fleet",
-]
-
-
 T = TypeVar("T")
 CountProgress = Callable[[int], None]
 """Called with the number of clients that are done."""

@@ -28,17 +28,6 @@ from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.sums.base import SumPlan
 
-__all__ = [
-    "CohortMember",
-    "FleetCommittee",
-    "FleetOptions",
-    "FleetRound",
-    "acts_upon",
-    "play_masked_round",
-    "play_unmasked_round",
-]
-
-
 T = TypeVar("T")
 _DROPPED: Final = "simulated dropout"
 

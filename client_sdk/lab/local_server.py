@@ -17,13 +17,6 @@ from pathlib import Path
 
 from protocols.errors import HushRecError
 
-__all__ = [
-    "DemoServer",
-    "ServerDidNotStart",
-    "is_in_use",
-    "run_server",
-]
-
 
 class ServerDidNotStart(HushRecError):
     """The aggregator process exited or did not listen in time. The message contains the end of its log."""

@@ -25,17 +25,6 @@ from client_sdk.lab.evaluation.leave_one_out import (
 from client_sdk.training.evaluated import gains
 from protocols.errors import ParameterError
 
-__all__ = [
-    "Advised",
-    "Measure",
-    "Measured",
-    "OneHeldOut",
-    "Verdict",
-    "measure_of",
-    "verdict",
-]
-
-
 Values = dict[str, float]
 """Values by the name of the metric."""
 

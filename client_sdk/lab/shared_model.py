@@ -17,9 +17,6 @@ from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_syn
 from client_sdk.rounds.part import Part
 from client_sdk.store.states import FollowedState
 
-__all__ = ["FleetPart", "ModelCache", "SharedFollower"]
-
-
 _TRIES: Final = 4
 _Followed = tuple[str, int | None]
 """A task, and the device group whose view of its model is followed (None: the whole state)."""

@@ -45,16 +45,6 @@ from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
 
-__all__ = [
-    "Point",
-    "SimulationRequest",
-    "SimulationResult",
-    "predicts_ratings",
-    "simulate",
-    "spectrum_of",
-]
-
-
 _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
 _COHORT_STARTED: Final = 100

@@ -23,15 +23,6 @@ from protocols.recipes.topk import TopKRecipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 
-__all__ = [
-    "Link",
-    "MIB",
-    "Traffic",
-    "published_traffic",
-    "wire_traffic",
-]
-
-
 MIB: Final = 2**20
 _FLOAT32: Final = 4
 _ROSTER_HEAD: Final = 4

@@ -31,15 +31,6 @@ from protocols.sums.masked.plan import MaskedPlan
 if TYPE_CHECKING:  # what only spectra need
     from scipy.sparse import csr_array
 
-__all__ = [
-    "WholeRatings",
-    "can_train_whole",
-    "noise_of_all",
-    "noisy_whole_sum",
-    "whole_sum",
-]
-
-
 _CHUNK_VALUES: Final = 8_000_000
 
 

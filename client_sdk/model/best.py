@@ -27,15 +27,6 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
 from protocols.recipes.private import unwrapped
 
-__all__ = [
-    "Recommendations",
-    "best_model",
-    "curve_of",
-    "ends_with_best",
-    "keep_if_best",
-    "top_items",
-]
-
 
 def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
     """Return the measurements in `state`; None for a task without federated evaluation."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import LONGEST_WAIT, ApiCalls
+from client_sdk.api.calls import ApiCalls
+from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, ModelUnavailable
 from client_sdk.model.best import best_model, ends_with_best, keep_if_best
@@ -32,12 +33,6 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-
-__all__ = [
-    "CaughtUp",
-    "ModelFollower",
-]
-
 
 _TRIES: Final = 4
 

@@ -19,17 +19,6 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
 from protocols.sums.participation import require_participants, require_possible, without_participation
 
-__all__ = [
-    "REQUEST_COST",
-    "Catalogue",
-    "RejectedAggregate",
-    "SyncPlan",
-    "absorb_aggregate",
-    "fetch_catalogue",
-    "plan_sync",
-    "read_snapshot",
-]
-
 REQUEST_COST: Final = 16384
 """Bytes that a request counts as: at 10 Mbit/s they take 13 ms, and most round trips take longer."""
 

@@ -25,8 +25,6 @@ from protocols.errors import ParameterError
 from protocols.messages.members import CertificateRequest, IssuedCertificate, OrganiserView
 from protocols.parameter_text import fault_text
 
-__all__ = ["Authorise", "NotAuthorised", "create_issuer"]
-
 Authorise = Callable[[Request, CertificateRequest], str | Awaitable[str]]
 """Authenticates a request: returns the subject, or raises `NotAuthorised`."""
 _MOST_BODY_BYTES: Final = 4096

@@ -21,8 +21,6 @@ from client_sdk.errors import LocalFileError
 from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 
-__all__ = ["IssuedCertificates", "IssuedRecord"]
-
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS certified (
     scope TEXT NOT NULL, role TEXT NOT NULL, subject TEXT NOT NULL,

@@ -27,15 +27,6 @@ from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
-__all__ = [
-    "DEFAULT_LIFETIME",
-    "LONGEST_LIFETIME",
-    "Organiser",
-    "TrialOrganiser",
-    "check_lifetime",
-]
-
-
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
 """Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
 LONGEST_LIFETIME: Final = 3650 * 24 * 3600

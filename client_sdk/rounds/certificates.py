@@ -34,15 +34,6 @@ from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserP
 if TYPE_CHECKING:
     from protocols.sums.masked.roster import RosterEntry
 
-__all__ = [
-    "CertificateChoice",
-    "CertificateSource",
-    "Issuer",
-    "MembershipCheck",
-    "obtain_certificate",
-    "request_for",
-]
-
 
 @dataclass(frozen=True)
 class Issuer:

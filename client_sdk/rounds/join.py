@@ -25,8 +25,6 @@ from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
 
-__all__ = ["Account", "ClientOptions", "find_membership", "join", "open_stored", "own_ledger", "preview"]
-
 _LONGEST_INVITATION: Final = 200
 """Characters of an invitation that the API accepts at most."""
 

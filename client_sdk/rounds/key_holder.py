@@ -21,8 +21,6 @@ from protocols.crypto.envelope import seal_envelope
 from protocols.crypto.keys import Keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
 
-__all__ = ["Deliveries", "KeyHolder"]
-
 
 @dataclass(frozen=True)
 class Deliveries:

@@ -17,15 +17,6 @@ from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import KeyringError, ParameterError
 from protocols.sums.base import Keyed, NamesPublicKey
 
-__all__ = [
-    "check_keyring",
-    "create_keyring",
-    "enter_rounds",
-    "envelope_sender",
-    "publish_key",
-    "receive_keyring",
-]
-
 
 def create_keyring(terms: TaskTerms) -> Keyring:
     """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""

@@ -25,19 +25,6 @@ from protocols.messages import LedgerEntry
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import Private
 
-__all__ = [
-    "Budget",
-    "OwnLedger",
-    "TaskCost",
-    "check_budget",
-    "deliver",
-    "read_budget",
-    "read_ledger",
-    "release_budget",
-    "reserve_budget",
-    "with_noise",
-]
-
 
 @dataclass(frozen=True)
 class OwnLedger:

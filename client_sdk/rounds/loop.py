@@ -58,8 +58,6 @@ from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
 from protocols.sums.base import WorksAhead
 
-__all__ = ["CANNOT_GO_ON", "Role", "follow_task", "run_round", "take_part", "tell_refusals"]
-
 T = TypeVar("T")
 CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it and creates another"
 

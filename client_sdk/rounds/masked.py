@@ -36,8 +36,6 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, longest_roster
 
-__all__ = ["MaskedRound", "round_context", "take_masked_part"]
-
 _COMPLETED_STAGES: Final[dict[type, int]] = {
     type(None): 0,
     stages.Advertised: 1,

@@ -14,8 +14,6 @@ from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.store.client_store import ClientStore, Membership
 from client_sdk.store.identity import Identity
 
-__all__ = ["Member", "Stop", "require_known_people"]
-
 Stop = Callable[[], bool]
 """Returns whether to stop taking part; called before each poll."""
 

@@ -21,8 +21,6 @@ from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
 from protocols.recipes.private import unwrapped
 
-__all__ = ["evaluation", "named_arrays", "newest_model", "own_scores", "recommend"]
-
 _AS_ASKED: Final = "no update was asked for"
 _LOG = logging.getLogger(__name__)
 

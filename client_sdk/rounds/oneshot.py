@@ -34,17 +34,6 @@ from protocols.sums.oneshot.committee import Committee, make_committee, split_ke
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
-__all__ = [
-    "SeenCommittees",
-    "close_seen",
-    "committee_of",
-    "is_certified",
-    "load_seen",
-    "oneshot_context",
-    "remember_committee",
-    "take_oneshot_part",
-]
-
 
 def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
     """Send this client's only message of the one-shot round `view`; return the report.

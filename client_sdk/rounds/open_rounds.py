@@ -13,8 +13,6 @@ from client_sdk.rounds.events import RoundAbstained, RoundMissed, RoundReport
 from client_sdk.training.arrays import ArraysRound
 from protocols.recipes.arrays_update import Update
 
-__all__ = ["AsyncOpenRound", "OpenRound", "async_open_rounds", "open_rounds"]
-
 _ENDED = "this client's part in the task has ended"
 
 

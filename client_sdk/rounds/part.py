@@ -42,8 +42,6 @@ from protocols.recipes.private import unwrapped
 if TYPE_CHECKING:
     from protocols.crypto.keys import Keyring
 
-__all__ = ["OwnRound", "Part", "report_rejected"]
-
 _CATALOGUE_PAUSE: Final = 1.0
 _LOG = logging.getLogger(__name__)
 

@@ -37,22 +37,6 @@ from protocols.errors import ParameterError
 from protocols.messages import RoundView, TaskView
 from protocols.messages.stages import RoundState
 
-__all__ = [
-    "LONG_POLL_SECONDS",
-    "NothingNew",
-    "Outage",
-    "RoundChange",
-    "RoundChanged",
-    "SeenRounds",
-    "StoppedInOutage",
-    "await_round",
-    "await_start",
-    "follow_rounds",
-    "is_over",
-    "report_waiting",
-]
-
-
 LONG_POLL_SECONDS: Final = 20.0
 """How long one request waits for a change."""
 _START_PAUSE: Final = 0.2

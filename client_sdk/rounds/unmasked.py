@@ -48,12 +48,6 @@ from protocols.recipes.base import RoundSpec
 from protocols.sums.base import WorksAhead, one_message
 from protocols.sums.participation import with_participation
 
-__all__ = [
-    "WorkAhead",
-    "require_attested",
-    "take_unmasked_part",
-]
-
 _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 

@@ -37,16 +37,6 @@ from protocols.layout import Data
 from protocols.messages import OrganiserPin, Role
 from protocols.recipes.base import ModelState, Recipe
 
-__all__ = [
-    "ClientStore",
-    "Membership",
-    "OwnContribution",
-    "decoded",
-    "keep_best_state",
-    "read_best_state",
-]
-
-
 T = TypeVar("T")
 _ROUND: Final = struct.Struct("<Q")
 _MEMBERSHIP: Final = "membership.json"

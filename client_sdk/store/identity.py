@@ -18,11 +18,6 @@ from protocols.crypto.envelope import enrolment_message
 from protocols.errors import CodecError
 from protocols.messages import EnrolmentRequest
 
-__all__ = [
-    "Identity",
-]
-
-
 _FORMAT: Final = "hushrec identity 1"
 _KEY_BYTES: Final = 32
 

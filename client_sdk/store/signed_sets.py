@@ -40,13 +40,6 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.domain import digest
 from protocols.errors import AlreadySummed, RefusalError
 
-__all__ = [
-    "SignedSets",
-    "member_tag",
-    "member_tags",
-]
-
-
 _TAG_BYTES: Final = 16
 
 

@@ -16,15 +16,6 @@ from protocols.errors import RefusalError
 from protocols.privacy.renyi import ORDERS, Curve, epsilon_of
 from protocols.recipes.base import ModelState
 
-__all__ = [
-    "ClientState",
-    "FollowedState",
-    "GivenData",
-    "Spending",
-    "total_epsilon",
-]
-
-
 ClientState = Mapping[str, NDArray[Any]]
 """Arrays by name, such as the user factor or a residual, as the client's half of the recipe needs them."""
 

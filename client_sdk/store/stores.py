@@ -18,18 +18,6 @@ import platformdirs
 from client_sdk.errors import LocalFileError
 from protocols.errors import ParameterError
 
-__all__ = [
-    "DirectoryStore",
-    "MemoryStore",
-    "Store",
-    "default_store",
-    "ensure_private_directory",
-    "local_errors",
-    "read_private",
-    "try_lock",
-    "write_private",
-]
-
 
 class Store(Protocol):
     """Stores bytes under an owner (an identity's fingerprint), a task id and a name."""

@@ -13,13 +13,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Adam",
-    "OuterAdam",
-    "TouchedAdam",
-]
-
-
 BETA1: Final = 0.9
 BETA2: Final = 0.999
 EPSILON: Final = 1e-8

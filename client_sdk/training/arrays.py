@@ -18,8 +18,6 @@ from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import Update
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
-__all__ = ["ArraysHalf", "ArraysRound", "OwnTrainer", "Trainer", "half"]
-
 
 class ArraysRound:
     """One round that asks this client for an update.

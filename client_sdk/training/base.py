@@ -16,21 +16,6 @@ from protocols.layout import SumClass
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.recipes.factors import BiasedParameters
 
-__all__ = [
-    "AsksApplication",
-    "ChecksHistory",
-    "ClientHalf",
-    "LocalResult",
-    "MayAbstain",
-    "ReadsInteractions",
-    "TrainingConfig",
-    "distinct",
-    "refuse_settings",
-    "task_training",
-    "training_for",
-    "why_abstain",
-]
-
 
 @dataclass(frozen=True)
 class LocalResult:

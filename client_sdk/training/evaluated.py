@@ -27,15 +27,6 @@ from protocols.recipes.factors import item_biases
 from protocols.recipes.rfrec import RFRec
 from protocols.recipes.state import state_as
 
-__all__ = [
-    "HELD_OUT",
-    "EvaluatedHalf",
-    "gains",
-    "rank_measures",
-    "rating_measures",
-]
-
-
 HELD_OUT: Final = "held_out"
 """Key in the client state: int32 (k,), the items that are held out."""
 _TRAINED: Final = "trained"

@@ -29,18 +29,6 @@ from protocols.recipes.spectral_start import projected_user, start_of
 from protocols.recipes.state import state_as
 from protocols.recipes.topk import TopKRecipe
 
-__all__ = [
-    "RESIDUAL_ITEMS",
-    "RESIDUAL_ROWS",
-    "USER_FACTOR",
-    "FactorHalf",
-    "TopKHalf",
-    "count_items",
-    "half",
-    "logit_offsets",
-    "user_factor",
-]
-
 USER_FACTOR: Final = "user_factor"
 """Key in the client state: float32 (dim,)."""
 RESIDUAL_ITEMS: Final = "residual_items"

@@ -25,21 +25,6 @@ from protocols.recipes.fair import TABLES, Fair, FairChange, FairView, spaces_of
 from protocols.recipes.state import state_as
 from protocols.recipes.subspaces import CHUNK, Subspace
 
-__all__ = [
-    "USER_VECTORS",
-    "FairConfig",
-    "FairHalf",
-    "FairUpdate",
-    "Layers",
-    "PairGradients",
-    "batches",
-    "half",
-    "layers_of",
-    "pair_gradients",
-    "scores",
-]
-
-
 USER_VECTORS: Final = "user_vectors"
 """Key in the client state: float32 (2, dim), the vectors for GMF and for the MLP."""
 _INITIAL_SCALE: Final = 0.01

@@ -24,24 +24,6 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.float32] | csr_array[Any, Any]
     """A matrix of float32, dense or sparse."""
 
-__all__ = [
-    "BSPM",
-    "FILTERS",
-    "GFCF",
-    "Components",
-    "Ease",
-    "Filter",
-    "TurboCF",
-    "check_rows",
-    "dense",
-    "ideal",
-    "linear",
-    "polynomial",
-    "scaled",
-    "user_row",
-]
-
-
 # --- the aggregated inputs of a graph filter -------------------------------------------------------------------------
 # R is the binary users x items matrix, D_u and D_i hold its row and column sums. R~ = D_u^-a R D_i^-b, and P = R~^T R~
 # (PriviRec, eq. 2, has a = b = 1/2; Turbo-CF tunes a, with b = 1 - a). All of them are sums over clients; no row of R

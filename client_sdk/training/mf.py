@@ -24,20 +24,6 @@ from client_sdk.training.base import TrainingConfig, distinct
 from protocols.errors import ParameterError
 from protocols.recipes.rows import NEGATIVES
 
-__all__ = [
-    "LocalUpdate",
-    "MFConfig",
-    "NegativeSampler",
-    "Samples",
-    "Step",
-    "check_shapes",
-    "draw_negatives",
-    "draw_samples",
-    "init_user_factor",
-    "steps",
-    "train_locally",
-]
-
 
 @dataclass(frozen=True)
 class MFConfig(TrainingConfig):

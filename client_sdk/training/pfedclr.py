@@ -32,8 +32,6 @@ from protocols.recipes.state import state_as
 
 Array = NDArray[np.floating[Any]]
 
-__all__ = ["BUFFER", "BUFFER_BASIS", "BUFFER_ROWS", "PFedCLRConfig", "PFedCLRHalf", "half"]
-
 BUFFER_ROWS: Final = "buffer_rows"
 """Key in the client state of variant clr: A, float32 (items, rank)."""
 BUFFER_BASIS: Final = "buffer_basis"

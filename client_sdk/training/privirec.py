@@ -25,8 +25,6 @@ from protocols.recipes.state import state_as
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
 
-__all__ = ["PriviRecHalf", "components_of", "half", "matching_filter"]
-
 
 @dataclass(frozen=True)
 class PriviRecHalf:

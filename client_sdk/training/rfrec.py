@@ -31,19 +31,6 @@ from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecMeansState, RFRecSt
 from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
 from protocols.recipes.state import state_as
 
-__all__ = [
-    "AVERAGE",
-    "OWN_ITEMS",
-    "SUM_INDEX",
-    "LocalModel",
-    "RFRecHalf",
-    "Ratings",
-    "half",
-    "predicted_ratings",
-    "scaled_ratings",
-]
-
-
 OWN_ITEMS: Final = "own_items"
 """Key in the client state: V_i, float32 (items, dim); (0, dim) before the first round."""
 AVERAGE: Final = "average"

@@ -19,8 +19,6 @@ from examples.two_tower_numpy.two_tower import shapes
 from protocols.codec import b64encode
 from protocols.messages import OrganiserPin, Schedule
 
-__all__ = ["ORGANISATIONS", "SCOPE", "main", "prepare"]
-
 ORGANISATIONS: Final = {"north": 40, "east": 20, "south": 12, "west": 6, "centre": 2}
 """Name -> number of users. The first one holds the keys."""
 SCOPE: Final = "cross-silo"

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from client_sdk import Client, ClientOptions, Identity, Issuer, MemoryStore, Task
 from examples.two_tower_numpy.two_tower import Arrays, scores, train
 
-__all__ = ["main", "take_part"]
-
 Histories = list[NDArray[np.int32]]
 
 

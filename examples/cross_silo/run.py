@@ -16,8 +16,6 @@ from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import Organiser
 from examples.cross_silo.coordinator import ORGANISATIONS, SCOPE, prepare, write_rows
 
-__all__ = ["main", "run"]
-
 
 @contextmanager
 def issuing(folder: Path) -> Iterator[str]:

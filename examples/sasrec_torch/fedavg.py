@@ -14,8 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "Histories", "Learner", "fedavg", "mean_update"]
-
 Arrays = dict[str, NDArray[np.float32]]
 Histories = Sequence[NDArray[np.int32]]
 """Items of each user, the oldest first."""

@@ -23,8 +23,6 @@ from examples.sasrec_torch.fedavg import Arrays, Histories, Learner
 from protocols.messages import OrganiserPin
 from protocols.recipes.arrays import Arrays as ArraysRecipe
 
-__all__ = ["PARAMETERS", "Progress", "federate", "task_arguments"]
-
 PARAMETERS: Final[dict[str, Any]] = {
     "clip": 0.5, "max_weight": 200, "optimiser": "adam", "server_rate": 0.03, "momentum": 0.9, "second_momentum": 0.99,
     "adaptivity": 1e-3,

@@ -14,8 +14,6 @@ from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, held_out
 from client_sdk.lab.evaluation import candidates_of, evaluate_scores
 from examples.sasrec_torch.fedavg import Histories
 
-__all__ = ["Clients", "FullScores", "Split", "choose", "read"]
-
 CHUNK = 256
 """Users that are scored at a time."""
 FullScores = Callable[[Histories], NDArray[np.floating]]

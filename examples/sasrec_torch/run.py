@@ -16,8 +16,6 @@ from examples.sasrec_torch.fedavg import Arrays, Learner, fedavg
 from examples.sasrec_torch.federation import PARAMETERS, Progress, federate
 from examples.sasrec_torch.histories import Clients, FullScores, Split, choose, read
 
-__all__ = ["Results", "compare", "main"]
-
 Central = Callable[[Callable[[int, Arrays], None]], None]
 """Trains centrally and calls back with each epoch and the arrays after it."""
 

@@ -25,8 +25,6 @@ from torch.nn import functional
 from client_sdk.torch import arrays_of, load_arrays
 from examples.sasrec_torch.fedavg import Arrays, Histories
 
-__all__ = ["SASRec", "SASRecLearner", "Settings", "train_centrally", "training_windows"]
-
 BATCH: Final = 32
 """Histories in a batch of central training; each gives several windows."""
 

@@ -21,8 +21,6 @@ from client_sdk.organiser import TrialOrganiser
 from examples.two_tower_numpy.two_tower import Arrays, scores, shapes, train
 from protocols.messages import Schedule
 
-__all__ = ["main", "run"]
-
 DIM = 16
 POLICY = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}), max_clip_share=1.0)
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "scores", "shapes", "train"]
-
 Arrays = dict[str, NDArray[np.float32]]
 
 

@@ -29,8 +29,6 @@ from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import FOLDER, PageServer, serve_page
 from protocols.messages import Schedule
 
-__all__ = ["WebDemo", "main", "made_up_users", "running_demo"]
-
 PARAMETERS: Final[dict[str, Any]] = {
     "dim": 16,
     "rank": 8,

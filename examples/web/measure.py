@@ -22,8 +22,6 @@ from playwright.sync_api import Page, sync_playwright
 
 from examples.web.demo import WebDemo, running_demo
 
-__all__ = ["main", "measure"]
-
 _SECONDS = 300
 _START = """async () => {
     window.reports = [];

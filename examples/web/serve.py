@@ -20,8 +20,6 @@ from client_sdk.organiser import TrialOrganiser
 from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest
 
-__all__ = ["PageServer", "serve_page"]
-
 FOLDER: Final = Path(__file__).parent
 TYPES: Final = {
     ".css": "text/css",

@@ -18,16 +18,6 @@ from protocols.crypto.domain import DIGEST_BYTES, digest
 from protocols.crypto.http_signature import SignedRequest, verify_request
 from protocols.errors import SignatureError
 
-__all__ = [
-    "AGGREGATE_CHAIN",
-    "CHAIN_BYTES",
-    "AggregateChain",
-    "StatedChain",
-    "extend_chain",
-    "first_chain",
-    "stated_chain",
-]
-
 AGGREGATE_CHAIN: Final = "aggregate-chain"
 """The header of a contribution that states the chain, in lower case; its value is 64 hexadecimal digits."""
 CHAIN_BYTES: Final = 2 * DIGEST_BYTES

@@ -24,23 +24,6 @@ from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, domain_tag
 from protocols.crypto.keys import check_public_key, verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
-__all__ = [
-    "CERTIFICATE_BYTES",
-    "LONGEST_REVOCATIONS",
-    "LONGEST_SCOPE",
-    "NO_CERTIFICATE",
-    "Certificate",
-    "CertifiedRole",
-    "RevocationList",
-    "certificate_request",
-    "certify",
-    "check_certificate",
-    "check_revocations",
-    "check_scope",
-    "revoke",
-    "subject_of",
-]
-
 CertifiedRole = Literal["member", "holder", "committee"]
 """What the keys may be used for: to contribute, to hold the HE keys of a task, to unmask one-shot sums."""
 

@@ -11,18 +11,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from protocols.codec import pack
 from protocols.errors import ParameterError
 
-__all__ = [
-    "DIGEST_BYTES",
-    "KEY_BYTES",
-    "SEED_BYTES",
-    "SIGNATURE_BYTES",
-    "derive_key",
-    "derive_seed",
-    "digest",
-    "domain_tag",
-    "repeatable_place",
-]
-
 SEED_BYTES: Final = 32
 KEY_BYTES: Final = 32
 """Of Ed25519, X25519 and AES-256 keys."""

@@ -25,18 +25,6 @@ from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import EnvelopeError
 
-__all__ = [
-    "CheckSender",
-    "EnvelopeSender",
-    "enrolment_message",
-    "open_envelope",
-    "open_snapshot",
-    "seal_envelope",
-    "seal_snapshot",
-    "sealed_bytes",
-]
-
-
 _NONCE: Final = 12
 _TAG: Final = 16
 _HEAD: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES + SIGNATURE_BYTES

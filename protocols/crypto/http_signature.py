@@ -29,21 +29,6 @@ from protocols.crypto.domain import DIGEST_BYTES
 from protocols.crypto.keys import verifies
 from protocols.errors import CodecError, SignatureError
 
-__all__ = [
-    "format_digest",
-    "format_digests",
-    "parse_digest",
-    "parse_digests",
-    "SIGNED_FIELDS",
-    "SIGNATURE",
-    "SIGNATURE_INPUT",
-    "SignedRequest",
-    "format_authority",
-    "sign_request",
-    "verify_request",
-]
-
-
 _ALGORITHM: Final = "sha-256"
 _BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 

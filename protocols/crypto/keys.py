@@ -19,17 +19,6 @@ from protocols.codec import Reader, pack
 from protocols.crypto.domain import digest
 from protocols.errors import CodecError, KeyringError
 
-__all__ = [
-    "Keyring",
-    "agree",
-    "check_public_key",
-    "clamped",
-    "decode_keyring",
-    "encode_keyring",
-    "public_key",
-    "verifies",
-]
-
 _KEPT: Final = 8192
 """Parsed keys, of about 500 bytes each: a client sends several requests in a row; parsing takes a tenth of a check."""
 _FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))

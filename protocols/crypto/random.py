@@ -25,17 +25,6 @@ from numpy.typing import NDArray
 
 from protocols.crypto.domain import KEY_BYTES, derive_seed
 
-__all__ = [
-    "Randomness",
-    "cumulative_table",
-    "expanded",
-    "normals",
-    "permutation",
-    "symmetric_samples",
-    "uniforms",
-    "words",
-]
-
 Randomness = Callable[[int], bytes]
 """random(n) -> n secret random bytes; `os.urandom` except in tests and test vectors."""
 

@@ -8,8 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from protocols.codec import b64decode
 
-__all__ = ["HexDigest", "Key32", "Message", "Name", "Signature64"]
-
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 

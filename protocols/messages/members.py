@@ -11,28 +11,6 @@ from protocols.codec import b64decode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
 from protocols.messages.base import Key32, Message, Name, Signature64
 
-__all__ = [
-    "Enrolment",
-    "EnrolmentRequest",
-    "Invitation",
-    "InvitationPage",
-    "InvitationRequest",
-    "InvitationView",
-    "Member",
-    "MemberPage",
-    "Role",
-    "OperatorPage",
-    "OperatorRequest",
-    "OperatorRole",
-    "OperatorToken",
-    "OperatorView",
-    "CertificateRequest",
-    "CertificateText",
-    "IssuedCertificate",
-    "OrganiserView",
-]
-
-
 Role = Literal["member", "holder", "committee"]
 
 

@@ -12,8 +12,6 @@ from pydantic import Field
 
 from protocols.messages.base import Message
 
-__all__ = ["NOT_HIDDEN", "Privacy", "PrivacyView", "RELEASED", "SumNoiseView", "default_delta", "holds_against"]
-
 _SUMS: Final = (
     "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds, or as "
     "many sums as the recipe ends after, if they are fewer. A client that reached it abstains."

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["PROBLEM_TYPES", "ProblemDocument", "problem_uri"]
-
 _PREFIX: Final = "urn:hushrec:problem:"
 
 PROBLEM_TYPES: Final[dict[str, tuple[int, str]]] = {

@@ -9,32 +9,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from protocols.messages.base import HexDigest, Key32, Message, Name
 from protocols.messages.stages import RoundState
 
-__all__ = [
-    "LONGEST_STAGE",
-    "CohortView",
-    "Extension",
-    "RefusalNotice",
-    "RefusalReason",
-    "RoundPage",
-    "RoundView",
-    "SnapshotView",
-    "UploadReceipt",
-    "LARGEST_ATTESTATION_PAGE",
-    "LONGEST_ATTESTATION",
-    "Attestation",
-    "AttestationPage",
-    "BlockView",
-    "LayoutView",
-    "ResolvedChoice",
-    "ResolvedTask",
-    "SegmentView",
-    "SumView",
-    "Evaluation",
-    "LedgerEntry",
-    "LedgerPage",
-]
-
-
 LONGEST_STAGE: Final = 604_800
 """Upper limit on the deadline of a stage, in seconds: one week."""
 

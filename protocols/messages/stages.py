@@ -15,28 +15,6 @@ from pydantic_core.core_schema import CoreSchema, literal_schema, no_info_after_
 
 from protocols.messages.base import HexDigest, Message
 
-__all__ = [
-    "MASKED_MESSAGES",
-    "MASKED_STATES",
-    "MESSAGE_IN",
-    "STATE_FOR",
-    "MaskedMessage",
-    "RoundState",
-    "StageMessage",
-    "opening_state",
-    "prerequisite_of",
-    "COMMITTEE_KEYS_AHEAD",
-    "MOST_BAD_SHARES",
-    "BadShares",
-    "CommitteeMemberView",
-    "CommitteeView",
-    "CONTRIBUTION",
-    "OCTETS",
-    "PARTIAL_UPLOAD",
-    "STAGE_TYPES",
-    "handout_type",
-]
-
 
 class RoundState(StrEnum):
     """The state of a round. Masked rounds begin with advertising, all others with collecting."""

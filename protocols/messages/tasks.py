@@ -23,26 +23,6 @@ from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import LONGEST_STAGE, Evaluation, ResolvedTask
 from protocols.parameter_text import first_fault
 
-__all__ = [
-    "PLANS",
-    "CkksPlanView",
-    "MaskedPlanView",
-    "NeighbourhoodView",
-    "OneshotPlanView",
-    "OtherPlanView",
-    "PaillierPlanView",
-    "PlainPlanView",
-    "MechanismChoice",
-    "OrganiserPin",
-    "RecipeChoice",
-    "Schedule",
-    "TaskPage",
-    "TaskRequest",
-    "TaskState",
-    "TaskView",
-]
-
-
 BySegment = Annotated[dict[str, float], Field(description="By `block/segment`.")]
 _MOST: Final = "Most contributions that a sum may have: the task's `cohort_size`."
 _WORST: Final = "Bound on |opened sum - true sum|, in the unit of the widest segment."

@@ -16,8 +16,6 @@ import numpy as np
 from protocols.errors import ParameterError
 from protocols.privacy.laplace import LaplaceNoise
 
-__all__ = ["DELTA", "PrivacyCost", "advanced_epsilon", "laplace_cost", "odds", "renyi_divergence", "renyi_epsilon"]
-
 DELTA: Final = 1e-5
 _ORDERS: Final = 1 + np.geomspace(1e-9, 1e6, 6001)
 """Renyi orders that are tried; each gives a valid bound, so their minimum is valid."""

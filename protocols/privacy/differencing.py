@@ -44,8 +44,6 @@ from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
 from protocols.privacy.isolation import TooComplexError, newly_isolated
 
-__all__ = ["Allowed", "Isolating", "TooComplex", "TooSimilar", "Verdict", "judge"]
-
 _MOST_DRAWS: Final = 8
 """Draws of clients that leave because of combinations; afterwards only a set that was released before can remain."""
 

@@ -35,8 +35,6 @@ from zlib import crc32
 
 from protocols.errors import ParameterError
 
-__all__ = ["MOST_CHOICES", "MOST_SETS", "TooComplexError", "newly_isolated"]
-
 MOST_SETS: Final = 64
 """Maximum number of overlapping sets of clients."""
 MOST_CHOICES: Final = 20_000

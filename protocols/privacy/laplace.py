@@ -40,9 +40,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from protocols.crypto.domain import KEY_BYTES
 from protocols.errors import ParameterError
 
-__all__ = ["MAX_SCALE", "discrete_laplace", "LaplaceNoise", "privatise", "refuse_exact_sums"]
-
-
 MAX_SCALE: Final = 2**21
 """Largest scale for which every product of a scale, a turn of `_bernoulli_exp` and a word of 32 bits fits 64 bits.
 

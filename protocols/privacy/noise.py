@@ -32,20 +32,6 @@ from protocols.crypto.random import Randomness, cumulative_table, symmetric_samp
 from protocols.errors import ParameterError
 from protocols.privacy.renyi import Curve, Sensitive, skellam_curve, smallest_multiplier
 
-__all__ = [
-    "MAX_VARIANCE",
-    "NoiseTerms",
-    "SumNoise",
-    "bound_in_steps",
-    "largest_skellam",
-    "longest_norm",
-    "norm_of",
-    "round_within",
-    "skellam",
-    "skellam_table",
-    "within_steps",
-]
-
 _LEAST_BOUND: Final = 64
 _FINENESS: Final = 6
 """An L2 bound of 6 times the rounding of n values, sqrt(n) / 2: rounding shortens a vector by up to 1.5 %."""

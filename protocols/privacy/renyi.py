@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 
-__all__ = ["ORDERS", "Curve", "Sensitive", "epsilon_of", "sampled_curve", "skellam_curve", "smallest_multiplier"]
-
 ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders: whole numbers, because the theorem for Skellam noise is for these."""
 

@@ -55,9 +55,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
 from protocols.recipes.weighted import WEIGHTS_WARNING
 
-__all__ = ["ENTRY", "Arrays", "ArraysParameters", "ArraysState", "initial_parameters", "shapes_of", "state_of", "step"]
-
-
 _Piece = NDArray[np.float32]
 
 

@@ -16,20 +16,6 @@ from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
 from protocols.recipes.base import Contribution, RecipeParameters
 
-__all__ = [
-    "LEAST_WEIGHT",
-    "ArraysParameters",
-    "InitialValues",
-    "Optimiser",
-    "Rows",
-    "Update",
-    "block_of",
-    "contribution",
-    "touched_name",
-    "weight_name",
-]
-
-
 _MOST_ARRAYS: Final = 4096
 _MOST_VALUES: Final = 2**28
 

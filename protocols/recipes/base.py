@@ -21,28 +21,6 @@ from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
-__all__ = [
-    "MAX_ITEMS",
-    "MOVES_ALIKE",
-    "AbsorbsByParts",
-    "Contribution",
-    "FactorState",
-    "ItemParameters",
-    "Local",
-    "ModelState",
-    "PartOfSum",
-    "Recipe",
-    "RecipeAround",
-    "RecipeParameters",
-    "RoundSpec",
-    "Sensitivity",
-    "Update",
-    "check_follows",
-    "main_layout",
-    "noise_level",
-    "round_spec",
-]
-
 MAX_ITEMS: Final = 5_000_000
 MOVES_ALIKE: Final = (
     "A client sends nearly the same change in every round, because Adam starts from zero in each: whoever knows which "

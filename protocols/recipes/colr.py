@@ -41,17 +41,6 @@ from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
-__all__ = [
-    "ENTRY",
-    "SCOLR_ENTRY",
-    "CoLR",
-    "CoLRParameters",
-    "SCoLR",
-    "SCoLRParameters",
-    "client_level",
-    "shared_projection",
-]
-
 
 class CoLRParameters(NormalisedParameters):
     """CoLR's parameters: the shape of the item factors and the rank."""

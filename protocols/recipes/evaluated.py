@@ -47,8 +47,6 @@ from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, Curv
 from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as
 
-__all__ = ["MAX_POINTS", "Evaluated", "EvaluatedState", "with_evaluation"]
-
 MAX_POINTS: Final = 1000
 """Most measurements of a task: their sums are part of every snapshot."""
 

@@ -8,8 +8,6 @@ from itertools import takewhile
 from math import sqrt
 from typing import Final
 
-__all__ = ["BEST_ROUND", "MEASURES", "MODEL_ROUND", "NDCG", "POPULARITY", "Curve", "CurvePoint"]
-
 _HIT_RATIO: Final = "hr@10"
 NDCG: Final = "ndcg@10"
 POPULARITY: Final = "popularity "

@@ -39,22 +39,6 @@ from protocols.recipes.base import (
 )
 from protocols.recipes.state import state_as
 
-__all__ = [
-    "BiasedParameters",
-    "CountedFactors",
-    "FactorParameters",
-    "ItemBias",
-    "StartFrom",
-    "advance",
-    "clip_blocks",
-    "count_layout",
-    "dense_rows",
-    "initial_factors",
-    "item_biases",
-    "noise_warning",
-]
-
-
 MAX_DIM: Final = 4096
 _ROWS: Final = 1024
 

@@ -70,19 +70,6 @@ from protocols.recipes.subspaces import (
 )
 from protocols.recipes.weighted import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 
-__all__ = [
-    "ENTRY",
-    "TABLES",
-    "Fair",
-    "FairChange",
-    "FairParameters",
-    "FairState",
-    "FairView",
-    "dense_length",
-    "spaces_of",
-]
-
-
 TABLES: Final = ("gmf", "mlp")
 """Names of the item tables; each has its own hash key."""
 

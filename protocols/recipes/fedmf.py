@@ -29,8 +29,6 @@ from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, S
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import NormalisedParameters, RowRecipe
 
-__all__ = ["ENTRY", "SVD", "SVD_ENTRY", "FedMF", "FedMFParameters", "SVDParameters", "low_rank"]
-
 
 class FedMFParameters(NormalisedParameters):
     """FedMF has no parameters of its own."""

@@ -40,8 +40,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 
-__all__ = ["ENTRY", "PFedCLR", "PFedCLRParameters", "Start", "Variant"]
-
 _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
 """What is trained in step 1 / step 2. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""

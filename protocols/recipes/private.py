@@ -36,8 +36,6 @@ from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, norm_o
 from protocols.privacy.renyi import Curve, Sensitive
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
-__all__ = ["Private", "noise_terms", "unwrapped", "with_privacy"]
-
 _RATE: Final = 0.2
 """How fast the bound adapts: the value of Andrew et al., section 3."""
 _CLIP: Final = struct.Struct("<d")

@@ -84,8 +84,6 @@ from protocols.recipes.state import (
     sum_index_of,
 )
 
-__all__ = ["PRIVIREC", "PRIVIREC_K", "PriviRec", "PriviRecK", "PriviRecState", "Sum"]
-
 
 def _empty_array(*shape: int) -> Any:
     return field(default_factory=lambda: np.zeros(shape, dtype=np.float32))

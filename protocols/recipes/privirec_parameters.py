@@ -9,9 +9,6 @@ from pydantic import Field, ValidationInfo, model_validator
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.factors import StartFrom
 
-__all__ = ["GRAM_REVEALS", "PriviRecKParameters", "PriviRecParameters"]
-
-
 _MAX_GRAM_ITEMS: Final = 10_000
 """Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
 

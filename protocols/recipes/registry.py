@@ -13,8 +13,6 @@ from protocols.parameter_text import validated
 from protocols.plugins import Capability, Entry, Registry, check_capabilities
 from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 
-__all__ = ["OWN", "RecipeEntry", "recipe", "recipe_entry", "recipes"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeEntry(Entry):

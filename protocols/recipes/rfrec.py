@@ -57,21 +57,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters, Stretch, stretches
 from protocols.recipes.state import SUM_INDEX, StateField, StateFields, state_as
 
-__all__ = [
-    "INITIAL_STD",
-    "RFREC",
-    "RFRECF",
-    "ItemMeans",
-    "RFRec",
-    "RFRecF",
-    "RFRecFState",
-    "RFRecMeansState",
-    "RFRecState",
-    "item_means",
-    "rating_offsets",
-]
-
-
 _SHRINKAGE: Final = 5.0
 _MARGIN: Final = 0.02
 """Means are kept so far from 0 and 1, where the logit is infinite."""

@@ -32,9 +32,6 @@ from protocols.crypto.random import uniforms
 from protocols.privacy.laplace import LaplaceNoise, refuse_exact_sums
 from protocols.recipes.factors import MAX_DIM, FactorParameters
 
-__all__ = ["LocalRule", "Moves", "RFRecFParameters", "RFRecParameters", "Stretch", "stretches", "tosses"]
-
-
 Moves = Literal["coin", "run"]
 
 

@@ -54,20 +54,6 @@ from protocols.recipes.factors import (
 )
 from protocols.recipes.state import StateField, StateFields, as_counts, count_fields, state_as
 
-__all__ = [
-    "NEGATIVES",
-    "TOUCHED",
-    "FactorModel",
-    "FactorRecipe",
-    "Normalise",
-    "NormalisedParameters",
-    "RowRecipe",
-    "divisors",
-    "expected_touches",
-    "touch_segments",
-]
-
-
 NEGATIVES: Final = 4
 """Negatives drawn for each positive where a task does not say (released CoLR code)."""
 

@@ -38,8 +38,6 @@ from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 from protocols.recipes.state import state_as
 from protocols.recipes.topk import TopKRecipe
 
-__all__ = ["Source", "projected_user", "spectral_factors", "start_of", "start_parameters", "start_state"]
-
 
 class Source(NamedTuple):
     """A task that another one starts from: a state of `privirec-k`, and b, the exponent of the items' degrees."""

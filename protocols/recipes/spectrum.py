@@ -34,22 +34,6 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import normals
 
-__all__ = [
-    "Spectrum",
-    "above_noise",
-    "captured",
-    "chosen_weight",
-    "completed",
-    "iterate",
-    "relative_change",
-    "ritz",
-    "shares_and_diagonal",
-    "start_basis",
-    "symmetric_above_noise",
-    "triangle_length",
-    "triangle_places",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:

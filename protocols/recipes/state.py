@@ -17,19 +17,6 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
 
-__all__ = [
-    "SUM_INDEX",
-    "StateField",
-    "StateFields",
-    "as_counts",
-    "count_fields",
-    "decode",
-    "encode",
-    "fields_bytes",
-    "state_as",
-    "sum_index_of",
-]
-
 S = TypeVar("S")
 
 

@@ -38,22 +38,6 @@ from numpy.typing import NDArray
 from protocols.crypto.domain import derive_seed
 from protocols.errors import ParameterError
 
-__all__ = [
-    "CHUNK",
-    "GroupSum",
-    "Mixing",
-    "Subspace",
-    "average_table",
-    "bucket_counts",
-    "chunks",
-    "fold",
-    "hash_key",
-    "means",
-    "splitmix64",
-    "unfold",
-]
-
-
 CHUNK: Final = 2**16
 """Elements processed at a time in a pass over all n, to limit memory."""
 

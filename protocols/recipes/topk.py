@@ -43,19 +43,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, touch_segments
 from protocols.recipes.state import StateField, StateFields, state_as
 
-__all__ = [
-    "ENTRY",
-    "CountedTopKState",
-    "OwnTopK",
-    "SharedTopK",
-    "TopKParameters",
-    "TopKRecipe",
-    "TopKState",
-    "first_units",
-    "renewed_units",
-    "strongest_first",
-]
-
 
 def first_units(task_seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
     """Return the first support, int64 (kept,), ascending: drawn from range(units) with the task's seed."""

@@ -19,18 +19,6 @@ from protocols.errors import ParameterError
 from protocols.layout import Block, Segment
 from protocols.recipes.base import RecipeParameters
 
-__all__ = [
-    "UPDATE",
-    "WEIGHT",
-    "WEIGHTS_WARNING",
-    "WeightedParameters",
-    "weigh",
-    "weight_of",
-    "weighted_block",
-    "weighted_mean",
-    "with_weight",
-]
-
 UPDATE: Final = "update"
 """Name of the segment that holds the vector, or weight times vector."""
 WEIGHT: Final = "weight"

@@ -30,28 +30,6 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
 
-__all__ = [
-    "Buffer",
-    "COUNT_BYTES",
-    "ChecksByParts",
-    "FixedPointPlan",
-    "Keyed",
-    "Mechanism",
-    "NamesPublicKey",
-    "OneMessage",
-    "OpenedBy",
-    "OpensByParts",
-    "SharesKeys",
-    "SumPlan",
-    "WorksAhead",
-    "new_keyring",
-    "one_message",
-    "plan_sum",
-    "refuse_public_mode",
-    "require_keyring",
-]
-
-
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members"]
 

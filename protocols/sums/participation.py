@@ -32,8 +32,6 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Segment, VectorLayout
 from protocols.sums.base import Mechanism, SumPlan, plan_sum
 
-__all__ = ["plan_of_task", "require_participants", "require_possible", "with_participation", "without_participation"]
-
 _PARTICIPANTS: Final = Segment("participants", 1, 1.0, integral=True)
 
 

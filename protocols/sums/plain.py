@@ -28,8 +28,6 @@ from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.wire import BytesBuilder, PartialSum, head_bytes, name_blocks, read_blocks, read_count
 
-__all__ = ["PLAIN", "PlainMechanism", "PlainPlan"]
-
 _FLOAT64: Final = np.dtype(np.float64)
 _FLOAT32_WHOLE: Final = 2**24
 _FLOAT32_ROUNDING: Final = 2.0**-24

@@ -16,21 +16,6 @@ from protocols.parameter_text import validated
 from protocols.plugins import ALL, Capability, Entry, Registry, check_capabilities, load
 from protocols.sums.base import Mechanism
 
-__all__ = [
-    "MechanismEntry",
-    "CKKS",
-    "MASKED",
-    "ONESHOT",
-    "PAILLIER",
-    "PLAIN",
-    "OWN",
-    "mechanism",
-    "mechanism_entry",
-    "mechanisms",
-    "parameters_of",
-    "resolved_parameters",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismEntry(Entry):

@@ -31,21 +31,6 @@ from protocols.layout import Route, Segment, VectorLayout
 from protocols.sums.base import Buffer, FixedPointPlan
 from protocols.sums.wire import BytesBuilder
 
-__all__ = [
-    "GROUP",
-    "RAW_BITS",
-    "pack",
-    "packed_bytes",
-    "ring_dtype",
-    "unpack",
-    "unpack_part",
-    "Places",
-    "RingPlan",
-    "encode_vector",
-    "require_fit",
-]
-
-
 Ring = NDArray[np.unsignedinteger[Any]]
 
 RAW_BITS: Final = frozenset({16, 32, 64})

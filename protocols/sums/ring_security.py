@@ -17,8 +17,6 @@ from typing import Final, Literal
 
 from protocols.errors import ParameterError
 
-__all__ = ["DEGREES", "LOG_Q_CAPS", "SECURITY_BITS", "Secret", "require_secure_ring"]
-
 SECURITY_BITS: Final = 128
 """Security in bits of every ring in the table, against classical attacks."""
 

@@ -13,8 +13,6 @@ from protocols.errors import ParameterError
 from protocols.layout import Route, whole_route
 from protocols.sums.base import Mechanism, SumPlan, new_keyring, one_message
 
-__all__ = ["SumTranscript", "run_sum", "split_along"]
-
 
 @dataclass(frozen=True)
 class SumTranscript:

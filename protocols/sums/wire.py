@@ -26,17 +26,6 @@ from protocols.errors import BudgetError, ContributionError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
 
-__all__ = [
-    "BytesBuilder",
-    "PartialSum",
-    "count_more",
-    "head_bytes",
-    "name_blocks",
-    "read_blocks",
-    "read_count",
-    "refuse_chosen",
-]
-
 INDEX_BYTES: Final = 4
 
 

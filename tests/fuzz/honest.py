@@ -29,8 +29,6 @@ from tests.support.api import TestMember, TestTask, contribute, digest_field, si
 from tests.support.masked import enrol_masked, masked_task, play, vector_of
 from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
 
-__all__ = ["LIVES"]
-
 _DAYS: Final = {"collect_seconds": 3600}
 _KEYED: Final = {"items": 20, "dim": 4, "clip": 0.5, "cohort": 2, **_DAYS}
 _COLR: Final = {"recipe_name": "colr", "recipe_parameters": {"rank": 2}, "mechanism_name": "ckks"}

@@ -17,8 +17,6 @@ import schemathesis
 from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument
 from tests.support.api import promised
 
-__all__ = ["INSIDES", "OPERATIONS", "PROMISED", "SCHEMA", "Answer", "Caller", "judge", "operation_of", "strings_in"]
-
 _TEXT: Final = (Path(__file__).parents[2] / "openapi" / "openapi.json").read_text(encoding="utf-8")
 _PATHS: Final[dict[str, dict[str, Any]]] = json.loads(_TEXT)["paths"]
 SCHEMA: Final = schemathesis.openapi.from_dict(json.loads(_TEXT))

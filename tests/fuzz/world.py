@@ -26,8 +26,6 @@ from tests.fuzz.judge import Answer, Caller, judge, operation_of, strings_in
 from tests.support.api import Api, TestTask
 from tests.support.server import AggregatorProcess
 
-__all__ = ["EXAMPLES", "SEED", "World", "each"]
-
 _GIVEN: Final = os.environ.get("HUSHREC_FUZZ_EXAMPLES", "")
 EXAMPLES: Final = int(_GIVEN or "60")
 SEED: Final = int(os.environ.get("HUSHREC_SEED", "0")) or (Random().randrange(1, 2**31) if _GIVEN else 1)

@@ -11,8 +11,6 @@ from tenseal import sealapi
 from protocols.crypto.domain import digest
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 
-__all__ = ["Ring", "expand_seed", "noise", "ternary"]
-
 
 def expand_seed(name: str, degree: int, seed: bytes) -> list[int]:
     """Return the second polynomial of a ciphertext that SEAL loads with this seed (64 bytes), for a set by its name."""

@@ -13,8 +13,6 @@ from protocols.crypto.domain import digest
 from protocols.errors import HushRecError
 from protocols.layout import Segment
 
-__all__ = ["FILES", "SEED", "again", "drawn_for", "load", "remade", "segment_facts", "vectors"]
-
 SEED: Final = bytes(range(32))
 Outputs = Callable[..., dict[str, Any]]
 """Maps the inputs of a case, by name, to its outputs. Without outputs the case must be refused."""

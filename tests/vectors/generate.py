@@ -19,8 +19,6 @@ from typing import Any
 from tests.vectors import basics, identities, privacy, recipes, rounds, sums
 from tests.vectors.common import FILES, remade
 
-__all__ = ["FILES", "MODULES", "render"]
-
 MODULES = (basics, identities, privacy, recipes, rounds, sums)
 """They register what makes each file."""
 

@@ -31,8 +31,6 @@ from protocols.recipes.subspaces import hash_key
 from protocols.recipes.topk import OwnTopK, SharedTopK, first_units, renewed_units, strongest_first
 from tests.vectors.common import SEED, again, load, segment_facts, vectors
 
-__all__ = ["SMALL"]
-
 Outputs = dict[str, Any]
 unhex: Final = bytes.fromhex
 SMALL: Final[dict[str, Any]] = {one["recipe"]: one["parameters"] for one in load("layouts.json")["cases"][::-1]}

@@ -14,14 +14,6 @@ from typing import IO, Final, Literal, cast
 
 from client_sdk.lab.data.interactions import DataError
 
-__all__ = [
-    "CHUNK_BYTES",
-    "Chunk",
-    "chunks",
-    "csv_rows",
-]
-
-
 CHUNK_BYTES: Final = 1 << 22
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"

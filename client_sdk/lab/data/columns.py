@@ -15,25 +15,6 @@ from client_sdk.lab.data.chunks import Chunk, chunks, csv_rows
 from client_sdk.lab.data.interactions import DataError
 from protocols.errors import ParameterError
 
-__all__ = [
-    "Columns",
-    "DATE",
-    "IdLists",
-    "LEAST_TIME",
-    "NUMBER",
-    "ROLES",
-    "Role",
-    "Roles",
-    "SEPARATORS",
-    "TextTable",
-    "is_value",
-    "parse_columns",
-    "recognise",
-    "resolve",
-    "sniff",
-]
-
-
 Role = Literal["user", "item", "rating", "time"]
 """What a column is read as."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)

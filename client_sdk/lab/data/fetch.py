@@ -20,15 +20,6 @@ from typing import BinaryIO, Final
 
 from client_sdk.lab.data.interactions import DataError
 
-__all__ = [
-    "DOWNLOADS",
-    "DownloadableSet",
-    "describe",
-    "fetch",
-    "fetch_set",
-]
-
-
 UNPACKED_LIMIT: Final = 1 << 30
 """Largest unpacked size of an archive in bytes, far above that of any data set here."""
 

@@ -23,15 +23,6 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.chunks import chunks
 
-__all__ = [
-    "DataFile",
-    "read_data_file",
-    "read_id_lists",
-    "read_lightgcn",
-    "read_rows",
-]
-
-
 _PARQUET: Final = b"PAR1"
 _FEW: Final = 10  # rows, which do not tell a header from data
 

@@ -16,18 +16,6 @@ from pathlib import Path
 
 from protocols.errors import HushRecError
 
-__all__ = [
-    "DataError",
-    "Duplicates",
-    "HoldOut",
-    "Interactions",
-    "LeaveOneOut",
-    "held_out_rows",
-    "interaction_rows",
-    "leave_one_out",
-]
-
-
 MAX_COUNT: Final = 2**31 - 1
 """Largest number of users or items: they are numbered in int32."""
 

@@ -15,19 +15,6 @@ from client_sdk.lab.data.files import DataFile, read_data_file, read_id_lists, r
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 
-__all__ = [
-    "DATASETS",
-    "Report",
-    "load_dataset",
-    "load_interactions",
-    "load_train_test",
-    "read_folder",
-    "read_ncf",
-    "read_ncf_negatives",
-    "read_train_test",
-    "require_disjoint",
-]
-
 
 def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
     """Read the published split. Users and items have the numbers of the files, from 0.

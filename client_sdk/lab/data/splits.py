@@ -24,18 +24,6 @@ from client_sdk.lab.data.published import (
 )
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 
-__all__ = [
-    "SPLITS",
-    "Split",
-    "SplitKind",
-    "hold_out_share",
-    "load_split",
-    "only_users",
-    "sample_users",
-    "split_rows",
-]
-
-
 SplitKind = Literal["leave-one-out", "random", "given"]
 """leave-one-out: each user's latest interaction, or a random one without times. random: a share of each user's, or of
 all rows for ratings. given: the test file."""

@@ -19,11 +19,6 @@ from numpy.typing import NDArray
 from client_sdk.lab.data.interactions import Interactions
 from protocols.errors import ParameterError
 
-__all__ = [
-    "SyntheticConfig",
-    "synthetic",
-]
-
 
 @dataclass(frozen=True)
 class SyntheticConfig:

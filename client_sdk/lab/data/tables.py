@@ -24,13 +24,6 @@ from client_sdk.lab.data.chunks import Chunk, chunks, csv_rows
 from client_sdk.lab.data.columns import DATE, Columns, Role, Roles, TextTable, resolve
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 
-__all__ = [
-    "TableRows",
-    "read_parquet",
-    "read_text",
-]
-
-
 LONGEST_FIELD: Final = 255  # bytes
 _LARGEST: Final = {"rating": float(np.finfo(np.float32).max), "time": 2.0**62}
 _SLICE: Final = 1 << 18  # rows of a parquet file that are converted at once

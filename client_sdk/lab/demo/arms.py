@@ -34,17 +34,6 @@ from protocols.crypto.domain import derive_seed, repeatable_place
 from protocols.messages import Schedule, TaskView
 from protocols.sums.oneshot.parameters import OneshotParameters
 
-__all__ = [
-    "Arm",
-    "SharedSetup",
-    "demo_identities",
-    "enrol",
-    "leave_one_out",
-    "run_arm",
-    "task_seed",
-]
-
-
 _COMMITTEE: Final = OneshotParameters().committee
 _POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
 """Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last

@@ -13,19 +13,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
     from client_sdk.lab.simulate import SimulationResult
 
-__all__ = [
-    "COLOURS",
-    "bytes_plot",
-    "curve_plot",
-    "demo_plots",
-    "inline_svg",
-    "phases_plot",
-    "plots_available",
-    "quality_plot",
-    "whole_numbers",
-]
-
-
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
 _INK: Final = "#64748b"  # placeholder that is replaced by the page's text colour
 _PHASES: Final = {"catch_up": "catch up", "train": "train", "seal": "seal", "upload": "upload"}

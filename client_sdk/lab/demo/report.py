@@ -19,18 +19,6 @@ from client_sdk.lab.demo.plots import demo_plots, plots_available
 from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
 from client_sdk.lab.fleet_rounds import FleetRound
 
-__all__ = [
-    "Display",
-    "EventLines",
-    "SUM_HEADINGS",
-    "named_facts",
-    "render_report",
-    "result_table",
-    "sum_cells",
-    "sum_line",
-    "write_results",
-]
-
 
 class Display:
     """A progress bar for each arm, below a table of its rounds if it has one; off a terminal one line per event.

@@ -20,17 +20,6 @@ from client_sdk.lab.data.splits import sample_users
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult
 from client_sdk.lab.measures import Advised, Measured, Values, verdict
 
-__all__ = [
-    "ArmResult",
-    "CurvePoint",
-    "DemoRequest",
-    "DemoResult",
-    "MOST_USERS",
-    "SumResult",
-    "of_leave_one_out",
-    "sampled_users",
-]
-
 MOST_USERS: Final = 1000
 """Users of a data set without settings of its own that the demo runs as clients: each is a client over HTTP."""
 

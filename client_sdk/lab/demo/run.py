@@ -25,16 +25,6 @@ from protocols.errors import ParameterError
 if TYPE_CHECKING:
     from client_sdk.lab.demo.spectrum import SpectrumDemo
 
-__all__ = [
-    "FactorDemo",
-    "FactorSettings",
-    "arms_of",
-    "chosen_settings",
-    "prepared",
-    "run_demo",
-    "shared_setup",
-]
-
 
 def prepared(request: DemoRequest, report: Report | None = None) -> FactorDemo | SpectrumDemo:
     """Return the demo of the request's recipe, with its data. report: called with what was found in a file.

@@ -51,19 +51,6 @@ from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 
-__all__ = [
-    "PRIVIREC_DATASETS",
-    "SpectrumDemo",
-    "SpectrumSetup",
-    "Users",
-    "central_components",
-    "estimated_seconds",
-    "load_split",
-    "prepare",
-    "rank_filters",
-]
-
-
 PRIVIREC_DATASETS: Final = {
     "synthetic": {"components": 16, "iterations": 4, "oversampling": 8},
     "ml-100k": {"components": 48, "iterations": 4, "oversampling": 80},

@@ -16,24 +16,6 @@ from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
 from protocols.errors import ParameterError
 
-__all__ = [
-    "ControlRow",
-    "ControlTable",
-    "control_row",
-    "RatingErrors",
-    "controls",
-    "mean_predictions",
-    "popularity_control",
-    "popularity_full_control",
-    "popularity_scores",
-    "random_control",
-    "random_full_control",
-    "random_scores",
-    "ranking_controls",
-    "rating_controls",
-    "rating_errors",
-]
-
 
 def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int = 10) -> EvaluationResult:
     """Evaluate ranking by popularity, the number of training users of an item, against `candidates`.

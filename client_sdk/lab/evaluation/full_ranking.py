@@ -16,12 +16,6 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from protocols.errors import ParameterError
 
-__all__ = [
-    "RankingResult",
-    "rank_all",
-]
-
-
 CHUNK_VALUES: Final = 32_000_000  # scores of a chunk: 128 MB of float32
 
 

@@ -17,21 +17,6 @@ from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.training.evaluated import gains
 from protocols.errors import ParameterError
 
-__all__ = [
-    "Candidates",
-    "EvaluationResult",
-    "candidates_of",
-    "evaluate",
-    "evaluate_full",
-    "evaluate_full_scores",
-    "evaluate_scores",
-    "hit_ratio",
-    "ndcg",
-    "ranks_of",
-    "sample_candidates",
-]
-
-
 NEGATIVES: Final = 99
 CHUNK_VALUES: Final = 4_000_000  # values of the largest array of a chunk: 16 MB of float32
 

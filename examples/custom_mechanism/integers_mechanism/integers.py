@@ -22,8 +22,6 @@ from protocols.layout import Block, Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.wire import PartialSum, read_count, refuse_chosen
 
-__all__ = ["INTEGERS", "IntegersPlan", "IntegersSum"]
-
 _INT64: Final = np.dtype(np.int64)
 _STEPS: Final = 2**20
 """Steps from 0 to the clip of a value that is not a count; a count is its own number of steps."""

@@ -15,8 +15,6 @@ from popularity_recipe.popularity import Popularity, PopularityState
 from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.state import state_as
 
-__all__ = ["PopularityHalf", "half"]
-
 
 @dataclass(frozen=True)
 class PopularityHalf:

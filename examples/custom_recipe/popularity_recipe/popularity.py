@@ -22,8 +22,6 @@ from protocols.recipes.base import (
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields
 
-__all__ = ["ENTRY", "Popularity", "PopularityParameters", "PopularityState"]
-
 
 class PopularityParameters(ItemParameters):
     """Popularity has no parameter beyond the number of items."""

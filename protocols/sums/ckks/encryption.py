@@ -25,8 +25,6 @@ from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
 from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
 
-__all__ = ["generate_keyring", "load_secret_key", "pack_blocks", "open_aggregate", "seal_blocks"]
-
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
     """Return a new secret key from SEAL's generator, which the OS seeds, and a new state key."""

@@ -27,8 +27,6 @@ from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
 from protocols.sums.ckks.wire import Planes, check_expanded, check_seeded, join_planes, split_residues, view_planes
 from protocols.sums.wire import count_more, read_count
 
-__all__ = ["CKKS", "CkksMechanism", "SeededSum"]
-
 
 class CkksMechanism(Keyed):
     """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017); members share the secret key."""

@@ -42,9 +42,6 @@ from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_pu
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["PARAMETER_SETS", "CkksParameters", "ParameterSet", "SetName", "SEED_BYTES", "CkksPlan", "make_plan"]
-
-
 SetName = Literal["compact", "standard", "precise"]
 
 

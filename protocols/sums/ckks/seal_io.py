@@ -28,8 +28,6 @@ from protocols.errors import CodecError, ParameterError
 from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES
 from protocols.sums.ring_security import DEGREES
 
-__all__ = ["MemoryFile", "SealContext", "seal_context"]
-
 _HEADER: Final = struct.Struct("<HBBBBHQ")
 _CIPHERTEXT: Final = struct.Struct("<32sBQQQdQ")
 _PLAINTEXT: Final = struct.Struct("<32sQd")

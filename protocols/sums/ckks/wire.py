@@ -21,17 +21,6 @@ from protocols.errors import CodecError, ContributionError
 from protocols.sums.base import Buffer
 from protocols.sums.ckks.plan import SEED_BYTES, ParameterSet
 
-__all__ = [
-    "Planes",
-    "WireBuffer",
-    "check_expanded",
-    "check_range",
-    "check_seeded",
-    "join_planes",
-    "split_residues",
-    "view_planes",
-]
-
 Planes = tuple[NDArray[np.unsignedinteger], ...]
 """One array per plane, least significant first, all of shape (ciphertexts, polynomials, degree)."""
 

@@ -44,21 +44,6 @@ from protocols.sums.masked.roster import (
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
 from protocols.sums.ring import pack
 
-__all__ = [
-    "Advertised",
-    "Confirmed",
-    "Contributed",
-    "Done",
-    "Shared",
-    "IsMember",
-    "advertise",
-    "confirm",
-    "contribute",
-    "share",
-    "unmask",
-    "unmask_unconfirmed",
-]
-
 IsMember = Callable[[RosterEntry], bool]
 """Whether a member's identity key is accepted: by its certificate, or by pinned keys."""
 

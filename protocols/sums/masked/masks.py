@@ -31,17 +31,6 @@ from protocols.crypto.keys import agree, clamped, public_key
 from protocols.errors import ParameterError
 from protocols.sums.masked.plan import RoundContext
 
-__all__ = [
-    "SECRET_BYTES",
-    "Mask",
-    "Sign",
-    "add_masks",
-    "is_mask_secret",
-    "mask_context",
-    "pair_mask_key",
-    "seed_commitment",
-]
-
 Sign = Literal[1, -1]
 Ring = NDArray[np.unsignedinteger[Any]]
 Mask = tuple[bytes, bytes, Sign]

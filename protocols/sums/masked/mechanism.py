@@ -21,8 +21,6 @@ from protocols.sums.masked.plan import MaskedPlan, make_plan
 from protocols.sums.ring import GROUP, RAW_BITS, Ring, pack, packed_bytes, unpack
 from protocols.sums.wire import PartialSum, read_count
 
-__all__ = ["MASKED", "MaskedMechanism"]
-
 T = TypeVar("T")
 
 _PIECE: Final = 1024 * GROUP

@@ -57,19 +57,6 @@ from protocols.errors import ParameterError, RefusalError
 from protocols.sums.masked import wire
 from protocols.sums.ring import packed_bytes
 
-__all__ = [
-    "ClientPolicy",
-    "MIN_CLIENTS",
-    "MOST_CLIENTS",
-    "MaskedParameters",
-    "Mode",
-    "Neighbourhood",
-    "choose_neighbourhood",
-    "corrupt_clients",
-    "quorum",
-    "upload_bytes",
-]
-
 Mode = Literal["curious", "semi-malicious"]
 
 MIN_CLIENTS: Final = 3

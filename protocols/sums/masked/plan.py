@@ -33,8 +33,6 @@ from protocols.sums.masked.parameters import (
 from protocols.sums.ring import Ring, RingPlan, encode_vector, packed_bytes, require_fit, ring_dtype
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["MaskedPlan", "RoundContext", "encode", "make_plan", "model_digest"]
-
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
 

@@ -31,20 +31,6 @@ from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
 
-__all__ = [
-    "Roster",
-    "RosterEntry",
-    "longest_roster",
-    "make_roster",
-    "neighbours",
-    "open_roster",
-    "sign_advertisement",
-    "sign_survivors",
-    "verify_advertisement",
-    "verify_survivors",
-]
-
-
 _PURPOSE = "masked sum graph"
 
 

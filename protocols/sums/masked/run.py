@@ -23,8 +23,6 @@ from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
-__all__ = ["MaskedRun", "MaskedTranscript", "run_masked_sum"]
-
 
 @dataclass(frozen=True)
 class MaskedTranscript:

@@ -27,29 +27,6 @@ from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.roster import Roster, verify_advertisement, verify_survivors
 from protocols.sums.masked.shares import commitments_of, point, reconstruct
 
-__all__ = [
-    "BadShare",
-    "HeldShares",
-    "Unmasking",
-    "at_fault",
-    "check_advertisement",
-    "check_confirmation",
-    "check_confirmed",
-    "check_replies",
-    "check_reply",
-    "check_sharers",
-    "check_shares",
-    "check_survivors",
-    "collect_shares",
-    "confirmations",
-    "count_masks",
-    "inboxes",
-    "short_of_shares",
-    "split_shares",
-    "unmask",
-    "unmask_shares",
-]
-
 
 @dataclass(frozen=True)
 class BadShare:

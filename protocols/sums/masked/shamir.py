@@ -17,9 +17,6 @@ from typing import Final
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 
-__all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "combine", "split"]
-
-
 PRIME: Final = 2**256 + 297
 
 

@@ -38,19 +38,6 @@ from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
 
-__all__ = [
-    "SharePair",
-    "commitment",
-    "open_pair",
-    "point",
-    "seal_pair",
-    "split_secrets",
-    "Reconstruction",
-    "commitments_of",
-    "reconstruct",
-]
-
-
 _NONCE: Final = bytes(12)
 
 

@@ -25,26 +25,6 @@ from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.shamir import SHARE_BYTES
 
-__all__ = [
-    "ADVERTISEMENT_BYTES",
-    "COMMITMENT_BYTES",
-    "CONFIRMATION_BYTES",
-    "SEALED_BYTES",
-    "Advertisement",
-    "confirmations_bytes",
-    "decode_advertisement",
-    "decode_set",
-    "encode_set",
-    "inbox_bytes",
-    "join_slots",
-    "reply_bytes",
-    "set_bytes",
-    "share_bytes",
-    "split_inbox",
-    "split_slots",
-]
-
-
 CONFIRMATION_BYTES: Final = SIGNATURE_BYTES
 ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
 COMMITMENT_BYTES: Final = 16

@@ -24,8 +24,6 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
 from protocols.sums.oneshot.wire import Ticket, Upload, body_digest
 
-__all__ = ["contribute", "sign_upload"]
-
 
 def contribute(
     committee: Committee,

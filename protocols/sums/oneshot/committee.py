@@ -37,26 +37,6 @@ from protocols.sums.oneshot.parameters import OneshotParameters
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
-__all__ = [
-    "Committee",
-    "IsCommitteeMember",
-    "check_committee_key",
-    "join_confirmations",
-    "join_keys",
-    "make_committee",
-    "make_committee_key",
-    "open_share",
-    "seal_share",
-    "signed_sum",
-    "signed_survivors",
-    "signed_upload",
-    "split_confirmations",
-    "split_keys",
-    "split_shares",
-    "split_statements",
-    "verifies",
-]
-
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
 

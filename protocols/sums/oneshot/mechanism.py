@@ -23,8 +23,6 @@ from protocols.sums.oneshot.polynomials import add_products, canonical, polynomi
 from protocols.sums.ring import pack, ring_dtype
 from protocols.sums.wire import PartialSum, read_count
 
-__all__ = ["ONESHOT", "OneshotMechanism", "release_unmasked"]
-
 _PIECE: Final = 32 * 1024
 """Residues added at a time, so that contribution and sums stay in the processor's cache."""
 _BLOCK: Final = 1 << 17

@@ -36,21 +36,6 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
 from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 
-__all__ = [
-    "candidates",
-    "split",
-    "Confirmed",
-    "Inspection",
-    "IsClient",
-    "Ledger",
-    "Ready",
-    "confirm",
-    "inspect",
-    "join",
-    "sum_share",
-]
-
-
 Residues = NDArray[np.uint32]
 
 

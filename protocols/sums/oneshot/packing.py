@@ -17,8 +17,6 @@ from protocols.errors import CodecError
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.oneshot.polynomials import Ring, bound_of_sum, canonical, reduced
 
-__all__ = ["UnpackedSum", "check_noise", "packed_residues"]
-
 _HALF: Final = 65536.0
 _WORD: Final = np.uint64(32)
 _MASK: Final = np.uint64(2**32 - 1)

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError, RefusalError
 
-__all__ = ["MIN_CLIENTS", "MOST_CLIENTS", "SIGMA", "OneshotParameters", "OneshotPolicy"]
-
 SIGMA: Final = 6.4
 """Standard deviation of every coefficient of s and e_j. Given the sums over two or more honest clients, each sample is
 as hard as plain ring-LWE of standard deviation 3.2: Hint-MLWE, Kim, Lee, Seo and Song (CRYPTO 2023, eprint 2023/623),

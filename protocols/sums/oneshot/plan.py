@@ -26,8 +26,6 @@ from protocols.sums.ring import RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 
-__all__ = ["TAG_BYTES", "OneshotContext", "OneshotPlan", "encode", "make_plan"]
-
 TAG_BYTES: Final = 16
 
 

@@ -43,22 +43,6 @@ from protocols.crypto.random import Randomness, cumulative_table, symmetric_samp
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import LOG_Q_CAPS
 
-__all__ = [
-    "PRIME_BITS",
-    "Ring",
-    "add_products",
-    "bound_of_sum",
-    "canonical",
-    "choose_ring",
-    "gaussian",
-    "gaussian_table",
-    "polynomial_blocks",
-    "primes_below",
-    "public_polynomials",
-    "reduced",
-    "uniform_residues",
-]
-
 PRIME_BITS: Final = 32
 
 _TAIL: Final = 10

@@ -22,8 +22,6 @@ from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 
-__all__ = ["OneshotRun", "OneshotTranscript", "run_oneshot_sum"]
-
 
 @dataclass(frozen=True)
 class OneshotTranscript:

@@ -22,17 +22,6 @@ from protocols.sums.oneshot.member import candidates
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
-__all__ = [
-    "Unmasking",
-    "check_confirmation",
-    "check_confirmed",
-    "check_summed_share",
-    "check_upload",
-    "kept_from_opening",
-    "sealed_shares",
-    "unmask",
-]
-
 
 @dataclass(frozen=True)
 class Unmasking:

@@ -24,9 +24,6 @@ from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, di
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotPlan
 
-__all__ = ["CommitteeKey", "Statement", "Ticket", "Upload", "body_digest", "survivors_digest"]
-
-
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
 """Lengths of the fields of a committee key, after the id."""
 

@@ -26,8 +26,6 @@ from protocols.errors import KeyringError, ParameterError
 from protocols.sums.base import require_keyring
 from protocols.sums.paillier.plan import PaillierPlan
 
-__all__ = ["crt_randomiser", "powmod_unlocked", "uniform_unit", "SecretKey", "generate_keyring", "load_secret_key"]
-
 
 def powmod_unlocked(base: Any, exponent: Any, modulus: Any) -> Any:
     """Return base^exponent mod modulus; releases the GIL meanwhile."""

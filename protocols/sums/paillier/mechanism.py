@@ -33,8 +33,6 @@ from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
-__all__ = ["PAILLIER", "PaillierMechanism", "decrypt"]
-
 
 class PaillierMechanism(Keyed):
     """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt; members share the secret key."""

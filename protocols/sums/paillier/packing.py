@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Segment
 
-__all__ = ["MAX_SUM", "BlockPacking", "SegmentCode"]
-
 MAX_SUM: Final = 2**53 - 1
 """The largest |sum| of a slot, which float64 represents exactly."""
 

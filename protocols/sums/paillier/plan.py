@@ -23,9 +23,6 @@ from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_pu
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
-__all__ = ["SECURITY_BITS", "PaillierParameters", "checked_parameters", "name_public_key", "PaillierPlan", "make_plan"]
-
-
 SECURITY_BITS: Final = {2048: 112, 3072: 128}
 """Bits of the modulus -> classical security bits (NIST SP 800-57 part 1, table 2)."""
 

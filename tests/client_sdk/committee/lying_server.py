@@ -34,8 +34,6 @@ from protocols.task_binding import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
 
-__all__ = ["LyingServer", "Person", "Sent", "oneshot_terms"]
-
 URL = "https://server.example"
 COMMITTEE = 5
 
