@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, roun
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from client_sdk.store.signed_sets import SignedSets, member_tags
 from protocols.codec import b64encode
+from protocols.crypto.random import Randomness
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout
 from protocols.messages import InvitationRequest, TaskRequest
@@ -64,10 +66,11 @@ class Client:
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
     asks the server. garbage: whether it seals random bytes instead of shares. signed: the sets of survivors that it
-    agreed to. owed: whose shares did not open, until that is reported.
+    agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of.
     """
 
     index: int
+    random: Randomness
     id: str = ""
     token: str = field(default="", repr=False)
     number: int = 0
@@ -125,7 +128,9 @@ class Client:
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         if part == "advertise":
-            self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, POLICY)
+            self.state, body = client.advertise(
+                round_context(task, round_), self.id, self.identity, POLICY, self.random
+            )
             return body
         if self.state is None:
             self.left = True  # it missed an earlier stage
@@ -135,7 +140,8 @@ class Client:
         if handed is None:
             return None
         state, self.state = self.state, None
-        self.state, body = next_step(state, part, handed, lambda layout: vector(layout, round_.number, self.index))
+        own = partial(vector, number=round_.number, index=self.index)
+        self.state, body = next_step(state, part, handed, own, self.random)
         if part == "share" and self.garbage:
             body = bytes([self.index + 1]) * len(body)
         elif part == "contribute":

@@ -29,7 +29,8 @@ from tests.simulation.world import playing
 
 _SEEDS: Final = (*range(12), 34, 43, 58, 59, 84, 91, 147, 152, 162)
 """Among them are all faults, and rounds of all kinds of tasks that complete and that fail."""
-_REPEATED: Final = (4, 91, 152)
+_REPEATED: Final = (4, 19, 91, 152)
+"""In 19 a bit of stored masked messages is flipped: what comes of it depends on the members' keys."""
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +59,7 @@ def traces(play: Play) -> str:
 
 
 def test_a_seed_repeats_its_schedule(play: Play) -> None:
-    """A seed gives the same trace, whatever ran before, also in another process with other hash seeds.
-
-    Except where a bit of stored masked messages is flipped: what comes of it depends on the members' keys.
-    """
+    """A seed gives the same trace, whatever ran before, also in another process with other hash seeds."""
     elsewhere = (
         "from tests.simulation.test_simulation import playing, traces\nwith playing() as play: print(traces(play))"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from aggregator_service.storage.stages import Handout
 from protocols.codec import b64decode
+from protocols.crypto.random import Randomness
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
@@ -62,7 +64,11 @@ def handout_for(step: Step, mode: str) -> Handout:
 
 
 def next_step(
-    state: Any, step: Step, handed: bytes, vector: Callable[[VectorLayout], NDArray[np.float64]]
+    state: Any,
+    step: Step,
+    handed: bytes,
+    vector: Callable[[VectorLayout], NDArray[np.float64]],
+    random: Randomness = os.urandom,
 ) -> tuple[Any, bytes]:
     """Take a step after the first; return the new state of the client, and what it sends.
 
@@ -70,7 +76,7 @@ def next_step(
     """
     match step:
         case "share":
-            return client.share(state, handed, lambda entry: True)
+            return client.share(state, handed, lambda entry: True, random)
         case "contribute":
             plan = state.context.plan
             blocks = plan.layout.split(vector(plan.layout))
