@@ -34,7 +34,7 @@ from tests.simulation.machine import Disk
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, handout_for, next_step
-from tests.support.world import client_row
+from tests.support.world import client_row, request_json
 
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
@@ -159,11 +159,11 @@ class Client:
 
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
-_RECIPES: Final[dict[Job, dict[str, Any]]] = {
-    "frozen": {"name": "privirec-k", "parameters": {"items": PLACES, "components": 1, "iterations": 2}},
-    "groups": {"name": "fair", "parameters": {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}},
+_RECIPES: Final[dict[Job, tuple[str, dict[str, Any]]]] = {
+    "frozen": ("privirec-k", {"items": PLACES, "components": 1, "iterations": 2}),
+    "groups": ("fair", {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}),
 }
-_PLAIN: Final[dict[str, Any]] = {"name": "fedmf", "parameters": {"items": 3, "dim": 4, "clip": 5000.0}}
+_PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0}
 
 
 @dataclass(frozen=True)
@@ -182,21 +182,19 @@ def device_group_of(plan: Plan, index: int) -> int:
 
 def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
     """Create a task with its first members; return its id and an invitation for others."""
-    masked = {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}
-    request = {
-        "name": "simulated",
-        "recipe": _RECIPES.get(plan.job, _PLAIN),
-        "mechanism": {"name": "masked", "parameters": masked} if plan.masked else {"name": "plain"},
-        "schedule": {
-            "rounds": plan.rounds,
-            "cohort_size": plan.cohort,
-            "min_clients": plan.floor,
-            "collect_seconds": STAGE_SECONDS,
-            "stage_seconds": STAGE_SECONDS,
-            "max_failed_rounds": 3,
-        },
-        "seed": b64encode(random.Random(plan.seed).randbytes(32)),
-    }
+    how = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
+    request = request_json(
+        "simulated",
+        *_RECIPES.get(plan.job, _PLAIN),
+        *how,
+        seed=b64encode(random.Random(plan.seed).randbytes(32)),
+        rounds=plan.rounds,
+        cohort_size=plan.cohort,
+        min_clients=plan.floor,
+        collect_seconds=STAGE_SECONDS,
+        stage_seconds=STAGE_SECONDS,
+        max_failed_rounds=3,
+    )
     asked = TaskRequest.model_validate(request)
     with disk.database.write() as session:
         task = create_task(session, asked, plan_request(asked), now)

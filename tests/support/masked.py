@@ -20,6 +20,7 @@ from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.world import request_json
 
 Step = MaskedMessage
 STAGES = STATE_FOR
@@ -40,15 +41,9 @@ def masked_task(
 
 def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
     """A masked PriviRec-k task of nine clients, whose sums are over the same data. `changes` go to the schedule."""
+    recipe = "privirec-k", {"items": 6, "components": 2, "iterations": 2}
     schedule = {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
-    return api.task_of(
-        {
-            "name": name,
-            "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
-            "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
-            "schedule": schedule,
-        }
-    )
+    return api.task_of(request_json(name, *recipe, "masked", {"corrupt": 0.0, "dropout": 0.34}, **schedule))
 
 
 def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:

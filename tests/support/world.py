@@ -52,6 +52,25 @@ SECONDS = 100.0
 """Deadline of a round."""
 
 
+def request_json(
+    name: str,
+    recipe: str,
+    parameters: Mapping[str, object],
+    mechanism: str = "plain",
+    mechanism_parameters: Mapping[str, object] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """The JSON of a request for a task. changes: fields of the request, and of its schedule."""
+    own = {field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()}
+    return {
+        "name": name,
+        "recipe": {"name": recipe, "parameters": parameters},
+        "mechanism": {"name": mechanism, "parameters": mechanism_parameters or {}},
+        **own,
+        "schedule": {"min_clients": 2, **changes},
+    }
+
+
 @cache
 def _empty_database() -> bytes:
     """A migrated SQLite database: to copy it is faster than to migrate a new one."""
@@ -95,13 +114,8 @@ class World:
 
         changes: of the request, and of its schedule.
         """
-        request = {
-            "name": name,
-            "recipe": {"name": recipe[0], "parameters": recipe[1]},
-            "mechanism": {"name": mechanism},
-            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
-            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **changes},
-        }
+        schedule = {"cohort_size": 4, "collect_seconds": SECONDS, **changes}
+        request = request_json(name, *recipe, mechanism, **schedule)
         if isinstance(members, int):
             members = {f"c_{index:02}": (bytes([index] * 32), (index * 7) % 11) for index in range(members)}
         return self.task_of(TaskRequest.model_validate(request), members)
