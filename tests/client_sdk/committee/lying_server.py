@@ -29,7 +29,7 @@ from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.parameters import OneshotPolicy
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, body_digest, survivors_digest
 from protocols.task_binding import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
@@ -94,9 +94,8 @@ class LyingServer:
         self.shares: dict[str, bytes] = {}
         self.named: list[str] = []
         self.before_put: Callable[[str, str], None] = lambda _member, _stage: None
-        self.committee: Committee | None = None
+        self.committee: Committee
         self.stores: dict[str, Store] = {member.name: MemoryStore() for member in self.members}
-        self.events: list[Event] = []
 
     # --- the task ------------------------------------------------------------------------------------------------
 
@@ -122,22 +121,13 @@ class LyingServer:
 
     def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
         """Let a client contribute `vector`, float64 (layout.length,)."""
-        committee, plan = self.open_committee, self.open_committee.context.plan
-        blocks = plan.layout.split(vector)
-        steps = encode(plan, whole_route(plan.layout), blocks)
-        policy = OneshotPolicy(min_cohort=2)
+        committee, plan = self.committee, self.committee.context.plan
+        steps, policy = encode(plan, whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
         made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
         own = (person.identity.public_key, person.identity.mailbox_key, person.certificate)
-        ticket = made.ticket.encode()
-        statement = server.check_upload(committee, person.name, *own, ticket, body_digest(made.contribution))
+        digest = body_digest(made.contribution)
+        statement = server.check_upload(committee, person.name, *own, made.ticket.encode(), digest)
         self.uploads[person.name] = Sent(statement, made.ticket.sealed, made.contribution)
-        assert len(Upload.split(plan, made.encode())[0]) == plan.ticket_bytes
-
-    @property
-    def open_committee(self) -> Committee:
-        """The committee of the open round."""
-        assert self.committee is not None
-        return self.committee
 
     def proposed(self, member: str) -> list[str]:
         """Names of the clients that are proposed to a member."""
@@ -165,20 +155,21 @@ class LyingServer:
         """Let members attend the newest round, each in a new process; return what they reported."""
         events: list[Event] = []
         for member in members or self.members:
-            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
-            runner.run(self.service(member, progress=events.append).attend_newest())
-        self.events += events
+            self.runner(member).run(self.service(member, progress=events.append).attend_newest())
         return events
 
     def publish_keys(self) -> None:
         """Let all members publish their keys before there is a round."""
         for member in self.members:
-            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
-            runner.run(self.service(member).attend(None))
+            self.runner(member).run(self.service(member).attend(None))
+
+    def runner(self, member: Person) -> ProgramRunner:
+        """What runs the programs of a member."""
+        return ProgramRunner(lambda request: self.answer(member.name, request))
 
     def opened(self, clients: Sequence[str]) -> NDArray[np.float64]:
         """The sum over `clients` from the summed shares, as the server opens it. Raises what `unmask` raises."""
-        committee, plan = self.open_committee, self.open_committee.context.plan
+        committee, plan = self.committee, self.committee.context.plan
         digest = survivors_digest([self.uploads[name].statement for name in clients])
         checked = {
             name: server.check_summed_share(committee, name, digest, share) for name, share in self.shares.items()
@@ -218,16 +209,16 @@ class LyingServer:
         if path in ("/rounds/current", base):
             return _json(self.seen_by(member).model_dump_json())
         if path == f"{base}/committee":
-            keys = (key.encode() for key in self.open_committee.members)
+            keys = (key.encode() for key in self.committee.members)
             return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
         if path == f"{base}/statements":
             return _bytes(b"".join(statement.encode() for statement in self.statements(member)))
         if path == f"{base}/shares/{member}":
-            place = self.open_committee.place(member)
+            place = self.committee.place(member)
             names = self.proposed(member)
             return _bytes(b"".join(self.share_of(member, name, self.uploads[name].sealed[place]) for name in names))
         if path == f"{base}/confirmations":
-            members = (each.member_id for each in self.open_committee.members)
+            members = (each.member_id for each in self.committee.members)
             return _bytes(b"".join(self.confirmations.get(name, bytes(64)) for name in members))
         return problem("not-found")
 
