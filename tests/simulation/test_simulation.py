@@ -27,9 +27,9 @@ from tests.simulation.process import Process
 from tests.simulation.runner import Play, failure
 from tests.simulation.world import playing
 
-_SEEDS: Final = (*range(12), 34, 43, 58, 59, 84, 91, 147, 152, 162)
+_SEEDS: Final = (*range(4), 10, 34, 39, 91, 93, 119, 147, 162)
 """Among them are all faults, and rounds of all kinds of tasks that complete and that fail."""
-_REPEATED: Final = (4, 19, 91, 152)
+_REPEATED: Final = (19, 91, 152)
 """In 19 a bit of stored masked messages is flipped: what comes of it depends on the members' keys."""
 
 
