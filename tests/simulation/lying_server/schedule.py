@@ -175,12 +175,8 @@ def draw_schedule(seed: int) -> Schedule:
 
 def _draw_task(choose: random.Random) -> Task:
     helpers = choose.choice([0, 0, 1, 1, 2])
-    if helpers == 0:
-        members, floor, corrupt = choose.randint(5, 7), choose.randint(3, 5), 0.05
-    elif helpers == 1:
-        members, floor, corrupt = choose.randint(6, 7), choose.randint(5, 6), 0.2
-    else:
-        members, floor, corrupt = choose.randint(7, 8), choose.randint(6, 7), 0.34
+    sizes, floors, corrupt = (((5, 7), (3, 5), 0.05), ((6, 7), (5, 6), 0.2), ((7, 8), (6, 7), 0.34))[helpers]
+    members, floor = choose.randint(*sizes), choose.randint(*floors)
     obey = frozenset(choose.sample(range(members), helpers))
     difference, complete = choose.randint(3 + (helpers == 2), floor), choose.random() < 0.7
     frozen = choose.random() < 0.3  # frozen cohorts need most of a graph, and who can go on in a sparse one is random
@@ -250,7 +246,7 @@ def _fewer(task: Task, choose: random.Random) -> Group:
     return task.everyone - _some(choose, task.honest, choose.randint(1, 2))
 
 
-def _one_fewer(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def one_fewer(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """The same sum again, or the next one, without a few members."""
     left = _fewer(task, choose)
     again = index + choose.choice([0, 0, 1])
@@ -258,14 +254,14 @@ def _one_fewer(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     return both if again > index or choose.random() < 0.7 else both[::-1]
 
 
-def _few(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def few(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A roster, sharers or survivors below what the task promises."""
     left = _some(choose, task.honest, choose.randint(1, 3)) | task.helpers
     left |= _some(choose, task.honest - left, 3 - len(left))
     return [_only(task, index, left, choose)]
 
 
-def _alive_and_dead(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def alive_and_dead(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Some hear that a member survived, the others that it dropped out. Or everyone hears both, in turn."""
     victim = choose.choice(sorted(task.honest))
     others, dead = task.honest - {victim}, task.everyone - {victim}
@@ -278,7 +274,7 @@ def _alive_and_dead(task: Task, index: int, choose: random.Random) -> list[Attem
     return [Attempt(index, task.everyone, claims=tuple(ordered), in_turn=twice)]
 
 
-def _many_dropouts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def many_dropouts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Each member hears of few dropouts, but not of the same ones: together they are more than the task allows."""
     most = task.members - task.min_clients
     gone = choose.sample(sorted(task.honest), min(2 * most, len(task.honest) - 2))
@@ -291,7 +287,7 @@ def _many_dropouts(task: Task, index: int, choose: random.Random) -> list[Attemp
     return [Attempt(index, task.everyone, claims=tuple(claims))]
 
 
-def _invented(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def invented_members(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Members that nobody certified take the place of real ones, or stand beside them."""
     listed = _some(choose, task.honest, choose.randint(1, task.min_clients - 1)) | task.helpers
     ways: list[Invention] = ["no certificate", "another organiser", "copied certificate"]
@@ -300,13 +296,13 @@ def _invented(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     return [over(task, index, listed, invented=made)]
 
 
-def _swapped(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def swapped_keys(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """The server's keys in the place of members' keys."""
     spared = _some(choose, task.honest, choose.randint(1, 2))
     return [over(task, index, task.everyone, swapped=task.honest - spared)]
 
 
-def _rosters(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def two_rosters(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Two rosters, each with a member that the other lacks."""
     first, last = choose.sample(sorted(task.everyone), 2)
     second = _some(choose, task.honest - {first}, len(task.honest) // 2) - {last}
@@ -314,23 +310,23 @@ def _rosters(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     return [over(task, index, task.everyone - {first}, **lies)]
 
 
-def _models(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def two_models(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """All but a few get a model for which they contribute zero."""
     return [over(task, index, task.everyone, crafted=task.honest - _some(choose, task.honest, 1))]
 
 
-def _sharers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def two_lists_of_sharers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Two members do not hear that the other one shared."""
     one, other = choose.sample(sorted(task.honest), 2)
     return [over(task, index, task.everyone, hidden=frozenset({(one, other), (other, one)}))]
 
 
-def _late(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def late_upload(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A member is declared a dropout although its contribution arrived."""
     return [over(task, index, task.everyone, task.everyone - _some(choose, task.honest, 1))]
 
 
-def _old_keys(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def old_keys(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Dropouts, whose mask keys the server then knows, are listed with the same keys in a later round."""
     gone = _some(choose, task.honest, choose.randint(1, 2))
     listed = task.everyone - _some(choose, task.honest - gone, task.members - task.min_clients)
@@ -344,12 +340,12 @@ def _two_halves(task: Task, choose: random.Random) -> tuple[Group, Group]:
     return frozenset(members[:half]), frozenset(members[half : 2 * half])
 
 
-def _three_sums(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def three_sums(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """P, Q, and P with Q and one more, in any order; over the same data."""
     return choose.sample([over(task, index, who) for who in (*_two_halves(task, choose), task.everyone)], 3)
 
 
-def _disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A frozen cohort: all members, confirmed by most; most of these; and those that confirmed neither."""
     order = choose.sample(sorted(task.honest), len(task.honest))
     others = frozenset(order[: choose.choice([3, 3, 4])])
@@ -364,7 +360,7 @@ def _disjoint_confirmers(task: Task, index: int, choose: random.Random) -> list[
     return [first, *choose.sample(rest, 2)]
 
 
-def _two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Two frozen cohorts with two members in common; each shrinks by those two and one more."""
     order = choose.sample(range(task.members), task.members)
     one, other, (x, y) = frozenset(order[:5]), frozenset(order[5:10]), order[10:12]
@@ -377,19 +373,19 @@ def _two_cohorts(task: Task, index: int, choose: random.Random) -> list[Attempt]
     return [*choose.sample(sums, 2), over(task, again, one), over(task, again, other)]
 
 
-def _arcs(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def arcs(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Dropouts that are chosen after the graph, so that the survivors are on two arcs of its circle."""
     return [Attempt(index + step, task.everyone, cut=True) for step in range(choose.randint(1, 2))]
 
 
-def _counted_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def counted_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Item counts over some members; then over them and one or two more: in the next sum, or in another task."""
     first = over(task, index, _fewer(task, choose), summed="counted")
     again = over(task, index, task.everyone, summed="counted")
     return [first, choose.choice([replace(again, sum_index=index + 1), replace(again, task=2), again])]
 
 
-def _same_rows(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def the_same_rows(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """A power iteration in one task and item counts in others: two over nearly the same members, or P, Q and all."""
     kinds: list[Summed] = choose.choice([["counted", "iterated"], ["iterated", "counted"], ["iterated", "iterated"]])
     sets = choose.sample([task.everyone, _fewer(task, choose)], 2)
@@ -401,7 +397,7 @@ def _same_rows(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     return [over(task, index, who, summed=of, task=number) for number, (of, who) in enumerate(both, 1)]
 
 
-def _measured_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def measured_again(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Metrics of a model that the server chose over two cohorts, in two sums, between which the task trains."""
     one, other = choose.sample([task.everyone, _fewer(task, choose)], 2)
     last = index + choose.choice([0, 1, 2])
@@ -409,14 +405,14 @@ def _measured_again(task: Task, index: int, choose: random.Random) -> list[Attem
     return [over(task, index, one, summed="measured"), *between, over(task, last, other, summed="measured")]
 
 
-def _constants(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def touch_counts_or_weights(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Updates beside touch counts or weights, to which nobody consented: over two cohorts, as updates may be."""
     sets = choose.sample([task.everyone, _fewer(task, choose)], 2)
     of = choose.choice(["touched", "weighted"])
     return [over(task, index + step, who, summed=of) for step, who in enumerate(sets)]
 
 
-def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
+def anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
     """Lies at random."""
 
     def rarely(most: int) -> Group:
@@ -440,25 +436,11 @@ def _anything(task: Task, index: int, choose: random.Random) -> list[Attempt]:
 
 
 LIES: Final[Mapping[str, Callable[[Task, int, random.Random], list[Attempt]]]] = {
-    "one fewer": _one_fewer,
-    "few": _few,
-    "alive and dead": _alive_and_dead,
-    "many dropouts": _many_dropouts,
-    "invented members": _invented,
-    "swapped keys": _swapped,
-    "two rosters": _rosters,
-    "two models": _models,
-    "two lists of sharers": _sharers,
-    "late upload": _late,
-    "old keys": _old_keys,
-    "three sums": _three_sums,
-    "disjoint confirmers": _disjoint_confirmers,
-    "two cohorts": _two_cohorts,
-    "arcs": _arcs,
-    "counted again": _counted_again,
-    "the same rows": _same_rows,
-    "measured again": _measured_again,
-    "touch counts or weights": _constants,
-    "anything": _anything,
+    lie.__name__.replace("_", " "): lie
+    for lie in (
+        *(one_fewer, few, alive_and_dead, many_dropouts, invented_members, swapped_keys, two_rosters, two_models),
+        *(two_lists_of_sharers, late_upload, old_keys, three_sums, disjoint_confirmers, two_cohorts, arcs),
+        *(counted_again, the_same_rows, measured_again, touch_counts_or_weights, anything),
+    )
 }
 """The lies by name."""
