@@ -99,36 +99,18 @@ QUERIES = st.lists(
 ).map("&".join)
 HEADERS = st.lists(
     st.sampled_from(
-        [
-            "If-None-Match: *",
-            "If-None-Match: W/",
-            'If-None-Match: "' + "a" * 9000,
-            "If-None-Match: \xff",
-            "Range: bytes=0-",
-        ]
+        ["If-None-Match: *", "If-None-Match: W/", 'If-None-Match: "' + "a" * 9000, "If-None-Match: \xff"]
         + ["Upload-Offset: -1", "Upload-Offset: \xb2", "Upload-Offset: " + "9" * 40, "Upload-Complete: ?2"]
         + ["Content-Digest: sha-256=:%s:" % ("A" * 43 + "="), "Content-Digest: sha-256=:", "Repr-Digest: \xff"]
-        + [
-            "X-Request-Id: " + "a" * 5000,
-            "X-Request-Id: \xff",
-            "X-Request-Id: a b",
-            "X-Request-Id: ",
-            "Accept: nothing/*",
-        ]
+        + ["X-Request-Id: " + "a" * 5000, "X-Request-Id: \xff", "X-Request-Id: a b", "X-Request-Id: "]
         + ["X-Forwarded-For: 1.2.3.4", "X-Forwarded-Proto: javascript", "X-HTTP-Method-Override: DELETE", "Cookie: a=b"]
-        + [
-            "Origin: https://example.org",
-            "Host: example.org",
-            "traceparent: 00-zz",
-            'Forwarded: for="_a"',
-            "TE: trailers",
-        ]
+        + ["Origin: https://example.org", "Host: example.org", "traceparent: 00-zz", 'Forwarded: for="_a"']
         + ["Content-Type: application/json; charset=utf-16", "Content-Type: \xff", "Content-Type: multipart/form-data"]
         + ["Signature: sig=:AAAA:", "Signature-Input: sig=(", "Content-Encoding: br", "Accept-Encoding: gzip"]
+        + ["Accept: nothing/*", "Range: bytes=0-", "TE: trailers"]
     ),
     max_size=4,
 )
-
 LENGTHS = st.sampled_from(
     ["Content-Length: " + "9" * 40, "Content-Length: 9223372036854775808", "Content-Length: +2", ""]
     + [
@@ -179,10 +161,7 @@ HOSTILE = [
     *(b'"a\nb"', b"'a'", b'"' + "\U0001f4a9".encode() * 100 + b'"', b'"A' + b"=" * 42 + b'"'),
 ]
 READ_ALL_THE_SAME = [
-    b"\xef\xbb\xbf{}",
-    b"\xff\xfe{\x00}\x00",
-    b'{"name": "a", "name": "b"}',
-    b" " * (LIMIT - 2) + b"{}",
+    *(b"\xef\xbb\xbf{}", b"\xff\xfe{\x00}\x00", b'{"name": "a", "name": "b"}', b" " * (LIMIT - 2) + b"{}")
 ]
 """A byte order mark, UTF-16, a duplicate name (the last one counts), a body of exactly the largest length."""
 WHOLE = [
@@ -247,7 +226,15 @@ PATHS += ["/tasks/{odd}", "/tasks/{odd}/rounds/{odd}", "/static/{odd}", "/tasks/
 ODD = [
     "a" * 3000,
     "9" * 30,
-    *["..%2f..%2fpyproject.toml", "%00", "%ff", "-1", "0", "%3Cscript%3E", "..", "%2e%2e", "{task}"],
+    "..%2f..%2fpyproject.toml",
+    "%00",
+    "%ff",
+    "-1",
+    "0",
+    "%3Cscript%3E",
+    "..",
+    "%2e%2e",
+    "{task}",
 ]
 VALUES = [
     "",
@@ -255,7 +242,13 @@ VALUES = [
     "\0",
     "9" * 400,
     "\ud7ff",
-    *["1e400", "nan", "-1", "0", "//evil.example", "https://evil.example", "60"],
+    "1e400",
+    "nan",
+    "-1",
+    "0",
+    "//evil.example",
+    "https://evil.example",
+    "60",
 ]
 FIELDS = ["form_token", "token", "minutes", "seconds", "next", "page", "before", "confirm", "name", CANARY]
 STATUSES = {200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429}

@@ -56,6 +56,7 @@ class Person:
     name: str
     identity: Identity = field(default_factory=Identity.generate)
     certificate: bytes = bytes(81)
+    role: CertifiedRole = "member"
 
     @classmethod
     def certified(cls, name: str, role: CertifiedRole) -> Person:
@@ -63,7 +64,7 @@ class Person:
         identity = Identity.generate()
         runner = ProgramRunner(lambda _: problem("not-found"))
         issued = runner.run(obtain_certificate(TRIAL.source(role), identity, RetryPolicy()))
-        return cls(name, identity, b64decode(issued.certificate))
+        return cls(name, identity, b64decode(issued.certificate), role)
 
 
 @dataclass
@@ -95,7 +96,7 @@ class LyingServer:
         self.named: list[str] = []
         self.before_put: Callable[[str, str], None] = lambda _member, _stage: None
         self.committee: Committee
-        self.stores: dict[str, Store] = {member.name: MemoryStore() for member in self.members}
+        self.stores: dict[str, Store] = {}
 
     # --- the task ------------------------------------------------------------------------------------------------
 
@@ -140,16 +141,19 @@ class LyingServer:
 
     # --- the members ---------------------------------------------------------------------------------------------
 
-    def service(
-        self, member: Person, policy: Policy | None = None, progress: Progress | None = None
-    ) -> CommitteeMember:
-        """A new process of a member, with what it has stored."""
-        membership = Membership(URL, "t_1", "movies", member.name, "committee", "hrc_token", member.certificate)
+    def member(self, person: Person, policy: Policy | None = None) -> Member:
+        """What a person's device has of the task, with what it has stored."""
+        membership = Membership(URL, "t_1", "movies", person.name, person.role, "hrc_token", person.certificate)
         calls = ApiCalls(URL, "hrc_token", RetryPolicy(attempts=1))
-        store = ClientStore(self.stores[member.name], member.name, URL)
+        store = ClientStore(self.stores.setdefault(person.name, MemoryStore()), person.name, URL)
         check = MembershipCheck(TRIAL.pin if self.terms.view.organiser else None)
-        own = Member(calls, self.terms, membership, member.identity, store, policy or Policy(), check)
-        return CommitteeMember(own, progress)
+        return Member(calls, self.terms, membership, person.identity, store, policy or Policy(), check)
+
+    def service(
+        self, person: Person, policy: Policy | None = None, progress: Progress | None = None
+    ) -> CommitteeMember:
+        """A new process of a member of the committee."""
+        return CommitteeMember(self.member(person, policy), progress)
 
     def attend(self, *members: Person) -> list[Event]:
         """Let members attend the newest round, each in a new process; return what they reported."""
