@@ -16,7 +16,12 @@ from aggregator_service.storage.rounds import find_round, received_count, refusa
 from protocols.messages import Extension
 from protocols.parameter_text import first_fault
 
-rounds = typer.Typer(help="Show a round, extend or abort an active one.", no_args_is_help=True, rich_markup_mode=None)
+rounds = typer.Typer(
+    add_completion=False,
+    help="Show a round, extend or abort an active one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
 _OPERATOR: Final = "(command line)"

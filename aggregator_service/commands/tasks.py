@@ -80,7 +80,12 @@ from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
-tasks = typer.Typer(help="Create, list, show, close and resume tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks = typer.Typer(
+    add_completion=False,
+    help="Create, list, show, close and resume tasks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 def _show_parameters(context: typer.Context, wanted: bool) -> None:
