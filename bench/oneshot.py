@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say, time_in_turn
 from bench.figures import run
 from bench.sums import CLIP, Organiser, layout_of, masked_client, play_oneshot
-from protocols.crypto.domain import DIGEST_BYTES
+from protocols.crypto.keys import DIGEST_BYTES
 from protocols.layout import whole_route
 from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.oneshot.client import contribute

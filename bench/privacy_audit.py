@@ -31,11 +31,10 @@ from scipy import stats
 from bench._report import Figure, arguments, bars
 from bench.figures import run
 from protocols.advice import NOISY
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import SumNoise
-from protocols.privacy.renyi import epsilon_of, skellam_curve
+from protocols.privacy.noise import SumNoise, epsilon_of, skellam_curve
 from protocols.recipes.base import Contribution, ModelState, RoundSpec, main_layout
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
-from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server

@@ -28,8 +28,7 @@ from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
 from protocols.combinations import noisy_carriers
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms
-from protocols.privacy.renyi import epsilon_of, sampled_curve
+from protocols.privacy.noise import NoiseTerms, epsilon_of, sampled_curve
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe

@@ -30,7 +30,7 @@ from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, is_certified, oneshot_context
 from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, is_over
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, MOST_BAD_SHARES, RoundState, StageMessage

@@ -25,7 +25,7 @@ from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
 from protocols.combinations import check_combination
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy

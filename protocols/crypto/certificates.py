@@ -20,8 +20,7 @@ from typing import Final, Literal, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.codec import Reader, exact
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, domain_tag
-from protocols.crypto.keys import check_public_key, verifies
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, check_public_key, domain_tag, verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 CertifiedRole = Literal["member", "holder", "committee"]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of

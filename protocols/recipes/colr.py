@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.domain import SEED_BYTES, derive_seed
+from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout

@@ -32,8 +32,17 @@ from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, norm_of, round_within, skellam, within_steps
-from protocols.privacy.renyi import Curve, Sensitive
+from protocols.privacy.noise import (
+    Curve,
+    NoiseTerms,
+    Sensitive,
+    SumNoise,
+    bound_in_steps,
+    norm_of,
+    round_within,
+    skellam,
+    within_steps,
+)
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
 _RATE: Final = 0.2

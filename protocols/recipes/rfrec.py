@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import SEED_BYTES, derive_seed
+from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, TRAINED, Block, Segment, VectorLayout

@@ -10,9 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode, canonical_json, pack
-from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, derive_key, digest, domain_tag, encode_keyring
 from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.fixed_point import FixedPoint

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.sums.ckks.seal_io import MemoryFile, seal_context
 
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
 from protocols.sums.masked.masks import add_masks, mask_context, pair_mask_key, seed_commitment

@@ -9,8 +9,7 @@ from typing import Any, Final
 import numpy as np
 from gmpy2 import mpz
 
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.encryption import load_secret_key, pack_blocks
 from protocols.sums.ckks.mechanism import CKKS

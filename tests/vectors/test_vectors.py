@@ -18,8 +18,7 @@ import pytest
 from tenseal import sealapi
 
 from aggregator_service.tasks.plans import plan_task, task_terms
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN

@@ -12,7 +12,7 @@ import pytest
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.crypto import certificates, envelope, http_signature
 from protocols.messages import stages as media_types
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.masked import shamir, wire
 from protocols.sums.oneshot import wire as oneshot

@@ -30,7 +30,7 @@ from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
 from protocols.crypto.certificates import CertifiedRole
-from protocols.crypto.domain import derive_seed, repeatable_place
+from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.messages import Schedule, TaskView
 from protocols.sums.oneshot.parameters import OneshotParameters
 

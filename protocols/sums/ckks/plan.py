@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import validated

@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import derive_key, digest
-from protocols.crypto.keys import agree, clamped, public_key
+from protocols.crypto.keys import agree, clamped, derive_key, digest, public_key
 from protocols.errors import ParameterError
 from protocols.sums.masked.plan import RoundContext
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES, digest
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated

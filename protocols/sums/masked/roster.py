@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import LONGEST_ID, Reader, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
-from protocols.crypto.domain import KEY_BYTES, digest, domain_tag
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import KEY_BYTES, digest, domain_tag, verifies
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer

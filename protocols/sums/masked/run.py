@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
 from protocols.crypto.random import Randomness
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage

@@ -28,8 +28,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from protocols.crypto.domain import derive_key, digest, domain_tag
-from protocols.crypto.keys import agree
+from protocols.crypto.keys import agree, derive_key, digest, domain_tag
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer

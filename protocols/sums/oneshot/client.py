@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import KEY_BYTES
+from protocols.crypto.keys import KEY_BYTES
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
 from protocols.sums.oneshot.committee import Committee, seal_share, signed_upload

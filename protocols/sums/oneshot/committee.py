@@ -28,8 +28,16 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, derive_key, digest, domain_tag
-from protocols.crypto.keys import agree, check_public_key, verifies
+from protocols.crypto.keys import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    agree,
+    check_public_key,
+    derive_key,
+    digest,
+    domain_tag,
+    verifies,
+)
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.errors import ParameterError
 from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout

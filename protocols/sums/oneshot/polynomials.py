@@ -38,7 +38,7 @@ import numpy as np
 from cryptography.hazmat.primitives import hashes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import domain_tag
+from protocols.crypto.keys import domain_tag
 from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
 from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import LOG_Q_CAPS

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated

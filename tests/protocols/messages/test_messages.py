@@ -13,8 +13,7 @@ from protocols.crypto.http_signature import format_digests
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
-from protocols.messages.base import Key32, Signature64
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, Key32, Signature64, problem_uri
 from protocols.messages.stages import (
     MASKED_MESSAGES,
     prerequisite_of,

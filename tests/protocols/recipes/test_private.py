@@ -18,8 +18,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.messages import Evaluation
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import within_steps
-from protocols.privacy.renyi import epsilon_of
+from protocols.privacy.noise import epsilon_of, within_steps
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.fedmf import FedMF

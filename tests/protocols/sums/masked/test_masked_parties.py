@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.errors import (
     AtFaultError,
     CodecError,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.domain import derive_key
+from protocols.crypto.keys import derive_key
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks

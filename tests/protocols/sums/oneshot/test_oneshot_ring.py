@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.domain import domain_tag
+from protocols.crypto.keys import domain_tag
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.layout import Segment
 from protocols.sums.oneshot.committee import (
