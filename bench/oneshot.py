@@ -25,7 +25,7 @@ from bench.figures import run
 from bench.sums import CLIP, Organiser, layout_of, masked_client, play_oneshot
 from protocols.crypto.keys import DIGEST_BYTES
 from protocols.layout import whole_route
-from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT

@@ -38,8 +38,7 @@ from protocols.privacy.noise import SumNoise, epsilon_of, skellam_curve
 from protocols.recipes.base import Contribution, ModelState, RoundSpec, main_layout
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task
 

@@ -20,9 +20,8 @@ from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
-from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client

@@ -46,7 +46,7 @@ CKKS: Final = MechanismEntry(
 )
 MASKED: Final = MechanismEntry(
     name="masked",
-    mechanism="protocols.sums.masked.mechanism:MASKED",
+    mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from protocols.crypto.keys import digest
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.sums.ckks.wire import MemoryFile, seal_context
 
 
 def expand_seed(name: str, degree: int, seed: bytes) -> list[int]:

@@ -24,7 +24,7 @@ from protocols.messages import Schedule
 from protocols.recipes.registry import OWN
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.sums.ckks.wire import MemoryFile, seal_context
 from tests.vectors import generate
 from tests.vectors.ckks_lattice import Ring
 from tests.vectors.common import load

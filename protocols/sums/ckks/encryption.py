@@ -22,8 +22,17 @@ from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.layout import Block, Route
 from protocols.sums.base import Buffer, require_keyring
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
-from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
+from protocols.sums.ckks.wire import (
+    MemoryFile,
+    Planes,
+    SealContext,
+    WireBuffer,
+    check_range,
+    join_planes,
+    seal_context,
+    split_residues,
+    view_planes,
+)
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:

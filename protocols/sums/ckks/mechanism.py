@@ -23,8 +23,17 @@ from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
 from protocols.sums.ckks import encryption
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet, make_plan
-from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import Planes, check_expanded, check_seeded, join_planes, split_residues, view_planes
+from protocols.sums.ckks.wire import (
+    MemoryFile,
+    Planes,
+    SealContext,
+    check_expanded,
+    check_seeded,
+    join_planes,
+    seal_context,
+    split_residues,
+    view_planes,
+)
 from protocols.sums.wire import count_more, read_count
 
 

@@ -18,9 +18,8 @@ from protocols.crypto.random import Randomness
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
-from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 

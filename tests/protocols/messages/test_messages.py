@@ -19,9 +19,8 @@ from protocols.messages.stages import (
     prerequisite_of,
 )
 from protocols.recipes.fedmf import FedMFParameters
-from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import MaskedParameters
-from protocols.sums.masked.plan import RoundContext
+from protocols.sums.masked.plan import MASKED, RoundContext
 from protocols.task_binding import binding_digests, bound_terms, broadcast_digest, differing_part
 
 REQUEST: dict[str, Any] = {"name": "movies", "recipe": {"name": "fedmf"}, "mechanism": {"name": "plain"}}

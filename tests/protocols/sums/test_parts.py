@@ -10,8 +10,7 @@ import pytest
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import encode
+from protocols.sums.masked.plan import MASKED, encode
 from protocols.sums.oneshot import mechanism as oneshot_fold
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates

@@ -31,9 +31,8 @@ from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.base import SumPlan
 from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
-from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
 from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
-from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
+from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
     Roster,
     RosterEntry,

@@ -19,8 +19,7 @@ from protocols.errors import BudgetError, CodecError, ContributionError, Paramet
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
 from tests.protocols.sums.conformance import one_block
