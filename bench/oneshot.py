@@ -29,8 +29,7 @@ from protocols.sums.masked.plan import MASKED
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import Upload
 
 CLIENTS: Final = 1_000

@@ -29,8 +29,7 @@ from protocols.sums.oneshot import member
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 

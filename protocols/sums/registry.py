@@ -53,7 +53,7 @@ MASKED: Final = MechanismEntry(
 ONESHOT: Final = MechanismEntry(
     name="oneshot",
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
-    parameters="protocols.sums.oneshot.parameters:OneshotParameters",
+    parameters="protocols.sums.oneshot.plan:OneshotParameters",
     carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 PAILLIER: Final = MechanismEntry(

@@ -27,10 +27,10 @@ from protocols.sums.masked.wire import SEALED_BYTES
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import check_committee_key, open_share
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import SIGMA, OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.plan import make_plan as make_oneshot_plan
 from protocols.sums.oneshot.polynomials import (
+    SIGMA,
     add_products,
     canonical,
     gaussian,

@@ -16,7 +16,7 @@ from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.masked import shamir, wire
 from protocols.sums.oneshot import wire as oneshot
-from protocols.sums.oneshot.parameters import SIGMA
+from protocols.sums.oneshot.polynomials import SIGMA
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from protocols.task_binding import bound_terms
 from tests.protocols.messages.test_messages import task

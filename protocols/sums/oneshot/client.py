@@ -18,9 +18,9 @@ from protocols.crypto.keys import KEY_BYTES
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
 from protocols.sums.oneshot.committee import Committee, seal_share, signed_upload
+from protocols.sums.oneshot.mechanism import packed_residues
 from protocols.sums.oneshot.member import split
-from protocols.sums.oneshot.packing import packed_residues
-from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
 from protocols.sums.oneshot.wire import Ticket, Upload, body_digest
 

@@ -41,8 +41,7 @@ from protocols.crypto.keys import (
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.parameters import OneshotParameters
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]

@@ -31,8 +31,8 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
-from protocols.sums.oneshot.packing import check_noise
-from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.mechanism import check_noise
+from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
 from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 

@@ -18,8 +18,7 @@ from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 
 
