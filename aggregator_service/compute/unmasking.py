@@ -19,7 +19,7 @@ from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee
 from protocols.sums.oneshot.plan import OneshotContext
 from protocols.sums.oneshot.wire import CommitteeKey
-from protocols.sums.ring import Ring
+from protocols.sums.wire import Ring
 
 
 @dataclass(frozen=True)

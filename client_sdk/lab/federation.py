@@ -41,7 +41,7 @@ from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task, with_participation, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
 
 FOLD_BATCH: Final = 16
 """Contributions folded at a time, as on the server."""

@@ -14,11 +14,11 @@ from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring, decode_keyring, derive_key, digest, domain_tag, encode_keyring
 from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
-from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism as mechanism_of
+from protocols.sums.ring import FixedPoint
 from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import segment_facts, vectors
 

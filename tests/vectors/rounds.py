@@ -40,7 +40,7 @@ from protocols.sums.oneshot.polynomials import (
 )
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest, survivors_digest
-from protocols.sums.ring import pack, ring_dtype, unpack
+from protocols.sums.wire import pack, ring_dtype, unpack
 from tests.vectors.common import SEED, again, drawn_for, vectors
 
 Outputs = dict[str, Any]

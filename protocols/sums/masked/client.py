@@ -41,7 +41,7 @@ from protocols.sums.masked.roster import (
     verify_survivors,
 )
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
 
 IsMember = Callable[[RosterEntry], bool]
 """Whether a member's identity key is accepted: by its certificate, or by pinned keys."""

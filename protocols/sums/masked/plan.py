@@ -34,19 +34,19 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.ring import (
+from protocols.sums.ring import RingPlan, encode_vector, require_fit
+from protocols.sums.wire import (
     GROUP,
     RAW_BITS,
+    PartialSum,
     Ring,
-    RingPlan,
-    encode_vector,
     pack,
     packed_bytes,
-    require_fit,
+    read_count,
+    refuse_chosen,
     ring_dtype,
     unpack,
 )
-from protocols.sums.wire import PartialSum, read_count, refuse_chosen
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""

@@ -33,8 +33,7 @@ from protocols.sums.oneshot.polynomials import (
     polynomial_blocks,
     reduced,
 )
-from protocols.sums.ring import pack, ring_dtype
-from protocols.sums.wire import PartialSum, read_count
+from protocols.sums.wire import PartialSum, pack, read_count, ring_dtype
 
 _HALF: Final = 65536.0
 _WORD: Final = np.uint64(32)

@@ -19,12 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.errors import ParameterError, RefusalError
-from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
-from protocols.sums.ring import RingPlan, encode_vector, require_fit
+from protocols.sums.ring import FixedPoint, RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
 

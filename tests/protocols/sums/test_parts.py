@@ -15,8 +15,7 @@ from protocols.sums.oneshot import mechanism as oneshot_fold
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
 from protocols.sums.plain import PLAIN
-from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
-from protocols.sums.wire import BytesBuilder
+from protocols.sums.wire import BytesBuilder, pack, packed_bytes, unpack, unpack_part
 from tests.protocols.sums.conformance import one_block, vector_along
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.support.measured import peak_of

@@ -45,7 +45,7 @@ from protocols.sums.masked.roster import (
 )
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
-from protocols.sums.ring import Ring, pack
+from protocols.sums.wire import Ring, pack
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,

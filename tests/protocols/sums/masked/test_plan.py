@@ -21,7 +21,7 @@ from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
-from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
+from protocols.sums.wire import pack, packed_bytes, ring_dtype, unpack
 from tests.protocols.sums.conformance import one_block
 
 LAYOUT = VectorLayout(
