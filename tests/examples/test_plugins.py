@@ -141,7 +141,7 @@ def test_two_packages_cannot_define_one_recipe(monkeypatch: pytest.MonkeyPatch) 
     [
         ("no_such_package.recipe:ENTRY", "cannot be loaded: No module named"),
         ("protocols.errors:ENTRY", "cannot be loaded: module 'protocols.errors' has no attribute"),
-        ("protocols.recipes.fedmf:ENTRY", "is no entry of a recipe called 'broken'"),
+        ("protocols.recipes.colr:FEDMF_ENTRY", "is no entry of a recipe called 'broken'"),
     ],
 )
 def test_an_entry_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, place: str, fault: str) -> None:
