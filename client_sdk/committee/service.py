@@ -37,7 +37,7 @@ from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, MOST_BAD_SHARES, Rou
 from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.committee import split_confirmations, split_statements
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
 """Errors that end a round for this member, but not its part in the task."""

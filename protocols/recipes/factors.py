@@ -10,7 +10,7 @@ counts, one 0 or 1 per item and client, under the task's own mechanism, and b fo
 This is the log-odds of a positive against a uniformly drawn negative in a model that knows popularity only, up to the
 number of negatives per positive, which the client subtracts. Round 0 therefore ranks by popularity, and training only
 has to learn what differs from it. A client is in one sum of counts only, and abstains from the others; only plain sums
-may count more than once (`protocols.combinations`).
+may count more than once (`protocols.task_terms`).
 """
 
 from __future__ import annotations

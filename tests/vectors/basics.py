@@ -19,7 +19,7 @@ from protocols.messages import TaskView
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
-from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
+from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import segment_facts, vectors
 
 Outputs = dict[str, Any]

@@ -18,7 +18,7 @@ from protocols.sums.masked import shamir, wire
 from protocols.sums.oneshot import wire as oneshot
 from protocols.sums.oneshot.polynomials import SIGMA
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
-from protocols.task_binding import bound_terms
+from protocols.task_terms import bound_terms
 from tests.protocols.messages.test_messages import task
 from tests.vectors import generate
 

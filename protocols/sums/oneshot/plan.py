@@ -257,7 +257,7 @@ class OneshotContext:
 
     step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
     the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
-    (`protocols.task_binding.broadcast_digest`): a client with another model masks with other polynomials,
+    (`protocols.task_terms.broadcast_digest`): a client with another model masks with other polynomials,
     and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
     """
 

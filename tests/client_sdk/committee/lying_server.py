@@ -29,7 +29,7 @@ from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
 

@@ -21,7 +21,7 @@ from protocols.messages.stages import (
 from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MASKED, RoundContext
-from protocols.task_binding import binding_digests, bound_terms, broadcast_digest, differing_part
+from protocols.task_terms import binding_digests, bound_terms, broadcast_digest, differing_part
 
 REQUEST: dict[str, Any] = {"name": "movies", "recipe": {"name": "fedmf"}, "mechanism": {"name": "plain"}}
 
