@@ -183,6 +183,12 @@ def subject_of(certificate: bytes) -> bytes | None:
     return None if certificate == NO_CERTIFICATE else certificate[1 : 1 + _SERIAL.size]
 
 
+def shares_subject(certificates: Iterable[bytes]) -> bool:
+    """Return whether two of these encoded certificates are of one subject; those of no organiser are of none."""
+    subjects = [subject for each in certificates if (subject := subject_of(each)) is not None]
+    return len(set(subjects)) < len(subjects)
+
+
 def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], issued_at: int) -> RevocationList:
     """Sign the complete list of revoked serials of `scope`. issued_at: seconds since the epoch.
 

@@ -1,8 +1,8 @@
-"""Keys: what is derived and signed for one purpose only, keys that come from the wire, and the keyring of a task.
+"""Keys: what is derived, signed or sealed for one purpose, keys that come from the wire, and the keyring of a task.
 
 *Domain separation* of keys, seeds and digests by purpose. No other module calls a KDF. Signatures are Ed25519 (RFC
-8032), agreement is X25519 (RFC 7748). The keyring holds the keys that the clients of a task share and the server never
-has, for all mechanisms.
+8032), agreement is X25519 (RFC 7748), and a message between two parties is sealed under a key of its own. The keyring
+holds the keys that the clients of a task share and the server never has, for all mechanisms.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols.codec import Reader, pack
@@ -118,6 +119,28 @@ def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
 def check_public_key(key: bytes) -> None:
     """Raise `CodecError` if the X25519 public key has low order."""
     agree(_FIXED, key)
+
+
+_NONCE: Final = bytes(12)
+
+
+def seal_once(shared: bytes, plain: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """Return `plain` encrypted with AES-256-GCM, and 16 bytes longer; purpose and context are authenticated with it.
+
+    shared: a secret that two parties agreed on. The key is derived for this purpose and context, in which there must be
+    one message only: the nonce is fixed.
+    """
+    key = derive_key(shared, purpose, *context)
+    return AESGCM(key).encrypt(_NONCE, plain, domain_tag(purpose, *context))
+
+
+def open_once(shared: bytes, sealed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """Inverse of `seal_once`; `CodecError` for anything that was not sealed with this secret for this context."""
+    try:
+        key = derive_key(shared, purpose, *context)
+        return AESGCM(key).decrypt(_NONCE, sealed, domain_tag(purpose, *context))
+    except InvalidTag as error:
+        raise CodecError("a sealed message does not open with this key") from error
 
 
 _MAGIC: Final = b"hushrec keyring 3\n"

@@ -6,9 +6,17 @@ chooses its exception by the type.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from protocols.codec import b64decode
 
@@ -19,6 +27,20 @@ class Message(BaseModel):
     """A JSON body. An unknown field is a validation error, so that a misspelt parameter is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class SparseMessage(Message):
+    """A message that leaves fields out that say nothing: clients that do not know a field refuse it.
+
+    And digests of terms are what they were before there was the field. left_out: name -> value that says nothing.
+    """
+
+    left_out: ClassVar[Mapping[str, Any]]
+
+    @model_serializer(mode="wrap")
+    def _without_left_out(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
+        """A return type would replace the schema of the fields."""
+        return {field: value for field, value in handler(self).items() if (field, value) not in self.left_out.items()}
 
 
 def _bytes_of(length: int) -> AfterValidator:

@@ -135,7 +135,6 @@ class Arrays(Recipe):
     state_class = ArraysState
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the one block, the same for every sum."""
         return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
@@ -235,7 +234,6 @@ class Arrays(Recipe):
             yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the sums of touched rows and of weights reveal."""
         p, found = self.parameters, []
         if p.rows:
             what = "how many clients" if p.max_weight is None else "with which total weight the clients"

@@ -366,27 +366,22 @@ class RecipeAround(Recipe):
 
     @property
     def name(self) -> str:
-        """The name of the wrapped recipe."""
         return self.inner.name
 
     @property
     def parameters(self) -> RecipeParameters:
-        """The parameters of the wrapped recipe."""
         return self.inner.parameters
 
     @property
     def predicts_ratings(self) -> bool:
-        """That of the wrapped recipe."""
         return self.inner.predicts_ratings
 
     @property
     def by_snapshot(self) -> bool:
-        """That of the wrapped recipe."""
         return self.inner.by_snapshot
 
     @property
     def main_sum(self) -> int:
-        """That of the wrapped recipe."""
         return self.inner.main_sum
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:

@@ -50,17 +50,21 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
 
+class FedMFParameters(NormalisedParameters):
+    """FedMF has no parameters of its own."""
+
+
 @dataclass(frozen=True)
 class FedMF(RowRecipe):
     """Full item factors: N*d values per contribution."""
 
-    parameters: NormalisedParameters
+    parameters: FedMFParameters
     name: str = "fedmf"
 
 
 FEDMF_ENTRY: Final = RecipeEntry(
     name="fedmf",
-    parameters=NormalisedParameters,
+    parameters=FedMFParameters,
     make=FedMF,
     half="client_sdk.training.factors:half",
     source="Chai et al., 2019",
@@ -68,7 +72,7 @@ FEDMF_ENTRY: Final = RecipeEntry(
 
 
 class LowRankParameters(NormalisedParameters):
-    """The shape of the item factors, and the rank: of SVD, and the base of CoLR's."""
+    """The shape of the item factors, and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r to which each client's change and their mean are reduced.")
 
@@ -227,7 +231,6 @@ class SCoLR(FactorRecipe):
     name: str = "scolr"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that ranks are public, and what touch counts reveal, if the sums have them."""
         own = (
             "Which columns a client trains is public: it follows from the round's seed, the client's id and the levels "
             "in use, which the server announces."
@@ -243,7 +246,6 @@ class SCoLR(FactorRecipe):
         return 0 if sum_index <= self.count_sums else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return the levels in use in a round that asks `clients`; empty for sums of counts."""
         most = self.most_levels(spec.sum_index)
         return levels_in_use((client_level(spec, each, most) for each in clients), min_clients) if most else ()
 

@@ -170,7 +170,6 @@ class BiasedParameters(FactorParameters):
 
     @property
     def start_digest(self) -> str | None:
-        """See `RecipeParameters`."""
         return None if self.start_from is None else self.start_from.digest
 
     @property

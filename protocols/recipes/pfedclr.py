@@ -88,7 +88,6 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
         return self
 
     def training_settings(self) -> dict[str, float | int]:
-        """Return the training settings that the task sets, by name."""
         own = self.buffer_learning_rate
         return super().training_settings() | ({} if own is None else {"buffer_learning_rate": own})
 
@@ -125,7 +124,6 @@ class PFedCLR(FactorModel):
         return (p.start_scale * user).astype(np.float32), basis.astype(np.float32)
 
     def change_layout(self) -> VectorLayout:
-        """Return the one block, the same for every sum of changes."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
         return VectorLayout((weighted_block(p, "items", p.items * p.dim, bound),), sum_class=TRAINED)
@@ -154,7 +152,6 @@ class PFedCLR(FactorModel):
         return weighted_mean(with_weight(p, total, contributions)).reshape(p.items, p.dim)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the privacy cost of a task with noise, and what weights reveal."""
         noise = self.parameters.noise
         if noise is None:
             return (MOVES_ALIKE, *self.parameters.weight_warnings())

@@ -61,23 +61,19 @@ class PlainPlan(SumPlan):
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes."""
         return COUNT_BYTES + 8 * self.layout.length
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes."""
         return 4 * self.layout.length
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the exact length in bytes of a contribution along `route`."""
         if self.layout.chosen:
             self.layout.check_route(route)
             return head_bytes(self.layout) + 4 * self.layout.chosen * self.layout.blocks[0].length
         return 4 * _limits(self.layout, route)[-1][0] if route else 0
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             "security_bits": 0,
@@ -136,7 +132,6 @@ class PlainMechanism(OneMessage):
         _check_values(own, route, start // 4, part)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
         own = PlainPlan.of(plan)
         total = PartialSum(own, _FLOAT64)
         if partial is not None:
@@ -174,10 +169,6 @@ class PlainMechanism(OneMessage):
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the sum, float64 (layout.length,). `keyring` is not used.
-
-        Raises `CodecError` for another length or values that are not finite.
-        """
         own = PlainPlan.of(plan)
         own.require_count(contributions)
         return self.open_part(own, aggregate, contributions, 0, own.layout.length)

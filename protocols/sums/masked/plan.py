@@ -78,7 +78,6 @@ class MaskedPlan(RingPlan):
 
     @property
     def repeated(self) -> bool:
-        """Whether all sums of the task are over the same data and the server may lie about the survivors."""
         return self.layout.sum_class.repeated and self.confirms
 
     @property
@@ -104,7 +103,6 @@ class MaskedPlan(RingPlan):
         self.neighbourhood(clients)
 
     def trust(self, cohort: int) -> list[str]:
-        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
         found = self.neighbourhood(cohort)
         k, t = found.degree, found.threshold
         trust = (
@@ -144,7 +142,6 @@ class MaskedPlan(RingPlan):
             return None
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
@@ -175,8 +172,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
     """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
 
-    blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
-    `ParameterError` for other shapes and for counts that are not whole numbers.
+    Errors as in `protocols.sums.ring.encode_vector`.
     """
     elements = np.zeros(plan.layout.length, plan.dtype)
     encode_vector(plan.layout, plan.places, route, blocks, elements)
@@ -242,7 +238,6 @@ class MaskedMechanism(Mechanism):
     interactive: ClassVar[bool] = True
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
-        """Return the plan of a task; `parameters` are the fields of `MaskedParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
@@ -257,7 +252,6 @@ class MaskedMechanism(Mechanism):
             raise ContributionError("the unused bits of the last byte are not zero")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Return the partial sum plus contributions, modulo 2^bits."""
         own = MaskedPlan.of(plan)
         total = _total(own, () if partial is None else (partial,))
         for route, contribution in contributions:
@@ -266,7 +260,6 @@ class MaskedMechanism(Mechanism):
         return _encode(own, total)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Return the sum of partial sums, modulo 2^bits."""
         own = MaskedPlan.of(plan)
         return _encode(own, _total(own, partials))
 
@@ -291,11 +284,6 @@ class MaskedMechanism(Mechanism):
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the sum, float64 (layout.length,). `keyring` is not used.
-
-        Raises `CodecError` for another length, and for a value beyond the bound of a sum of so many contributions,
-        which shows that masks did not cancel.
-        """
         return MaskedPlan.of(plan).open_ring(aggregate, contributions)
 
     def open_part(

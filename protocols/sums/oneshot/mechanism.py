@@ -186,7 +186,6 @@ class OneshotMechanism(Mechanism):
     interactive: ClassVar[bool] = True
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
-        """Return the plan of a task; `parameters` are the fields of `OneshotParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
@@ -204,7 +203,6 @@ class OneshotMechanism(Mechanism):
                 raise ContributionError(f"plane {number} holds a residue that is not below its prime")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Return the partial sum plus contributions, modulo each prime."""
         own = OneshotPlan.of(plan)
         total = _total(own, () if partial is None else (partial,))
         for route, contribution in contributions:
@@ -214,7 +212,6 @@ class OneshotMechanism(Mechanism):
         return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Return the sum of partial sums, modulo each prime."""
         return _total(OneshotPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
@@ -231,10 +228,6 @@ class OneshotMechanism(Mechanism):
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the sum, float64 (layout.length,). `keyring` is not used.
-
-        Raises `CodecError` for a value beyond the bound of a sum of so many contributions.
-        """
         return OneshotPlan.of(plan).open_ring(aggregate, contributions)
 
     def open_part(

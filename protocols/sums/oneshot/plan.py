@@ -120,7 +120,6 @@ class OneshotPlan(RingPlan):
 
     @property
     def bits(self) -> int:
-        """Bits of the sum of one value."""
         return self.parameters.bits
 
     @property
@@ -148,12 +147,10 @@ class OneshotPlan(RingPlan):
         return self.threshold
 
     def check_cohort(self, clients: int) -> None:
-        """Raise `ParameterError` for fewer than `MIN_CLIENTS` clients."""
         if clients < MIN_CLIENTS:
             raise ParameterError(f"a one-shot round needs at least {MIN_CLIENTS} clients")
 
     def trust(self, cohort: int) -> list[str]:
-        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
         c, t, own = self.committee, self.threshold, self.parameters
         most = own.collusion_bound
         return [
@@ -202,7 +199,6 @@ class OneshotPlan(RingPlan):
         return self.body_bytes
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),

@@ -154,7 +154,6 @@ class PaillierMechanism(Keyed):
     name: ClassVar[str] = "paillier"
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
-        """Return the plan of a task; `parameters` are the fields of `PaillierParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
@@ -162,13 +161,11 @@ class PaillierMechanism(Keyed):
         return name_public_key(parameters, public_key)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys from phe's generator; `ParameterError` if the plan names a public key already."""
         return generate_keyring(PaillierPlan.of(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the blocks packed and encrypted."""
         return self.seal_ahead(plan, route, blocks, keyring, lambda _: ())
 
     def pieces(self, plan: SumPlan) -> int:

@@ -19,7 +19,7 @@ from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_public_mode
+from protocols.sums.base import FixedPointPlan, OpenedBy, refuse_public_mode
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -180,11 +180,6 @@ class PaillierPlan(FixedPointPlan):
         return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
 
     @property
-    def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes: the contribution count, then the fields of an aggregate."""
-        return COUNT_BYTES + self.aggregate_bytes
-
-    @property
     def precision(self) -> dict[str, tuple[float, float]]:
         """Steps of a slot per 1.0, and half a step per contribution, for the first of blocks with equal segments."""
         return {
@@ -193,7 +188,6 @@ class PaillierPlan(FixedPointPlan):
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         values = self.layout.length
         return {
             "mechanism": self.mechanism,
