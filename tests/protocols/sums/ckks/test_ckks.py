@@ -19,9 +19,10 @@ from tenseal import sealapi
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
+from protocols.sums.base import COUNT_BYTES
 from protocols.sums.ckks import mechanism, wire
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import COUNT_BYTES, PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
 from protocols.sums.ckks.wire import (
     MemoryFile,
     SealContext,
