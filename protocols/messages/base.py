@@ -43,7 +43,9 @@ class SparseMessage(Message):
         return {field: value for field, value in handler(self).items() if (field, value) not in self.left_out.items()}
 
 
-def _bytes_of(length: int) -> AfterValidator:
+def bytes_of(length: int) -> AfterValidator:
+    """Return the check that a text is base64url of so many bytes."""
+
     def check(text: str) -> str:
         b64decode(text, length)
         return text
@@ -52,8 +54,8 @@ def _bytes_of(length: int) -> AfterValidator:
 
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN, description="Lower case letters, digits, '.', '_' and '-'.")]
-Key32 = Annotated[str, Field(min_length=43, max_length=43, description="32 bytes, base64url."), _bytes_of(32)]
-Signature64 = Annotated[str, Field(min_length=86, max_length=86, description="64 bytes, base64url."), _bytes_of(64)]
+Key32 = Annotated[str, Field(min_length=43, max_length=43, description="32 bytes, base64url."), bytes_of(32)]
+Signature64 = Annotated[str, Field(min_length=86, max_length=86, description="64 bytes, base64url."), bytes_of(64)]
 HexDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256, hex.")]
 """The one form of digests in JSON bodies."""
 

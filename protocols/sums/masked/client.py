@@ -278,9 +278,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
     confirmations: of all members of the roster. Raises `ThresholdError` unless at least t neighbours among the
-    survivors, and a quorum of the roster, signed the same set as this client; a signature of anything else is ignored.
-    Any two quorums have an honest member in common, which signs one set, so a server opens one sum in a round: the
-    neighbours alone, as in Bell et al. (2020, section 4), leave room for two in a sparse graph.
+    survivors, and a quorum of the roster (`protocols.sums.masked.parameters.quorum`), signed the same set as this
+    client; a signature of anything else is ignored. So a server opens one sum in a round.
     """
     state._single_use.take()
     roster = state.roster
