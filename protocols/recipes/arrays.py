@@ -51,9 +51,9 @@ from protocols.recipes.base import (
     check_follows,
     noise_level,
 )
+from protocols.recipes.factors import WEIGHTS_WARNING
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
-from protocols.recipes.weighted import WEIGHTS_WARNING
 
 _Piece = NDArray[np.float32]
 

@@ -8,7 +8,7 @@ item table, psi = projection(theta) (`protocols.recipes.subspaces`), trains it, 
 
 All devices of one capacity share S_c. Each capacity is therefore a *device group* with its own secure sum over its own
 m_c values, and the groups take turns: a turn is C sums, all from the same theta, which changes after the last one.
-Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.weighted`), else with
+Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.factors`), else with
 w_i = 1. With D_c = sum of w_i delta_i and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the
 same for the whole group,
 
@@ -47,6 +47,7 @@ from protocols.recipes.base import (
     RoundSpec,
     check_follows,
 )
+from protocols.recipes.factors import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
     SUM_INDEX,
@@ -68,7 +69,6 @@ from protocols.recipes.subspaces import (
     hash_key,
     means,
 )
-from protocols.recipes.weighted import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 
 TABLES: Final = ("gmf", "mlp")
 """Names of the item tables; each has its own hash key."""

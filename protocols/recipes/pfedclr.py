@@ -3,7 +3,7 @@
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (2025),
 Algorithm 1. Client u trains the item factors Q to Q_u with its own factor p frozen (step 1), sends Q_u, and then
 trains p and a personal change A_u B_u of the items (step 2), which it never sends. The server takes the mean of the
-Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.weighted`). Clients send the change
+Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.factors`). Clients send the change
 Q_u - Q, which gives the same mean and has a bound as small as one round's training. The whole item table is sent, so
 the length of an upload reveals nothing about its items.
 
@@ -35,10 +35,19 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
-from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows, noise_warning
+from protocols.recipes.factors import (
+    MAX_DIM,
+    BiasedParameters,
+    WeightedParameters,
+    dense_rows,
+    noise_warning,
+    weigh,
+    weighted_block,
+    weighted_mean,
+    with_weight,
+)
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
-from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 
 _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
