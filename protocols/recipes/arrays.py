@@ -41,6 +41,7 @@ from protocols.recipes.arrays_update import (
     weight_name,
 )
 from protocols.recipes.base import (
+    AbsorbsByParts,
     Contribution,
     Local,
     ModelState,
@@ -126,7 +127,7 @@ PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Arrays(Recipe):
+class Arrays(Recipe, AbsorbsByParts):
     """One block: every array, counts or weights of touched rows, and the weight."""
 
     parameters: ArraysParameters
@@ -191,7 +192,6 @@ class Arrays(Recipe):
         return self.absorb_parts(state, spec, lambda start, stop: total[start:stop], contributions)
 
     def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ArraysState:
-        """Return what `absorb` returns; see `protocols.recipes.base.AbsorbsByParts`."""
         own, p = state_as(state, ArraysState), self.parameters
         check_follows(own, spec)
         after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())

@@ -25,7 +25,7 @@ from protocols.codec import exact
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, ChecksByParts, OneMessage, OpensByParts, SumPlan
 from protocols.sums.wire import BytesBuilder, PartialSum, head_bytes, name_blocks, read_blocks, read_count
 
 _FLOAT64: Final = np.dtype(np.float64)
@@ -84,7 +84,7 @@ class PlainPlan(SumPlan):
         }
 
 
-class PlainMechanism(OneMessage):
+class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
     """Sums of vectors in the clear; see `protocols.sums.base.Mechanism`."""
 
     name: ClassVar[str] = "plain"
@@ -125,7 +125,7 @@ class PlainMechanism(OneMessage):
             _check_values(own, route, start // 4, view[start : start + _CHECKED])
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
-        """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`. Not for blocks that are chosen."""
+        """Do what `ChecksByParts.check_part` does; `ParameterError` for a layout with chosen blocks."""
         own = PlainPlan.of(plan)
         if own.layout.chosen:
             raise ParameterError("a contribution that names its blocks is checked as a whole")
@@ -176,7 +176,6 @@ class PlainMechanism(OneMessage):
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
-        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
         own = PlainPlan.of(plan)
         narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
         if not np.isfinite(narrow).all():

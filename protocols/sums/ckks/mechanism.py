@@ -20,7 +20,7 @@ from tenseal import sealapi
 
 from protocols.crypto.keys import Keyring
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SharesKeys, SumPlan
 from protocols.sums.ckks import encryption
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet, make_plan
 from protocols.sums.ckks.wire import (
@@ -37,7 +37,7 @@ from protocols.sums.ckks.wire import (
 from protocols.sums.wire import count_more, read_count
 
 
-class CkksMechanism(Keyed):
+class CkksMechanism(Keyed, SharesKeys):
     """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017); members share the secret key."""
 
     name: ClassVar[str] = "ckks"

@@ -178,7 +178,6 @@ class CkksPlan(FixedPointPlan):
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: expanded form."""
         return self.expanded_bytes(self.ciphertexts)
 
     @cached_property

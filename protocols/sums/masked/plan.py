@@ -24,7 +24,7 @@ from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, OpensByParts, SumPlan
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -63,7 +63,6 @@ class MaskedPlan(RingPlan):
 
     @property
     def bits(self) -> int:
-        """Bits of a ring element."""
         return self.parameters.bits
 
     @property
@@ -131,7 +130,6 @@ class MaskedPlan(RingPlan):
         return COUNT_BYTES + self.layout.length * self.dtype.itemsize
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
@@ -231,7 +229,7 @@ _PIECE: Final = 1024 * GROUP
 """Elements unpacked and added at a time, for widths that are packed on the wire."""
 
 
-class MaskedMechanism(Mechanism):
+class MaskedMechanism(Mechanism, OpensByParts):
     """Sums of ring elements under pairwise masks, which cancel in the sum, and self masks, which unmasking removes."""
 
     name: ClassVar[str] = "masked"
@@ -289,7 +287,6 @@ class MaskedMechanism(Mechanism):
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
-        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
         return MaskedPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
 
 

@@ -22,7 +22,7 @@ from protocols.codec import exact
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import Buffer, Mechanism, SumPlan
+from protocols.sums.base import Buffer, ChecksByParts, Mechanism, OpensByParts, SumPlan
 from protocols.sums.oneshot.plan import OneshotPlan, make_plan
 from protocols.sums.oneshot.polynomials import (
     SIGMA,
@@ -179,7 +179,7 @@ _BLOCK: Final = 1 << 17
 """Coefficients unmasked at a time, so that temporary arrays stay small beside a long vector."""
 
 
-class OneshotMechanism(Mechanism):
+class OneshotMechanism(Mechanism, ChecksByParts, OpensByParts):
     """Sums under ring-LWE masks, which a committee takes off the sum of a whole set of survivors at once."""
 
     name: ClassVar[str] = "oneshot"
@@ -193,7 +193,6 @@ class OneshotMechanism(Mechanism):
         self.check_part(plan, route, 0, OneshotPlan.of(plan).require_length(route, body))
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
-        """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`."""
         own = OneshotPlan.of(plan)
         residues, length = np.frombuffer(part, "<u4"), own.coefficients
         for number, prime in enumerate(own.ring.primes):
@@ -233,7 +232,6 @@ class OneshotMechanism(Mechanism):
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
-        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
         return OneshotPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
 
 

@@ -194,7 +194,6 @@ class OneshotPlan(RingPlan):
         return COUNT_BYTES + self.body_bytes
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
         self.layout.check_route(route)
         return self.body_bytes
 

@@ -40,7 +40,7 @@ from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan, require_keyring
+from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead, require_keyring
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
@@ -148,7 +148,7 @@ def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
     return key
 
 
-class PaillierMechanism(Keyed):
+class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
     """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt; members share the secret key."""
 
     name: ClassVar[str] = "paillier"
@@ -157,7 +157,6 @@ class PaillierMechanism(Keyed):
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        """Return the task's parameters with the public key; see `protocols.sums.base.NamesPublicKey`."""
         return name_public_key(parameters, public_key)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
@@ -169,7 +168,7 @@ class PaillierMechanism(Keyed):
         return self.seal_ahead(plan, route, blocks, keyring, lambda _: ())
 
     def pieces(self, plan: SumPlan) -> int:
-        """Return the number of randomisers of a contribution; see `protocols.sums.base.WorksAhead`."""
+        """Return the number of randomisers of a contribution."""
         own = PaillierPlan.of(plan)
         return own.layout.chosen or own.ciphertexts
 

@@ -170,13 +170,11 @@ class PaillierPlan(FixedPointPlan):
         return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the exact length in bytes of a contribution along `route`: chosen blocks if any, n, ciphertexts."""
         head = head_bytes(self.layout)
         return head + self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: n, then the ciphertexts."""
         return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
 
     @property
