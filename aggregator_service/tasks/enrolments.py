@@ -19,9 +19,8 @@ from aggregator_service.tasks.certificates import certified, require_same_subjec
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import subject_of
-from protocols.crypto.domain import repeatable_place
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import repeatable_place, verifies
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 
 _LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from client_sdk.api.wire import Failed, Pause, Program, Request, Response
 from client_sdk.errors import ApiError, ConnectionFailed, GaveUp, OffsetMismatch, UntrustedServer, error_class
 from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 
 DEFAULT_ATTEMPTS: Final = 6
 LONGEST_PAUSE: Final = 20.0
