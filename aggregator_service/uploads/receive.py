@@ -21,8 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import map_file
-from aggregator_service.storage.tags import BodyTagger
+from aggregator_service.storage.blobs import BodyTagger, map_file
 
 _PART: Final = 512 * 1024
 """Bytes of a part: shorter ones cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
@@ -71,7 +70,7 @@ class ReceivedBody:
 
     @property
     def tag(self) -> bytes:
-        """The tag of the body (`storage.tags`). Raises `RuntimeError` before `verified` or `persist`."""
+        """The tag of the body (`BodyTagger`). Raises `RuntimeError` before `verified` or `persist`."""
         if self._tag is None:
             raise RuntimeError("the body is not verified yet")
         return self._tag
