@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from aggregator_service.commands.common import CommandError
-from aggregator_service.tasks.parameter_rows import as_text, parameter_rows
+from aggregator_service.tasks.choices import as_text, parameter_rows
 from protocols.advice import RECOMMENDED
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule

@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
+    RawBodyOf,
     TaskId,
     Wait,
+    api_router,
     binary_request,
     binary_response,
     blob_response,

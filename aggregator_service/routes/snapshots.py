@@ -18,13 +18,14 @@ from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
+    RawBodyOf,
     RoundNumber,
     SnapshotNumber,
     TaskId,
     Wait,
+    api_router,
     binary_request,
     binary_response,
     blob_response,

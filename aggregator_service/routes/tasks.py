@@ -14,10 +14,11 @@ from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import resume_task
 from aggregator_service.rounds.transactions import close_task
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
+    RawBodyOf,
     TaskId,
+    api_router,
     binary_request,
     binary_response,
     blob_response,

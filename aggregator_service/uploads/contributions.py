@@ -210,7 +210,7 @@ def insert_contribution(
 ) -> UploadOutcome:
     """Insert the contribution whose bytes are in the blob `key`, in one transaction.
 
-    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.bodies`).
+    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.blobs`).
 
     Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed (409) when the
     round no longer takes contributions.

@@ -26,7 +26,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.routes import contributions, stages
-from aggregator_service.routes.bodies import RawBody
+from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings, Tuning
 from aggregator_service.storage.blobs import BlobsUnavailableError
