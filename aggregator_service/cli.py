@@ -65,7 +65,7 @@ def _options(
 
 def command_line() -> typer.Typer:
     """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
-    from aggregator_service.commands import people, rounds, serve, storage, tasks
+    from aggregator_service.commands import people, serve, storage, tasks
 
     made = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
     made.callback()(_options)
@@ -74,13 +74,13 @@ def command_line() -> typer.Typer:
     made.add_typer(tasks.tasks, name="task")
     made.command("invite")(tasks.invite)
     made.add_typer(people.invitations, name="invitation")
-    made.add_typer(rounds.rounds, name="round")
+    made.add_typer(tasks.rounds, name="round")
     made.add_typer(people.members, name="member")
     made.add_typer(people.tokens, name="token")
     made.command("backup")(storage.backup)
     made.command("migrate-storage")(storage.migrate_storage)
     made.command("export-openapi")(serve.export_openapi)
-    made.command("diagram")(rounds.show_diagram)
+    made.command("diagram")(tasks.show_diagram)
     return made
 
 

@@ -23,14 +23,14 @@ from aggregator_service.storage.schema import SnapshotRow, TaskRow
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.tasks import create_task
-from protocols.advice import Variant, parameters_for
+from protocols.advice import RECOMMENDED, Variant, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.parameter_text import validated
 from protocols.recipes.registry import recipe_entry
-from protocols.sums.registry import mechanism_entry
+from protocols.sums.registry import mechanism_entry, parameters_of
 
 Result = TypeVar("Result")
 
@@ -189,6 +189,21 @@ def as_text(rows: Iterable[ParameterRow]) -> str:
             *textwrap.wrap(row.meaning, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT),
         ]
     return "\n".join(lines)
+
+
+def parameter_help(recipe: str, mechanism: str) -> str:
+    """Return the rows of the page of parameters for this choice as text; `ParameterError` for an unknown name."""
+    own = recipe_entry(recipe).parameters
+    sums = parameters_of(mechanism)
+    parts = [
+        f"Recipe {recipe}, -r name=value:",
+        as_text(parameter_rows(own, RECOMMENDED.get(recipe))),
+        f"Mechanism {mechanism}, -m name=value:",
+        "  no parameters" if sums is None else as_text(parameter_rows(sums)),
+        "Schedule, -s name=value:",
+        as_text(parameter_rows(Schedule)),
+    ]
+    return "\n\n".join(f"{parts[i]}\n{parts[i + 1]}" for i in range(0, len(parts), 2))
 
 
 def _type(annotation: Any) -> str:
