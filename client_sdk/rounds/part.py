@@ -15,8 +15,7 @@ import numpy as np
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
 from client_sdk.errors import Abstained, ContractBroken
 from client_sdk.history import History
-from client_sdk.model.best import curve_of
-from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
 from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, require_known_people
