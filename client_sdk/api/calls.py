@@ -15,8 +15,7 @@ from client_sdk.api.requests import (
     path_of_task,
     with_query,
 )
-from client_sdk.api.retry import send
-from client_sdk.api.upload import upload
+from client_sdk.api.retry import send, upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
@@ -211,7 +210,7 @@ class ApiCalls(ApiRequests):
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
     ) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`.
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.upload`.
 
         statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
         (`protocols.crypto.aggregate_chain`).
