@@ -18,7 +18,6 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import Limits
-from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation
 from aggregator_service.dashboard import routes as dashboard
@@ -26,7 +25,7 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.clocks import ClockWatch
+from aggregator_service.observability.clocks import Clock, ClockWatch, SystemClock
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.observability.tracing import Instruments, tracer_of, tracing

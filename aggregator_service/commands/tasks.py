@@ -9,7 +9,6 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
@@ -20,6 +19,7 @@ from aggregator_service.commands.common import (
     show,
 )
 from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of, task_create
+from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, extend_round, resume_task
 from aggregator_service.rounds.transactions import close_task

@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.rounds.transactions import close_task
@@ -26,6 +25,7 @@ from tests.simulation.invariants import Ledger
 from tests.simulation.plan import Fault, FaultInjector
 from tests.simulation.process import Message, Process
 from tests.support.api import signed_enrolment
+from tests.support.clock import ManualClock
 
 _REFUSED_FOR_GOOD: Final = {"round-closed", "not-in-cohort"}
 _TRY_AGAIN: Final = {"body-too-short", "bad-digest"}

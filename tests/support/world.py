@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
@@ -35,6 +34,7 @@ from aggregator_service.tasks.tasks import create_task, plan_request, task_view
 from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
+from tests.support.clock import ManualClock
 
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
