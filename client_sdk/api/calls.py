@@ -177,10 +177,6 @@ class ApiCalls(ApiRequests):
         """Replace this client's certificate at the aggregator."""
         yield from self._put(path_of_task(task_id, "members", "me", "certificate"), certificate)
 
-    def put_revocations(self, task_id: str, revocations: bytes) -> Program[None]:
-        """Publish the organiser's revocation list (operators)."""
-        yield from self._put(path_of_task(task_id, "revocations"), revocations)
-
     def revocations(self, task_id: str) -> Program[bytes | None]:
         """The organiser's newest revocation list; None while there is none."""
         return or_none(self._bytes(path_of_task(task_id, "revocations"), LONGEST_REVOCATIONS))
