@@ -104,7 +104,6 @@ class SQLite(Dialect):
         self._lock = threading.Lock()
 
     def create(self, url: URL, connections: int) -> Engine:
-        """See `Dialect.create`."""
         if url.database and not url.database.startswith("file:"):
             create_for_owner(Path(url.database))  # SQLite gives its other files to the owner of this one
         engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
@@ -113,15 +112,12 @@ class SQLite(Dialect):
         return engine
 
     def writers(self, engine: Engine) -> Engine:
-        """See `Dialect.writers`."""
         return engine.execution_options(**{_WRITES: True})
 
     def one_writer(self) -> AbstractContextManager[object]:
-        """See `Dialect.one_writer`."""
         return self._lock
 
     def candidacy(self, url: URL) -> _Candidate:
-        """See `Dialect.candidacy`."""
         return _Candidate(Path(f"{Path(url.database or '').resolve()}-leader"))
 
 
@@ -151,7 +147,6 @@ class _Candidate:
         return True
 
     def resign(self) -> None:
-        """See `Candidacy.resign`."""
         self._resigned.set()
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
