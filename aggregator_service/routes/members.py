@@ -40,7 +40,7 @@ from aggregator_service.tasks.members import (
     revoke_member,
     store_envelope,
 )
-from aggregator_service.uploads.receive import receive_body
+from aggregator_service.uploads.receive import receive_body, store_file
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
@@ -133,22 +133,11 @@ async def put_envelope(
     await run_in_threadpool(_check_recipient, services, task, client)  # before a long body is received
     path = body_path(services.settings.upload_dir, "envelope")
     await receive_body(services.settings, request, path, length, digest)
-
-    def store() -> bool:
-        key = new_key("envelopes", task, client)
-        services.blobs.adopt(path, key)
-        try:
-            stored = services.database.transact(
-                lambda session: store_envelope(session, task, client, key, digest, length)
-            )
-        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
-            services.blobs.delete(key)
-            raise
-        if not stored:
-            services.blobs.delete(key)
-        return stored
-
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    blob = new_key("envelopes", task, client)
+    stored = await run_in_threadpool(
+        store_file, services, path, blob, lambda session: store_envelope(session, task, client, blob, digest, length)
+    )
+    return Response(status_code=201 if stored else 200)
 
 
 def _check_recipient(services: Services, task_id: str, client_id: str) -> None:

@@ -31,7 +31,7 @@ from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_le
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
-from aggregator_service.uploads.receive import stream_body
+from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import LedgerPage, SumView, TaskPage, TaskRequest, TaskView
 from protocols.messages.privacy import PrivacyView
@@ -165,20 +165,11 @@ async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, 
     async with stream_body(services.settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
         await run_in_threadpool(check_file, path, items)
-
-    def store() -> bool:
-        key = new_key("catalogues", task)
-        services.blobs.adopt(path, key)
-        try:
-            stored = services.database.transact(lambda session: add_catalogue(session, task, key, length, digest))
-        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
-            services.blobs.delete(key)
-            raise
-        if not stored:
-            services.blobs.delete(key)
-        return stored
-
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    key = new_key("catalogues", task)
+    stored = await run_in_threadpool(
+        store_file, services, path, key, lambda session: add_catalogue(session, task, key, length, digest)
+    )
+    return Response(status_code=201 if stored else 200)
 
 
 def _admit_catalogue(services: Services, task_id: str, digest: str) -> int | None:
