@@ -50,10 +50,10 @@ from aggregator_service.routes.openapi import describe
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
+from aggregator_service.storage.data_directory import collect_bodies, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
-from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
+from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
 from protocols.errors import ParameterError
 

@@ -115,7 +115,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
     from aggregator_service.storage.blobs import BlobsUnavailableError
-    from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
     from aggregator_service.storage.stores import MovedDatabaseError
     from protocols.errors import HushRecError

@@ -47,7 +47,7 @@ from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
+from aggregator_service.storage.data_directory import create_data_directory, make_private, own_data_directory
 from aggregator_service.storage.database import database_place
 
 _LOG = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from aggregator_service.routes.common import (
     receipt_response,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.uploads.admission import Admission, admit, admit_cached, attestation_of
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk

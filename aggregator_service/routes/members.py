@@ -29,7 +29,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.certificates import renew_certificate, store_revocations
 from aggregator_service.tasks.members import (

@@ -35,7 +35,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import map_file, new_key, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow

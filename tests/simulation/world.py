@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from aggregator_service.storage.blobs import BlobsUnavailableError
-from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
+from aggregator_service.storage.stores import collect_orphans
 from protocols.errors import RefusalError
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from tests.simulation.clients import (
