@@ -25,7 +25,7 @@ from aggregator_service.rounds.interventions import abort_round, extend_round, r
 from aggregator_service.rounds.transactions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
-from aggregator_service.tasks.certificates import store_revocations
+from aggregator_service.tasks.enrolments import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_view

@@ -31,7 +31,7 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.tasks.certificates import renew_certificate, store_revocations
+from aggregator_service.tasks.enrolments import renew_certificate, store_revocations
 from aggregator_service.tasks.members import (
     check_recipient,
     mailbox_topic,
