@@ -21,8 +21,7 @@ from aggregator_service.commands.common import (
 from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of, task_create
 from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.round_states import diagram
-from aggregator_service.rounds.interventions import abort_round, extend_round, resume_task
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import abort_round, close_task, extend_round, resume_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
 from aggregator_service.tasks.enrolments import store_revocations

@@ -12,8 +12,7 @@ from aggregator_service.access.principals import existing_task, member_of, task_
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.interventions import resume_task
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RawBodyOf,
