@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     from client_sdk.rounds.newest import Recommendations as Recommendations
     from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
     from client_sdk.rounds.open_rounds import OpenRound as OpenRound
-    from client_sdk.store.client_store import Membership as Membership
     from client_sdk.store.identity import Identity as Identity
+    from client_sdk.store.identity import Membership as Membership
     from client_sdk.store.stores import DirectoryStore as DirectoryStore
     from client_sdk.store.stores import MemoryStore as MemoryStore
     from client_sdk.store.stores import Store as Store
@@ -239,8 +239,7 @@ _NAMES: Final = {
         "AsyncOpenRound",
         "OpenRound",
     ),
-    "client_sdk.store.client_store": ("Membership",),
-    "client_sdk.store.identity": ("Identity",),
+    "client_sdk.store.identity": ("Identity", "Membership"),
     "client_sdk.store.stores": (
         "DirectoryStore",
         "MemoryStore",

@@ -17,8 +17,8 @@ from client_sdk.errors import Conflict, ContractBroken, LocalFileError, NotEnrol
 from client_sdk.rounds.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.rounds.ledger import OwnLedger, check_budget, read_ledger, reserve_budget
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.identity import Identity
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Identity, Membership
 from client_sdk.store.stores import DirectoryStore, Store, default_store
 from protocols.codec import b64decode
 from protocols.errors import ParameterError

@@ -16,8 +16,8 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, PolicyRefused
 from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.identity import Identity
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Identity, Membership
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
 from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
