@@ -31,7 +31,7 @@ from aggregator_service.observability.metrics import Instruments, Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.problems import install_problem_handlers
+from aggregator_service.problem_handlers import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
 from aggregator_service.routes import (

@@ -51,7 +51,7 @@ option overrides the variable. [Configuration](configuration.md#settings) says w
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Yield the words and the command object of every command of both programs."""
-    for program, app in (("hushrec", client_sdk.cli.app), ("hushrec-server", aggregator_service.cli.command_line())):
+    for program, app in (("hushrec", client_sdk.cli.app), ("hushrec-server", aggregator_service.cli.app)):
         yield from _leaves(program, typer.main.get_command(app))
 
 

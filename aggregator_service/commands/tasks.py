@@ -45,7 +45,12 @@ from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
-tasks = typer.Typer(help="Create, list, show, close and resume tasks.", no_args_is_help=True, rich_markup_mode=None)
+tasks = typer.Typer(
+    add_completion=False,
+    help="Create, list, show, close and resume tasks.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 tasks.command("create")(task_create)
 _OPERATOR: Final = "(command line)"
 """Who acts, in the log."""
@@ -267,7 +272,12 @@ def invite(
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
-rounds = typer.Typer(help="Show a round, extend or abort an active one.", no_args_is_help=True, rich_markup_mode=None)
+rounds = typer.Typer(
+    add_completion=False,
+    help="Show a round, extend or abort an active one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
 

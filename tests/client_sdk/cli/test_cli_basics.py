@@ -66,7 +66,7 @@ def test_help_lists_every_command_and_imports_only_what_it_needs(arguments: str,
 
 
 def test_unknown_commands_no_arguments_and_the_version() -> None:
-    for program in (app, aggregator_service.cli.command_line()):
+    for program in (app, aggregator_service.cli.app):
         done = CliRunner().invoke(program, ["nope"])
         assert (done.exit_code, "No such command 'nope'" in done.stderr) == (2, True)
     assert hushrec()[0] == 2
