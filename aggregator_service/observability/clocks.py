@@ -1,20 +1,20 @@
-"""The clock that deadlines are compared with; and clocks that differ from it: the database's, which replicas share, and
-clients'.
-"""
+"""The clock that deadlines are compared with; how far the database's differs, which replicas share, and clients'."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cachetools import TTLCache
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator_service.logs import fields
-from aggregator_service.observability.metrics import Metrics
 from aggregator_service.storage.database import Database
+
+if TYPE_CHECKING:  # operators' commands need the clock, and no metrics
+    from aggregator_service.observability.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
 _MEASURE_SECONDS: Final = 10.0
