@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.responses import Response
 
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.interventions import abort_round, extend_round
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import abort_round, close_task, extend_round
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.rounds import last_round
