@@ -21,7 +21,7 @@ from aggregator_service.access.principals import Enrolled
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.polling.cache import TaskCache
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
