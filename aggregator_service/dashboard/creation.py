@@ -20,9 +20,8 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.choices import add_task, requested
+from aggregator_service.tasks.choices import ParameterRow, add_task, parameter_rows, requested
 from aggregator_service.tasks.committee import committee_size
-from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.starts import check_start, read_items
 from aggregator_service.tasks.tasks import create_invitation, plan_request
 from protocols.advice import RECOMMENDED

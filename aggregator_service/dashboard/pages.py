@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError, Visitor
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import CheckedRoute
+from aggregator_service.routes.common import CheckedRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
 from protocols.messages.base import PROBLEM_TYPES

@@ -44,7 +44,7 @@ from aggregator_service.storage.stages import (
     message_bodies,
     prerequisite,
 )
-from aggregator_service.tasks.certificates import holds_certificate
+from aggregator_service.tasks.enrolments import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import KEY_BYTES

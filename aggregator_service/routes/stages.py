@@ -10,12 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
+    RawBodyOf,
     RoundNumber,
     TaskId,
+    api_router,
     binary_request,
     binary_response,
     bytes_response,

@@ -15,8 +15,7 @@ import numpy as np
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
 from client_sdk.errors import Abstained, ContractBroken
 from client_sdk.history import History
-from client_sdk.model.best import curve_of
-from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
 from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, require_known_people
@@ -146,7 +145,7 @@ class Part:
         member = self.member
         if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
-        from client_sdk.rounds.keyring import enter_rounds  # which only tasks with keys need
+        from client_sdk.rounds.member import enter_rounds  # which only tasks with keys need
 
         kept = member.store.keyring(member.task_id)
         if kept is None:
@@ -165,7 +164,7 @@ class Part:
         return True
 
     def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
-        from client_sdk.rounds.keyring import receive_keyring
+        from client_sdk.rounds.member import receive_keyring
 
         kept = yield from receive_keyring(self.member, 0.0)
         if kept is not None:

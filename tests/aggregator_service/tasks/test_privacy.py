@@ -12,8 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.rounds.differencing import count_contributions
-from aggregator_service.rounds.interventions import abort_round, resume_task
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import abort_round, close_task, resume_task
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks import plans
 from aggregator_service.tasks.ledger import privacy_view, spent_budgets

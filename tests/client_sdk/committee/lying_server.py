@@ -18,7 +18,8 @@ from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
 from client_sdk.rounds.events import Event, Progress
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Membership
 from client_sdk.store.stores import Store
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CertifiedRole
