@@ -10,19 +10,60 @@ from __future__ import annotations
 import os
 import traceback
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 _BLOBS: Final = "check HUSHREC_BLOBS; for S3 also AWS_ENDPOINT_URL, AWS_REGION, the credentials and the bucket"
 _UMASK: Final = 0o077
 """What a command creates is for the user that runs it."""
 
 
+_COMMANDS: Final = {
+    "init": ("serve:init", "Create the data directory and the database, and print a new admin token."),
+    "serve": ("serve:serve", "Run the server until it receives SIGINT or SIGTERM."),
+    "task": ("tasks:tasks", "Create, list, show, close and resume tasks."),
+    "invite": ("tasks:invite", "Create an invitation and print it once."),
+    "invitation": ("people:invitations", "List and revoke the invitations of a task."),
+    "round": ("tasks:rounds", "Show a round, extend or abort an active one."),
+    "member": ("people:members", "List and revoke the members of a task."),
+    "token": ("people:tokens", "Create, list, rotate and revoke operator tokens."),
+    "backup": ("storage:backup", "Copy an SQLite database and its blobs into a new directory."),
+    "migrate-storage": ("storage:migrate_storage", "Copy rows to another database and blobs to another store."),
+    "export-openapi": ("serve:export_openapi", "Write the OpenAPI document of this version as JSON."),
+    "diagram": ("tasks:show_diagram", "Print the states and transitions of a round as a Mermaid diagram."),
+}
+"""Command -> its module in `aggregator_service.commands` and its function or `typer.Typer` there, and its line in the
+help."""
+
+
 class _Commands(TyperGroup):
-    """The root group. Says what is wrong with an option in our words."""
+    """The root group: imports a command when it is used, and says what is wrong with an option in our words."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the names of the commands in the order of the help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
+        """Import the command and return it, None if there is none of that name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        found = getattr(import_module(f"aggregator_service.commands.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False, rich_markup_mode=None)
+            found.command(cmd_name)(function)
+        command = get_command(found)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's signature
+        """Print the commands in the help without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -48,6 +89,10 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.callback()
 def _options(
     context: typer.Context,
     version: Annotated[
@@ -63,27 +108,6 @@ def _options(
     context.ensure_object(_Flags).debug = debug
 
 
-def command_line() -> typer.Typer:
-    """Return the command with its subcommands. Raises `ModuleNotFoundError` if a package of the server is missing."""
-    from aggregator_service.commands import people, rounds, serve, storage, tasks
-
-    made = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-    made.callback()(_options)
-    made.command("init")(serve.init)
-    made.command("serve")(serve.serve)
-    made.add_typer(tasks.tasks, name="task")
-    made.command("invite")(tasks.invite)
-    made.add_typer(people.invitations, name="invitation")
-    made.add_typer(rounds.rounds, name="round")
-    made.add_typer(people.members, name="member")
-    made.add_typer(people.tokens, name="token")
-    made.command("backup")(storage.backup)
-    made.command("migrate-storage")(storage.migrate_storage)
-    made.command("export-openapi")(serve.export_openapi)
-    made.command("diagram")(rounds.show_diagram)
-    return made
-
-
 def main() -> None:
     """Run the command. Print errors that the caller can correct in one line, without a traceback; exit status 1."""
     os.umask(_UMASK)
@@ -91,7 +115,7 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     flags = _Flags()
     try:
-        command_line()(obj=flags)
+        app(obj=flags)
     except Exception as error:
         text = _correctable(error)
         if text is None:
@@ -115,7 +139,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
     from aggregator_service.storage.blobs import BlobsUnavailableError
-    from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
     from aggregator_service.storage.stores import MovedDatabaseError
     from protocols.errors import HushRecError

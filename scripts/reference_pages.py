@@ -25,7 +25,7 @@ import aggregator_service.cli
 import client_sdk.cli
 from aggregator_service.settings import Settings
 from client_sdk.errors import PROBLEM_ERRORS
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 
 _COMMANDS: Final = """\
 # Commands
@@ -51,7 +51,7 @@ option overrides the variable. [Configuration](configuration.md#settings) says w
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Yield the words and the command object of every command of both programs."""
-    for program, app in (("hushrec", client_sdk.cli.app), ("hushrec-server", aggregator_service.cli.command_line())):
+    for program, app in (("hushrec", client_sdk.cli.app), ("hushrec-server", aggregator_service.cli.app)):
         yield from _leaves(program, typer.main.get_command(app))
 
 

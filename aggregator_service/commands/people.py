@@ -8,7 +8,6 @@ import typer
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
-from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     DatabaseUrl,
     DataDir,
@@ -18,11 +17,14 @@ from aggregator_service.commands.common import (
     in_transaction,
     named_task,
 )
+from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
-members = typer.Typer(help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None)
+members = typer.Typer(
+    add_completion=False, help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _PAGE: Final = 1000
 
@@ -77,7 +79,7 @@ def member_revoke(
 
 
 invitations = typer.Typer(
-    help="List and revoke the invitations of a task.", no_args_is_help=True, rich_markup_mode=None
+    add_completion=False, help="List and revoke the invitations of a task.", no_args_is_help=True, rich_markup_mode=None
 )
 
 _HOUR: Final = 3600
@@ -132,7 +134,10 @@ def _line(view: InvitationView) -> str:
 
 
 tokens = typer.Typer(
-    help="Create, list, rotate and revoke operator tokens.", no_args_is_help=True, rich_markup_mode=None
+    add_completion=False,
+    help="Create, list, rotate and revoke operator tokens.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the token: its owner or its purpose.")]

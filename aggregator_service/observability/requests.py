@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.logs import REQUEST_ID, fields
-from aggregator_service.problems import crashed
+from aggregator_service.problem_handlers import crashed
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")

@@ -23,9 +23,9 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Effects
 from aggregator_service.storage.dialects import Candidacy
+from aggregator_service.storage.stores import delete_orphans
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 3.0
@@ -134,13 +134,16 @@ class CommitListeners:
         """Apply the effects of a commit of this process. The cache is up to date when this returns."""
         self.task_cache.committed_here(effects)
         if effects.announcements:
-            self.loop.call_soon_threadsafe(self._announce, effects)
+            self._in_loop(self._announce, effects)
         delete_orphans(effects, self.blobs)
 
     def committed_elsewhere(self, announcement: Announcement) -> None:
         """Apply a change that another process has announced."""
+        self._in_loop(self._receive, announcement)
+
+    def _in_loop(self, call: Callable[..., None], argument: object) -> None:
         with suppress(RuntimeError):  # the event loop is closed: the server is stopping
-            self.loop.call_soon_threadsafe(self._receive, announcement)
+            self.loop.call_soon_threadsafe(call, argument)
 
     def _announce(self, effects: Effects) -> None:
         for announcement in effects.announcements:

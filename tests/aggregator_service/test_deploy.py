@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 from sqlalchemy import make_url, text
 
 from aggregator_service.app import create_app
-from aggregator_service.cli import command_line
+from aggregator_service.cli import app
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.round_states import TABLE
@@ -132,7 +132,7 @@ def test_every_mentioned_setting_exists_and_those_of_manifests_and_compose_are_v
 
 def test_images_commands_ports_and_probes_exist() -> None:
     scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
-    commands = set(typer.main.get_command(command_line()).list_commands(None))  # type: ignore[attr-defined,arg-type]
+    commands = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined,arg-type]
     (compose,) = documents(DEPLOY / "compose.yaml")
     proxy, own = compose["services"]["proxy"], compose["services"]["hushrec"]
     assert (own["image"], own["command"][0] in commands) == (IMAGE, True)

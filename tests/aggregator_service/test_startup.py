@@ -174,3 +174,14 @@ def test_a_server_imports_no_package_before_it_needs_it(tmp_path: Path) -> None:
     program = _PROGRAM.format(port=free_port(), needless=NEEDLESS, folder=str(tmp_path / "data"))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert "imported: []" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_command_of_an_operator_imports_no_web_server(tmp_path: Path) -> None:
+    program = (
+        "import sys; from aggregator_service.cli import main; "
+        f"sys.argv[1:] = ['task', 'list', '--data-dir', {str(tmp_path)!r}]\n"
+        "try: main()\nfinally: print('imported:', [name for name in ('fastapi', 'uvicorn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert "imported: []" in done.stdout, done.stdout + done.stderr
+    assert "no database in" in done.stderr

@@ -30,7 +30,7 @@ from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked import wire
-from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan

@@ -18,8 +18,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled
+from aggregator_service.polling.cache import TaskCache
+from aggregator_service.polling.notifier import Notifier
+from aggregator_service.rounds.leadership import CommitListeners, Leadership
 from aggregator_service.services import Services
-from aggregator_service.storage.database import Database, Effects, announce
+from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.uploads.admission import admit
@@ -190,17 +193,34 @@ def test_a_chunk_that_the_storage_lost_or_changed_is_sent_again(
 
 
 def test_a_listener_that_fails_does_not_undo_the_commit(world: World) -> None:
-    """The loop is closed, or a blob cannot be deleted: the transaction is committed all the same."""
     heard: list[Effects] = []
 
     def broken(_effects: Effects) -> None:
-        raise RuntimeError("Event loop is closed")
+        raise RuntimeError("a defect")
 
     task_id = world.task(members=1)
     world.database.listeners += [broken, heard.append]
     with world.database.write() as session:
         announce(session, task_id, "round")
     assert len(heard) == 1
+
+
+def test_a_commit_of_a_stopping_server_deletes_its_orphans(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The event loop is closed while a thread still commits: no one is woken, the blobs go, and nothing is logged."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    task_cache = TaskCache(world.database, world.clock, recheck=1.0)
+    leadership = Leadership(world.database.candidacy(), lambda _leads: None)
+    notifier = Notifier(world.database, task_cache, recheck=1.0)
+    listeners = CommitListeners(loop, task_cache, notifier, world.engine, leadership, world.database, world.blobs)
+    task_id = world.task(members=1)
+    world.blobs.put("envelopes/t_1-0", b"replaced")
+    world.database.listeners[:] = [listeners.committed_here]
+    with world.database.write() as session:
+        announce(session, task_id, "round")
+        discard(session, "envelopes/t_1-0")
+    assert list(world.blobs.keys()) == []
+    assert caplog.records == []
 
 
 class _LosesAnswers(Database):

@@ -36,7 +36,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 TUTORIAL, OWN_DATA = DOCS / "tutorials" / "first-federation.md", DOCS / "your-own-data.md"
 COSTS = DOCS / "what-encryption-costs.md"
 PAGES = [*sorted(TUTORIAL.parent.glob("*.md")), COSTS, DOCS / "deploy.md"]
-APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.command_line()}
+APPS = {"hushrec": client_sdk.cli.app, "hushrec-server": aggregator_service.cli.app}
 
 
 def command_lines(text: str) -> list[str]:

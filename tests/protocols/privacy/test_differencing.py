@@ -124,7 +124,7 @@ def test_many_overlapping_random_cohorts_are_judged() -> None:
 def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [P | {f"u{index}"} for index in range(isolation.MOST_SETS + 1)]
     with pytest.raises(TooComplexError, match="at most 64"):
-        smallest_isolated(many, 5)
+        newly_isolated(many[:-1], many[-1], 5)
     monkeypatch.setattr(isolation, "MOST_CHOICES", 3)
     with pytest.raises(TooComplexError, match="at most 3"):
         smallest_isolated([frozenset(f"{a}{b}" for b in range(2)) for a in range(5)], 3)
