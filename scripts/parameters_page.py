@@ -20,13 +20,13 @@ from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.advice import RECOMMENDED
-from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
 from protocols.sums.registry import parameters_of
+from protocols.task_terms import carriers
 
 MECHANISM_SOURCES: Final = {
     "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",

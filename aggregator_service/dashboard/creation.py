@@ -26,13 +26,13 @@ from aggregator_service.tasks.starts import check_start, read_items
 from aggregator_service.tasks.tasks import create_invitation, plan_request
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
-from protocols.combinations import check_combination
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import first_fault, named_values, validated
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
+from protocols.task_terms import check_combination
 
 _RECIPE_TEXTS: Final[Mapping[str, str]] = {
     "arrays": "named arrays of a model of your own",

@@ -32,7 +32,7 @@ from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -29,9 +29,8 @@ from protocols.crypto.certificates import (
     check_revocations,
     subject_of,
 )
-from protocols.crypto.domain import repeatable_place
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import repeatable_place, verifies
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 

@@ -36,7 +36,7 @@ from client_sdk.errors import (
 )
 from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument, UploadReceipt
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 
 DEFAULT_ATTEMPTS: Final = 6

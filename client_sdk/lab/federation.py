@@ -22,8 +22,7 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
-from protocols.combinations import check_combination
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy
@@ -39,7 +38,8 @@ from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task, with_participation, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
+from protocols.task_terms import check_combination
 
 FOLD_BATCH: Final = 16
 """Contributions folded at a time, as on the server."""

@@ -272,7 +272,7 @@ class Part:
 
         Keys and masks are bound to it, so the client computes it itself.
         """
-        from protocols.task_binding import broadcast_digest  # which masked and one-shot sums need
+        from protocols.task_terms import broadcast_digest  # which masked and one-shot sums need
 
         recipe = self.member.terms.recipe
         held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index)) if state.round_number else None

@@ -30,8 +30,7 @@ from client_sdk.store.stores import Store
 from protocols.catalogue import Catalogue
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import RevocationList
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, digest, encode_keyring
 from protocols.errors import ParameterError
 from protocols.layout import Data
 from protocols.messages import OrganiserPin

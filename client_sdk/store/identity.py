@@ -17,8 +17,8 @@ from client_sdk.errors import LocalFileError
 from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import digest
 from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.keys import digest
 from protocols.errors import CodecError
 from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 

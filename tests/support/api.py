@@ -41,7 +41,7 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 

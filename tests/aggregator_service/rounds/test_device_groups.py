@@ -23,7 +23,7 @@ from protocols.messages import Schedule, TaskView
 from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, contribute, detail, signed_enrolment
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
 from tests.support.world import World, client_row

@@ -17,7 +17,7 @@ from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRo
 from aggregator_service.tasks import plans
 from aggregator_service.tasks.ledger import privacy_view, spent_budgets
 from protocols.messages.privacy import Privacy, PrivacyView
-from protocols.recipes.fedmf import FedMF
+from protocols.recipes.colr import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
 from tests.support.api import Api, aggregator_inside, detail
 from tests.support.world import SECONDS, World, sum_again

@@ -28,10 +28,9 @@ from protocols.messages import BadShares, RoundView
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
 
