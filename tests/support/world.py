@@ -7,11 +7,8 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +32,7 @@ from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
 from tests.support.clock import ManualClock
+from tests.support.server import empty_database
 
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
@@ -70,16 +68,6 @@ def request_json(
     }
 
 
-@cache
-def _empty_database() -> bytes:
-    """A migrated SQLite database: to copy it is faster than to migrate a new one."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "empty.db"
-        with closing(Database(f"sqlite:///{path}", connections=1)) as database:
-            migrate(database)
-        return path.read_bytes()
-
-
 class World:
     """Database, blobs, clock and engine."""
 
@@ -88,7 +76,7 @@ class World:
     ) -> None:
         """database, blobs: by default SQLite and a directory, both in `root`."""
         if database_url is None:
-            (root / "test.db").write_bytes(_empty_database())
+            (root / "test.db").write_bytes(empty_database())
         self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
         if database_url is not None:
             migrate(self.database)

@@ -21,8 +21,9 @@ from protocols.layout import TRAINED
 from protocols.sums.masked import roster
 from protocols.sums.masked.plan import MaskedPlan
 from tests.simulation.lying_server import parties
+from tests.simulation.lying_server.lies import LIES, draw_schedule, over
 from tests.simulation.lying_server.play import play
-from tests.simulation.lying_server.schedule import LIES, Attempt, Claim, Schedule, Task, draw_schedule, over
+from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, Task
 from tests.simulation.runner import failure
 
 _ENOUGH: Final = 600
