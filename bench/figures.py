@@ -111,7 +111,6 @@ figure("oneshot.member_bytes_per_client", "bytes", "", "what a member downloads 
 figure("overhead.fedmf.ckks.ratio", "", "<= 1.4", "CKKS contribution / float32 plaintext, the full matrix")
 figure("overhead.seconds", "s", "<= 600", "time to measure the whole table")
 figure("overhead.*.oneshot.member_ms", "ms", "", "one member of the committee, for one client")
-figure("signatures.*_us", "µs", "", "sign or verify a request: Ed25519 alone, our profile, the whole RFC 9421")
 
 for _case in ("arrays", "colr", "counts", "fedmf", "privirec-k"):
     _of = f"privacy_audit.{_case}"

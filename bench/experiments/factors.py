@@ -66,11 +66,7 @@ def costs_of(federation: Federation, rounds: list[SimulatedRound]) -> Values:
     }
 
 
-def _suffix(seed: int) -> str:
-    return f".seed{seed}" if seed else ""
-
-
-# --- CoLR and SCoLR
+# --- CoLR and SCoLR; Top-K and SVD compression
 
 SCOLR_TABLE: Final = {
     64: (0.6386, 0.3704),
@@ -81,38 +77,33 @@ SCOLR_TABLE: Final = {
     2: (0.5784, 0.3258),
 }
 """Nguyen et al. (WWW 2024), Table 4: HR@10 and NDCG@10 by shared rank."""
+_RANKINGS: Final = ("hr10", "ndcg10")
 
 
-def colr_rows(quick: bool, seed: int) -> list[Row]:
+def _row(key: str, recipe: str, how: str, rounds: int, published: tuple[float, ...] = (), **parameters: Any) -> Row:
+    measure = partial(factor_run, recipe, parameters, how, rounds)
+    return Row(f"ml1m.{key}.{how}", measure, dict(zip(_RANKINGS, published, strict=False)))
+
+
+def colr_rows(quick: bool) -> list[Row]:
     """FedMF, CoLR at ranks 1, 4 and 16 over plain and CKKS sums, and SCoLR's table over plain sums."""
-    rounds = 2 if quick else 1000
-
-    def row(key: str, recipe: str, how: str, rounds: int, *published: float, **parameters: int) -> Row:
-        measure = partial(factor_run, recipe, parameters, how, rounds, seed)
-        known = {} if quick else dict(zip(("hr10", "ndcg10"), published, strict=False))
-        return Row(f"ml1m.{key}.{how}{_suffix(seed)}", measure, known)
-
-    rows = [row("fedmf", "fedmf", "plain", rounds)]
+    rounds, both = 2 if quick else 1000, ("plain", "ckks")
+    ranks = {8: SCOLR_TABLE[8]} if quick else SCOLR_TABLE
+    rows = [_row("fedmf", "fedmf", "plain", rounds)]
     for rank in (4,) if quick else (1, 4, 16):
-        rows += [row(f"colr.rank{rank}", "colr", how, rounds, rank=rank) for how in ("plain", "ckks")]
-    for rank, published in SCOLR_TABLE.items():
-        if rank == 8 or not quick:
-            rows.append(row(f"scolr.rank{rank}", "scolr", "plain", rounds, *published, rank=rank))
+        rows += [_row(f"colr.rank{rank}", "colr", how, rounds, rank=rank) for how in both]
+    rows += [_row(f"scolr.rank{rank}", "scolr", "plain", rounds, ranks[rank], rank=rank) for rank in ranks]
     if not quick:  # with 237,184 values per contribution 1,000 encrypted rounds take most of an hour
-        rows += [row("fedmf.rounds200", "fedmf", how, 200) for how in ("plain", "ckks")]
+        rows += [_row("fedmf.rounds200", "fedmf", how, 200) for how in both]
     return rows
 
 
-# --- Top-K and SVD compression
-
-
-def topk_rows(quick: bool, seed: int) -> list[Row]:
+def topk_rows(quick: bool) -> list[Row]:
     """Own and shared support at every share with and without error feedback, SVD, FedMF and CoLR, in plain sums."""
     rounds = 2 if quick else 300
 
     def row(key: str, recipe: str, **parameters: Any) -> Row:
-        measure = partial(factor_run, recipe, parameters, "plain", rounds, seed)
-        return Row(f"ml1m.{key}.rounds{rounds}.plain{_suffix(seed)}", measure)
+        return _row(f"{key}.rounds{rounds}", recipe, "plain", rounds, **parameters)
 
     rows = [row("fedmf", "fedmf"), row("colr.rank4", "colr", rank=4)]
     for share in (4,) if quick else (1, 2, 4, 8, 16):
@@ -173,15 +164,14 @@ def pfedclr_run(
     return {**costs, "hr10": sampled.hr, "ndcg10": sampled.ndcg, "hr10_full": full.hr, "ndcg10_full": full.ndcg}
 
 
-def pfedclr_rows(quick: bool, seed: int) -> list[Row]:
+def pfedclr_rows(quick: bool) -> list[Row]:
     """All variants; each leaky run is followed by its clean one. quick: two on FilmTrust for 2 rounds."""
 
     def row(dataset: str, name: str, leaky: bool, **parameters: Any) -> Row:
-        rounds = 2 if quick else PFEDCLR_ROUNDS
-        key = f"{dataset.replace('-', '')}.{name}.{'paper_protocol' if leaky else 'clean'}{_suffix(seed)}"
-        measure = partial(pfedclr_run, dataset, leaky, parameters, rounds, seed)
-        known = _PUBLISHED[dataset, name.partition(".")[0]] if leaky and not quick else ()
-        return Row(key, measure, dict(zip(("hr10", "ndcg10"), known, strict=False)))
+        key = f"{dataset.replace('-', '')}.{name}.{'paper_protocol' if leaky else 'clean'}"
+        measure = partial(pfedclr_run, dataset, leaky, parameters, 2 if quick else PFEDCLR_ROUNDS)
+        known = _PUBLISHED[dataset, name.partition(".")[0]] if leaky else ()
+        return Row(key, measure, dict(zip(_RANKINGS, known, strict=False)))
 
     rows = []
     for dataset in ("filmtrust",) if quick else ("ml-100k", "filmtrust"):

@@ -7,7 +7,6 @@ every user counts once.
 
 from __future__ import annotations
 
-import tracemalloc
 from functools import partial
 from math import log2
 from pathlib import Path
@@ -20,9 +19,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_train_test
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.federation import Federation
-from client_sdk.training.fair import FairConfig, FairHalf
-from protocols.crypto.domain import derive_seed
-from protocols.recipes.fair import Fair, FairParameters
+from client_sdk.training.fair import FairConfig
 
 
 def equal_groups(users: int, device_groups: int) -> np.ndarray:
@@ -69,12 +66,13 @@ def fair_run(capacities: tuple[int, ...], most: int, turns: int, seed: int, data
     capacities: p of the groups, which hold 1/2^p of the tables. most: cap of the weight.
     """
     train, test = load_train_test(DATASET, data_dir)
-    count = len(capacities)
-    groups = equal_groups(train.n_users, count)
+    count, groups = len(capacities), equal_groups(train.n_users, len(capacities))
+    parameters = {
+        "items": train.n_items, "capacities": capacities, "max_interactions": most, "reveal_weights": True,
+    }  # fmt: skip
     federation = Federation(
-        train, "fair", _parameters(train, capacities, most).model_dump(), training=TRAINING,
-        cohort_size=CLIENTS // count, seed=seed, user_groups=groups,
-    )  # fmt: skip
+        train, "fair", parameters, training=TRAINING, cohort_size=CLIENTS // count, seed=seed, user_groups=groups
+    )
     found, clipped = [], 0
     for turn in range(1, turns + 1):
         clipped += sum(each.clipped for each in federation.run(count))
@@ -93,65 +91,16 @@ def fair_run(capacities: tuple[int, ...], most: int, turns: int, seed: int, data
     }
 
 
-def _parameters(train: Interactions, capacities: tuple[int, ...], most: int = MAX_INTERACTIONS) -> FairParameters:
-    """The recipe's parameters for a task on this data."""
-    return FairParameters(items=train.n_items, capacities=capacities, max_interactions=most, reveal_weights=True)
-
-
-def fair_memory(compressions: tuple[int, ...], data_dir: Path) -> Values:
-    """The peak memory of one client's round by capacity, for the user with the median number of items.
-
-    The round goes from the bytes of the view to the contribution; all allocations of Python and numpy count.
-    """
-    train, _ = load_train_test(DATASET, data_dir)
-    user = int(np.argsort(train.user_degrees(), kind="stable")[train.n_users // 2])
-    figures: Values = {}
-    for compression in compressions:
-        scheme = f"1x-{compression}x" if compression > 1 else "1x"
-        recipe = Fair(_parameters(train, (int(log2(compression)),)))
-        figures[f"{scheme}.client_peak_mb"] = client_peak(recipe, train, user) / 1e6
-        figures[f"{scheme}.view_mb"] = recipe.view_bytes(0, 0) / 1e6
-    return figures
-
-
-def client_peak(recipe: Fair, train: Interactions, user: int) -> int:
-    """Peak bytes allocated during a round of `user`, a client of the recipe's only device group.
-
-    The same round is played once before, so that the modules that it imports do not count.
-    """
-    half, seed = FairHalf(recipe, TRAINING), derive_seed(b"memory", "simulation task")
-    body, history = recipe.encode_view(recipe.initial_view(seed, 0), 0), train.history(user)
-
-    def play() -> None:
-        rng = np.random.default_rng(0)
-        client_state, view = half.initial_client_state(rng), recipe.decode_view(0, body, 0)
-        half.contribute(recipe.round_spec(seed, 1), "client", view, history, client_state, rng)
-
-    play()
-    tracemalloc.start()
-    try:
-        play()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def fair_rows(quick: bool, seed: int) -> list[Row]:
-    """Rows of table 2 with one more scheme, with and without a cap of the weights, and of memory."""
-    turns, suffix = 2 if quick else TURNS, f".seed{seed}" if seed else ""
-
-    def row(name: str, capacities: tuple[int, ...], published: float | None) -> list[Row]:
-        known = {} if quick or published is None else {"ndcg20": published}
-        caps = {"": MAX_INTERACTIONS} if quick else {"": MAX_INTERACTIONS, ".uncapped": UNCAPPED}
-        return [
-            Row(f"fair.{name}{cap}{suffix}", partial(fair_run, capacities, most, turns, seed), known)
-            for cap, most in caps.items()
-        ]
-
-    rows = [Row("fair.memory", partial(fair_memory, (1, 4) if quick else (1, 2, 4, 8, 16, 64)), prefix="fair")]
-    rows += row("fedavg", (0,), 0.278)
+def fair_rows(quick: bool) -> list[Row]:
+    """Rows of table 2 with one more scheme, with and without a cap of the weights."""
+    turns, caps = 2 if quick else TURNS, {"": MAX_INTERACTIONS} | ({} if quick else {".uncapped": UNCAPPED})
+    schemes: dict[str, tuple[tuple[int, ...], float | None]] = {"fedavg": ((0,), 0.278)}
     for compression in (4,) if quick else (2, 4, 8, 16, 64):
         het, hom = TABLE_2.get(compression, (None, None))
-        rows += row(f"1x-{compression}x.het", (0, int(log2(compression))), het)
-        rows += row(f"1x-{compression}x.hom", (int(log2(compression)),), hom)
-    return rows
+        small = int(log2(compression))
+        schemes |= {f"1x-{compression}x.het": ((0, small), het), f"1x-{compression}x.hom": ((small,), hom)}
+    return [
+        Row(f"fair.{name}{cap}", partial(fair_run, capacities, most, turns), {} if known is None else {"ndcg20": known})
+        for name, (capacities, known) in schemes.items()
+        for cap, most in caps.items()
+    ]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import sys
-from contextlib import closing
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator_service.storage.directory import DirectoryBlobs
 from bench import arrays, peers, sums
 from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import demo_figures, seconds_of
 from bench.masked import ROUND
-from bench.scaling import Bench, InPlace, TimedPool, time_of
+from bench.scaling import InPlace, MaskedSum
 from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
@@ -120,11 +119,12 @@ def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
 
 
 def test_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
-    workers = TimedPool(1, InPlace())
-    with closing(asyncio.new_event_loop()) as loop:
-        for step in Bench(tmp_path, loop).steps(20, 2000).values():
-            took = time_of(workers, lambda step=step: step(workers), loop)
-            assert 0 < took["path_s"] <= took["cpu_s"]
+    blobs, workers = DirectoryBlobs(tmp_path), InPlace(1)
+    blobs.prepare()
+    made = MaskedSum(blobs, 20, 2000)
+    for step in (made.fold, made.unmask):
+        took = workers.time_of(step)
+        assert 0 < took["path_s"] <= took["cpu_s"]
     assert {name for name, _ in workers.costs} >= {"release_sum"}
 
 
