@@ -214,8 +214,8 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
         error, bound = _error(federation, total)
     return {
         "clients": cohort,
-        "survivors": view["survivors"],
-        "exact": view["state"] == "complete" and view["survivors"] == cohort and error <= bound,
+        "survivors": view.survivors,
+        "exact": view.state == "complete" and view.survivors == cohort and error <= bound,
         "max_error": error,
         "predicted_error": bound,
         "contribution_bytes": len(bodies[0]),

@@ -157,22 +157,17 @@ def test_ratios_follow_from_the_parts_that_were_measured() -> None:
     assert "masked.peak_rss_ratio" not in found
 
 
-def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_plays_the_same_round_and_its_bytes_are_scaled_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, int]] = []
 
-    class Linear:
+    class Peer:
         def __init__(self, python: Path) -> None:
             pass
 
         def ask(self, what: str, **how: int) -> dict[str, object]:
             asked.append(how)
-            values = how["values"]
-            return {
-                "version": "1",
-                "server_seconds": 0.5 + 1e-4 * values,
-                "client_seconds": {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values},
-                "contribution_bytes": 8 * values + 264,
-            }
+            seconds = {"share_keys": 1.0, "collect_masked_vectors": 0.5}
+            return {"version": "1", "server_seconds": 1.5, "client_seconds": seconds, "contribution_bytes": 80_264}
 
         def close(self) -> None:
             pass
@@ -183,14 +178,13 @@ def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest
         ours.append(shape)
         return Clock(server={"unmask": 0.1})
 
-    monkeypatch.setattr(arrays, "FlowerPeer", Linear)
+    monkeypatch.setattr(arrays, "FlowerPeer", Peer)
     monkeypatch.setattr(arrays, "play_round", round_of)
     figures = arrays.flower(replace(arrays.QUICK, values=10_000_000), Path("python"))
-    assert figures["flower.server_s"] == pytest.approx(1000.5)
-    assert figures["flower.client_s"] == pytest.approx(11.0)
-    assert figures["flower.contribution_bytes"] == pytest.approx(80_000_264)
+    assert figures["flower.large.client_s"] == 1.5
+    assert figures["flower.contribution_bytes"] == pytest.approx(80_264_000)
     assert figures["own_model_protocol_speedup_vs_flower"] == pytest.approx(15.0)
-    assert asked[1] == ours[0].of_flower, "both play the same round"
+    assert asked == [ours[0].of_flower], "both play the same round"
 
 
 def test_whole_rounds_are_of_the_same_clients_values_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
