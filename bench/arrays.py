@@ -2,11 +2,9 @@
 
     .venv/bin/python -m bench.arrays --peer-python PEERS/bin/python [--quick] [--only flower ...] [--json FILE]
 
-A model of 10 million float32 values in named arrays, updates with weights. Rounds of 20 and of 100 clients over masked
-sums, of whom a tenth drops out after it shared its secrets, and over one-shot sums; then rounds of 3 clients with 100
-million values over plain and one-shot sums. A real `hushrec-server`; the clients are those of the SDK, in this process.
-Every new model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ beside our
-protocol in one process; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are left
+A real `hushrec-server`; the clients are those of the SDK, in this process; bench/README.md has the sizes. Every new
+model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ beside our protocol in one
+process; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are left
 out. With `--only`, the figures of the other parts stay in FILE.
 """
 

@@ -38,10 +38,12 @@ class Entry:
     what: str
     always: bool = True
 
-    def met(self, value: float) -> bool:
-        """Whether `value` is within the target."""
+    def met(self, value: Figure) -> bool:
+        """Whether there is no target, or `value` is a number within it."""
         sign, _, bound = self.target.partition(" ")
-        return value <= float(bound) if sign == "<=" else value >= float(bound)
+        if not isinstance(value, int | float):
+            return not sign
+        return not sign or (value <= float(bound) if sign == "<=" else value >= float(bound))
 
     def values(self, figures: Mapping[str, Figure]) -> dict[str, Figure]:
         """The measured figures that this entry describes, by key."""
@@ -254,7 +256,7 @@ def rows(results: Mapping[str, Mapping[str, Figure]]) -> list[tuple[str, str, st
     for script in sorted(results):
         for entry in entries(script):
             for key, value in entry.values(results[script]).items():
-                target = f"{entry.target}{'' if _is_met(entry, value) else ', missed'}"
+                target = f"{entry.target}{'' if entry.met(value) else ', missed'}"
                 found.append((script, key, f"{shown(value)} {entry.unit}".strip(), target, entry.what))
     return found
 
@@ -304,10 +306,6 @@ def shown(value: Figure) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _is_met(entry: Entry, value: Figure) -> bool:
-    return not entry.target or (isinstance(value, int | float) and entry.met(value))
 
 
 def _with_verdict(entry: Entry, value: Figure) -> str:

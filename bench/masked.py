@@ -2,10 +2,8 @@
 
     .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
 
-A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
-their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
-other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
-comparisons are left out.
+All parties run in one process, without HTTP, on both sides. PEERS is an environment with flwr (the extra `peers`), by
+default this one; without flwr the comparisons are left out.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
     .venv/bin/python -m bench.memory [--quick] [--json FILE]
 
-A real `hushrec-server` receives the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB per
-contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. The figure is the peak resident
-memory of both processes together; shared pages count in each, so it is an upper bound. A worker's memory in a round of
-20 MB bodies is measured for itself.
+A real `hushrec-server` receives the item matrix of ML-1M from 8 clients at a time and folds in a worker process. The
+figure is the peak resident memory of both processes together. A worker's memory in a round of long bodies is measured
+for itself.
 """
 
 from __future__ import annotations

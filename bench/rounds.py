@@ -3,15 +3,9 @@
     .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
     .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
 
-`masked_round`: 1,000 clients with 100,000 values in a 32-bit ring. 5 % of the clients drop out after they shared their
-secrets, the stage in which dropouts cost the server most. The same round with 200 clients runs first, to compare the
-server's peak memory.
-
-`oneshot_round`: one-shot sums beside masked ones. Part `masked`: 1,000 clients with 100,000 values, first nobody gone
-(wall times), then 10 % gone before they contribute (the server's processor time; both rounds then wait for their
-deadlines, so their wall times say nothing). Part `size`: one-shot rounds of 1,000 and of 10,000 clients with 10,000
-values, for the server's peak memory and the work of the committee, whose members run in this process too.
-
+`masked_round`: rounds of 200 and of 1,000 clients, of whom 5 % drop out after they shared their secrets, the stage in
+which dropouts cost the server most. `oneshot_round`: part `masked` has rounds of both mechanisms, with nobody and with
+10 % of the clients gone; part `size` one-shot rounds of 1,000 and of 10,000 clients. bench/README.md has the sizes.
 Vectors are drawn, so that every released sum can be compared with the true one.
 """
 

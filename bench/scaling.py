@@ -31,7 +31,7 @@ from aggregator_service.compute.workers import FoldPool
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
-from bench._report import Figure, arguments, ratio, say, time_in_turn
+from bench._report import Figure, arguments, in_turn, ratio, say, time_in_turn
 from bench.figures import run
 from bench.sums import masked_run
 from protocols.recipes.base import RoundSpec
@@ -201,15 +201,13 @@ def measure_workers(blobs: DirectoryBlobs, quick: bool) -> dict[str, Figure]:
     clients, values, repetitions = (40, 10_000, 1) if quick else (300, 200_000, 3)
     made = MaskedSum(blobs, clients, values)
     figures: dict[str, Figure] = {"workers.clients": clients, "workers.values": values, "workers.masks": made.masks}
-    runs: dict[str, list[dict[str, float]]] = {}
-    for repetition in range(repetitions + 1):
-        say(f"workers, repetition {repetition} of {repetitions}")
-        for count in (1, 2) if quick else (1, 2, 4):
-            for name, step in (("fold", made.fold), ("unmask", made.unmask)):
-                took = InPlace(count).time_of(step)
-                if repetition:  # the first is a warm-up
-                    runs.setdefault(f"here{count}.{name}", []).append(took)
-    for name, taken in runs.items():
+    say("workers")
+    steps = {
+        f"here{count}.{name}": partial(InPlace(count).time_of, step)
+        for count in ((1, 2) if quick else (1, 2, 4))
+        for name, step in (("fold", made.fold), ("unmask", made.unmask))
+    }
+    for name, taken in in_turn(steps, repetitions).items():
         figures |= medians(f"workers.{name}", taken)
         own, one = (f"workers.{which}.path_s" for which in (name, re.sub(r"\d", "1", name)))
         figures[f"workers.{name}.speedup_path"] = ratio(figures, one, own)
