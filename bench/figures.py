@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment
+from rich.console import Console
+from rich.table import Table
 
-from bench._report import Figure, show, write_figures
+from bench._report import Figure, write_figures
 
 Results = dict[str, dict[str, Figure]]
 RESULTS: Final = "results.json"
@@ -205,16 +207,6 @@ def absent(script: str, figures: Mapping[str, Figure]) -> list[str]:
     return [entry.key for entry in entries(script) if entry.always and not entry.values(figures)]
 
 
-def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Rows for a script's last table: `key (target)` -> the value, with MISSED behind it, or "not measured"."""
-    rows: dict[str, Figure] = {}
-    for entry in entries(script):
-        if entry.target:
-            values = entry.values(figures) or {entry.key: None}
-            rows |= {f"{key} ({entry.target})": _with_verdict(entry, value) for key, value in values.items()}
-    return rows
-
-
 def run(
     script: str,
     parser: argparse.ArgumentParser,
@@ -227,8 +219,10 @@ def run(
     """
     options = parser.parse_args(given)
     figures = measure(options)
-    show(script, {key: value for entry in entries(script) for key, value in entry.values(figures).items()})
-    show("targets", verdicts(script, figures))
+    table = Table("figure", "value", "target", "meaning", title=script)
+    for _, *cells in rows({script: figures}):
+        table.add_row(*cells)
+    Console().print(table)
     write_figures(options.json, figures)
 
 
@@ -306,9 +300,3 @@ def shown(value: Figure) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _with_verdict(entry: Entry, value: Figure) -> str:
-    if not isinstance(value, int | float):
-        return "not measured"
-    return shown(value) + ("" if entry.met(value) else "   MISSED")
