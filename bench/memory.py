@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -94,8 +93,7 @@ def _terms(mechanism: str, items: int) -> TaskTerms:
 def _stored(blobs: DirectoryBlobs, terms: TaskTerms) -> StoredBody:
     """A stored contribution of zeros, which every mechanism can fold."""
     body, key = bytes(plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")), "contributions/t-1-c_0"
-    blobs.put(key, body)
-    return StoredBody(key, hashlib.sha256(body).hexdigest(), tag_of(body))
+    return StoredBody(key, blobs.put(key, body), tag_of(body))
 
 
 def _fold(blobs: DirectoryBlobs, terms: TaskTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:
