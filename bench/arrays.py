@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from bench._report import MIB, Figure, Watch, arguments, ratio, say, write_figures
 from bench.figures import run
 from bench.peers import FlowerPeer, play_whole
-from bench.rounds import READY_SECONDS, Dropouts, Measured, enrolled, named, one_round
+from bench.rounds import READY_SECONDS, Dropouts, enrolled, measure_round, named, one_round
 from bench.sums import CLIP, Shape, play_round
 from client_sdk import Policy
 from client_sdk.lab.fleet import Fleet
@@ -158,7 +158,7 @@ def play(name: str, asked: OwnModelRound) -> dict[str, Figure]:
         updates = DrawnUpdates(asked.values)
         with _started(server, asked, updates) as (fleet, operator):
             with _deadline_kept(operator, fleet, asked):
-                done = Measured(server, fleet)
+                done = measure_round(server, fleet)
             error, bound = _error_and_bound(fleet, updates, {report.client_id for report in done.round.reports})
     more: dict[str, Figure] = {
         "clients": done.round.asked,

@@ -99,41 +99,50 @@ def one_round(fleet: Fleet) -> FleetRound:
     return played
 
 
+@dataclass(frozen=True)
 class Measured:
-    """Plays one round of a fleet, and measures it. watch: of the server.
+    """A round that is over. watch: of the server.
 
-    client_seconds: processor time of this process without that of the committee, whose members work while the clients
-    of the fleet wait. figures: of the server and of a client. committee: `member_cpu_s` and `member_bytes`, of one
-    member in the whole round; empty without a committee.
+    client_seconds: processor time of this process without that of the committee. figures: of the server and of a
+    client. committee: `member_cpu_s` and `member_bytes`, of one member in the whole round; empty without a committee.
     """
 
-    def __init__(self, server: DemoServer, fleet: Fleet) -> None:
-        self._fleet, committee = fleet, fleet._committee
-        self._attend, self._seconds, self._bytes = committee.attend, 0.0, 0
-        committee.attend = self._counted  # type: ignore[method-assign]
-        started, spent = time.perf_counter(), time.process_time()
-        with Watch(server.pid) as self.watch:
-            self.round = one_round(fleet)
-        wall, self.client_seconds = time.perf_counter() - started, time.process_time() - spent - self._seconds
-        sent, members = max(1, len(self.round.reports)), len(committee.members)
-        self.figures: dict[str, Figure] = {
-            "survivors": self.round.survivors,
-            "wall_s": wall,
-            "server_cpu_s": self.watch.cpu_seconds,
-            "peak_rss_mib": self.watch.total / MIB,
-            "bytes_up_per_client": self.round.bytes_up / sent,
-            "bytes_down_per_client": self.round.bytes_down / sent,
-            "contribution_bytes": self.round.reports[0].contribution_bytes,
-        }
-        self.committee: dict[str, Figure] = {}
-        if members:
-            self.committee = {"member_cpu_s": self._seconds / members, "member_bytes": self._bytes / members}
+    round: FleetRound
+    watch: Watch
+    client_seconds: float
+    figures: dict[str, Figure]
+    committee: dict[str, Figure]
 
-    def _counted(self) -> None:
-        seconds, traffic = time.process_time(), sum(self._fleet.traffic())
-        self._attend()
-        self._seconds += time.process_time() - seconds
-        self._bytes += sum(self._fleet.traffic()) - traffic
+
+def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
+    """Play and measure one round of a fleet, whose committee works while its clients wait."""
+    committee, attend = fleet._committee, fleet._committee.attend
+    seconds, traffic = 0.0, 0
+
+    def counted() -> None:
+        nonlocal seconds, traffic
+        started, before = time.process_time(), sum(fleet.traffic())
+        attend()
+        seconds += time.process_time() - started
+        traffic += sum(fleet.traffic()) - before
+
+    committee.attend = counted  # type: ignore[method-assign]
+    started, spent = time.perf_counter(), time.process_time()
+    with Watch(server.pid) as watch:
+        played = one_round(fleet)
+    wall, spent = time.perf_counter() - started, time.process_time() - spent - seconds
+    sent, members = max(1, len(played.reports)), len(committee.members)
+    figures: dict[str, Figure] = {
+        "survivors": played.survivors,
+        "wall_s": wall,
+        "server_cpu_s": watch.cpu_seconds,
+        "peak_rss_mib": watch.total / MIB,
+        "bytes_up_per_client": played.bytes_up / sent,
+        "bytes_down_per_client": played.bytes_down / sent,
+        "contribution_bytes": played.reports[0].contribution_bytes,
+    }
+    each: dict[str, Figure] = {"member_cpu_s": seconds / members, "member_bytes": traffic / members} if members else {}
+    return Measured(played, watch, spent, figures, each)
 
 
 def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -213,7 +222,7 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
         plan = fleet.clients[0].member.terms.sum_plan
         for number, client in enumerate(fleet.clients):
             client.half = DrawnVectorHalf(number, plan.layout)
-        done = Measured(server, fleet)
+        done = measure_round(server, fleet)
         exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
     figures = done.figures | done.committee | {"exact": exact}
     if isinstance(plan, MaskedPlan):

@@ -21,8 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.experiments.factors import colr_rows, pfedclr_rows, pfedclr_split, topk_rows
-from bench.experiments.fair import fair_rows
+from bench.experiments.factors import colr_rows, fair_rows, pfedclr_rows, pfedclr_split, topk_rows
 from bench.experiments.leaks import DrawnScores, NegativeDraws, leak_controls
 from bench.experiments.privirec import privirec_rows, published_split
 from bench.experiments.rfrec import rfrec_rows
