@@ -219,8 +219,8 @@ def run(
     """
     options = parser.parse_args(given)
     figures = measure(options)
-    table = Table("figure", "value", "target", "meaning", title=script)
-    for _, *cells in rows({script: figures}):
+    table = Table("figure", "value", "target", title=script)
+    for _, *cells, _ in rows({script: figures}):
         table.add_row(*cells)
     Console().print(table)
     write_figures(options.json, figures)
