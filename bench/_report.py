@@ -11,14 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import psutil
 from rich.console import Console
@@ -27,6 +28,7 @@ from rich.table import Table
 
 Figure = int | float | str | bool | None
 MIB = 2**20
+T = TypeVar("T")
 _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")
 
 
@@ -138,6 +140,20 @@ def ratio(figures: Mapping[str, Figure], above: str, below: str) -> float:
     return float(figures[above] or 0) / float(figures[below] or "nan")
 
 
+def in_turn(steps: Mapping[str, Callable[[], T]], repetitions: int, warm: bool = True) -> dict[str, list[T]]:
+    """What every step returned, once per repetition, one after the other, so that other load affects all alike.
+
+    warm: run one repetition first that does not count.
+    """
+    found: dict[str, list[T]] = {name: [] for name in steps}
+    for repetition in range(repetitions + warm):
+        for name, step in steps.items():
+            result = step()
+            if repetition >= warm:
+                found[name].append(result)
+    return found
+
+
 def time_in_turn(
     steps: Mapping[str, Callable[[], object]],
     repetitions: int,
@@ -145,26 +161,32 @@ def time_in_turn(
     clock: Callable[[], float] = time.perf_counter,
     warm: bool = True,
 ) -> dict[str, Timing]:
-    """Time every step once per repetition, one after the other, so that other load on the machine affects all alike.
+    """Time every step as `in_turn` does.
 
     calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
-    others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes. warm:
-    run one repetition first that is not counted.
+    others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for repetition in range(repetitions + warm):
-        for name, step in steps.items():
-            times = (calls or {}).get(name, 1)
-            start = clock()
-            for _ in range(times):
-                step()
-            elapsed = clock() - start
-            if repetition >= warm:
-                seconds[name].append(elapsed / times)
-    return {name: Timing(tuple(values)) for name, values in seconds.items()}
+
+    def seconds(step: Callable[[], object], times: int) -> float:
+        start = clock()
+        for _ in range(times):
+            step()
+        return (clock() - start) / times
+
+    timed = {name: partial(seconds, step, (calls or {}).get(name, 1)) for name, step in steps.items()}
+    return {name: Timing(tuple(found)) for name, found in in_turn(timed, repetitions, warm).items()}
 
 
 # --- Other processes
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of the loopback address that nothing listens on."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def wait_for(port: int, seconds: float = 120.0) -> None:

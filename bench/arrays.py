@@ -2,12 +2,10 @@
 
     .venv/bin/python -m bench.arrays --peer-python PEERS/bin/python [--quick] [--only flower ...] [--json FILE]
 
-A model of 10 million float32 values in named arrays, updates with weights. Rounds of 20 and of 100 clients over masked
-sums, of whom a tenth drops out after it shared its secrets, and over one-shot sums; then rounds of 3 clients with 100
-million values over plain and one-shot sums. A real `hushrec-server`; the clients are those of the SDK, in this process.
-Every new model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ at two lengths
-and scales its server's time; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are
-left out. With `--only`, the figures of the other parts stay in FILE.
+A real `hushrec-server`; the clients are those of the SDK, in this process; bench/README.md has the sizes. Every new
+model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ beside our protocol in one
+process; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are left
+out. With `--only`, the figures of the other parts stay in FILE.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -33,7 +31,7 @@ from numpy.typing import NDArray
 from bench._report import MIB, Figure, Watch, arguments, ratio, say, write_figures
 from bench.figures import run
 from bench.peers import FlowerPeer, play_whole
-from bench.rounds import READY_SECONDS, Committee, enrolled, figures_of, one_round
+from bench.rounds import READY_SECONDS, Dropouts, enrolled, measure_round, named, one_round
 from bench.sums import CLIP, Shape, play_round
 from client_sdk import Policy
 from client_sdk.lab.fleet import Fleet
@@ -44,7 +42,6 @@ from client_sdk.rounds.join import ClientOptions
 from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
-from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.plan import make_plan
 
@@ -74,33 +71,22 @@ def parameters_of(values: int) -> dict[str, Any]:
 
 @dataclass
 class DrawnUpdates:
-    """Trainers that send drawn changes of every array, and the sum of what they sent, which the bench knows.
+    """Trainers that send drawn changes of every array, with a weight.
 
-    weight: the sum of the weights so far. cpu_seconds: what drawing and adding took, which is not a client's work.
+    seconds: processor time of each drawing, which is not a client's work.
     """
 
     values: int
-    weight: float = 0.0
-    cpu_seconds: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    seconds: list[float] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self._total = np.zeros(self.values)
-
-    def trainer(self, number: int) -> Any:
+    def trainer(self, number: int) -> Callable[[ArraysRound], None]:
         """Return the trainer of client `number`."""
 
         def train(round_: ArraysRound) -> None:
             started = time.thread_time()
             update, weight = self._drawn(number)
-            spent = time.thread_time() - started
+            self.seconds.append(time.thread_time() - started)
             round_.contribute(update, weight)
-            with self._lock:
-                started = time.thread_time()
-                self.weight += weight
-                for place, array in _placed(update):
-                    self._total[place] += np.multiply(array, weight, dtype=np.float64)
-                self.cpu_seconds += spent + time.thread_time() - started
 
         return train
 
@@ -113,13 +99,16 @@ class DrawnUpdates:
             update[name] = drawn.reshape(shape)
         return update, float(rng.integers(1, MAX_WEIGHT + 1))
 
-    def largest_error(self, recipe: Arrays, before: ModelState, after: ModelState) -> float:
-        """Return the largest difference between the model's change and the weighted mean of what was sent."""
-        old, largest = recipe.arrays(before), 0.0
-        for (place, new), name in zip(_placed(recipe.arrays(after)), sorted(old), strict=True):
-            moved = new.astype(np.float64) - old[name].ravel()
-            largest = max(largest, float(np.abs(moved - self._total[place] / self.weight).max()))
-        return largest
+    def mean(self, numbers: Iterable[int]) -> tuple[NDArray[np.float64], float]:
+        """Return the weighted mean of what these clients sent, float64 (values,), and the sum of their weights."""
+        total, weight = np.zeros(self.values), 0.0
+        for number in numbers:
+            update, own = self._drawn(number)
+            weight += own
+            for place, array in _placed(update):
+                total[place] += np.multiply(array, own, dtype=np.float64)
+        total /= weight
+        return total, weight
 
 
 def _placed(arrays: dict[str, NDArray[np.float32]]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
@@ -167,27 +156,25 @@ def play(name: str, asked: OwnModelRound) -> dict[str, Figure]:
         with Watch(server.pid) as idle:
             time.sleep(0.5)
         updates = DrawnUpdates(asked.values)
-        with _started(server, asked, updates) as (fleet, operator), Watch(server.pid) as watch:
-            committee, spent, started = Committee(fleet), time.process_time(), time.monotonic()
+        with _started(server, asked, updates) as (fleet, operator):
             with _deadline_kept(operator, fleet, asked):
-                played = one_round(fleet)
-            wall = time.monotonic() - started
-            spent = time.process_time() - spent - committee.seconds - updates.cpu_seconds
-            error, bound = _error_and_bound(fleet, updates)
+                done = measure_round(server, fleet)
+            error, bound = _error_and_bound(fleet, updates, {report.client_id for report in done.round.reports})
     more: dict[str, Figure] = {
-        "clients": played.asked,
-        "client_cpu_s": spent / asked.clients,
-        "client_seal_s": median(report.seal_seconds for report in played.reports),
-        "client_upload_s": median(report.upload_seconds for report in played.reports),
+        "clients": done.round.asked,
+        "client_cpu_s": (done.client_seconds - sum(updates.seconds)) / asked.clients,
+        "client_seal_s": median(report.seal_seconds for report in done.round.reports),
+        "client_upload_s": median(report.upload_seconds for report in done.round.reports),
         "idle_rss_mib": idle.total / MIB,
-        "vectors": (watch.total - idle.total) / (4 * asked.values),
+        "vectors": (done.watch.total - idle.total) / (4 * asked.values),
         "error_of_bound": error / bound,
     }
-    return figures_of(name, played, watch, wall, **more)
+    return named(name, done.figures | more)
 
 
-@contextmanager
-def _started(server: DemoServer, asked: OwnModelRound, updates: DrawnUpdates) -> Iterator[tuple[Fleet, Operator]]:
+def _started(
+    server: DemoServer, asked: OwnModelRound, updates: DrawnUpdates
+) -> AbstractContextManager[tuple[Fleet, Operator]]:
     """Create a task of one round whose cohort is all clients, and enrol them."""
     clients = asked.clients
     schedule = Schedule(
@@ -202,25 +189,12 @@ def _started(server: DemoServer, asked: OwnModelRound, updates: DrawnUpdates) ->
         downloads="once",
         client=ClientOptions(chunk_bytes=1 << 30),  # a contribution in one request
         workers=asked.workers,
-        dropout=asked.dropouts / clients,
-        dropout_rng=_First(asked.dropouts),
+        dropout=0.5,
+        dropout_rng=Dropouts({1: asked.dropouts}),
     )
     parameters = {**parameters_of(asked.values), "std": asked.std}
     trainers = [updates.trainer(number) for number in range(clients)]
-    with enrolled(server, "arrays", parameters, asked.mechanism, schedule, trainers, options) as found:
-        yield found
-
-
-class _First(np.random.Generator):
-    """Lets exactly the first clients of the cohort drop out."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(np.random.PCG64(0))
-        self._count = count
-
-    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
-        """Return 0 for the first clients and 1 for the others."""
-        return (np.arange(size) >= self._count).astype(np.float64)
+    return enrolled(server, "arrays", parameters, asked.mechanism, schedule, trainers, options)
 
 
 @contextmanager
@@ -244,16 +218,21 @@ def _deadline_kept(operator: Operator, fleet: Fleet, asked: OwnModelRound) -> It
         thread.join()
 
 
-def _error_and_bound(fleet: Fleet, updates: DrawnUpdates) -> tuple[float, float]:
+def _error_and_bound(fleet: Fleet, updates: DrawnUpdates, contributors: set[str]) -> tuple[float, float]:
     """Return the largest error of a value of the mean, and what the plan predicts (docs/own-model.md, Precision)."""
     terms = fleet.clients[0].member.terms
     recipe, plan = terms.recipe, terms.sum_plan
     assert isinstance(recipe, Arrays)
-    before, after = recipe.initial_state(terms.seed), fleet.model()
-    weight, clip = updates.weight / MAX_WEIGHT, recipe.parameters.clip
-    largest = max(float(np.abs(array).max()) for array in recipe.arrays(after).values())
+    numbers = (number for number, client in enumerate(fleet.clients) if client.member.client_id in contributors)
+    mean, weight = updates.mean(numbers)
+    before, after = recipe.arrays(recipe.initial_state(terms.seed)), recipe.arrays(fleet.model())
+    error = largest = 0.0
+    for (place, new), (_, old) in zip(_placed(after), _placed(before), strict=True):
+        error = max(error, float(np.abs(new.astype(np.float64) - old - mean[place]).max()))
+        largest = max(largest, float(np.abs(new).max()))
+    weight, clip = weight / MAX_WEIGHT, recipe.parameters.clip
     bound = (1.0 + clip) * plan.predicted_error / (weight - plan.predicted_error) + FLOAT32 * largest
-    return updates.largest_error(recipe, before, after), bound
+    return error, bound
 
 
 # ---
@@ -261,7 +240,7 @@ def _error_and_bound(fleet: Fleet, updates: DrawnUpdates) -> tuple[float, float]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: two lengths.
+    """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: values beside Flower.
 
     whole: clients and values of the round beside Flower as it is deployed.
     wait: seconds for which a round waits for clients that drop out.
@@ -272,22 +251,20 @@ class Sizes:
     many: int = 100
     large: int = 100_000_000
     large_clients: int = 3
-    flower: tuple[int, int] = (100_000, 1_500_000)
+    flower: int = 1_500_000
     whole: tuple[int, int] = (10, 1_000_000)
     wait: float = 30.0
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, (5_000, 10_000), (3, 10_000), wait=4.0)
+QUICK: Final = Sizes(10_000, 10, 20, 100_000, 3, 10_000, (3, 10_000), wait=4.0)
 
 
 def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
     """The rounds of a run, by the first part of their keys."""
     found = {}
     for name, clients in (("few", sizes.few), ("many", sizes.many)):
-        found[f"masked.{name}"] = OwnModelRound(
-            "masked", sizes.values, clients, dropouts=clients // 10, wait=sizes.wait
-        )
+        found[f"masked.{name}"] = OwnModelRound("masked", sizes.values, clients, clients // 10, wait=sizes.wait)
         found[f"oneshot.{name}"] = OwnModelRound("oneshot", sizes.values, clients)
     for kind in ("plain", "oneshot"):
         found[f"large.{kind}"] = OwnModelRound(kind, sizes.large, sizes.large_clients, workers=1, std=0.0)
@@ -295,35 +272,28 @@ def rounds_of(sizes: Sizes) -> dict[str, OwnModelRound]:
 
 
 def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
-    """Flower's SecAgg+ in a masked round of many clients: at two lengths, and scaled to the model's, `flower.*`.
+    """Flower's SecAgg+ and our protocol in a masked round of many clients, in one process each, `flower.*`.
 
-    As many neighbours as ours, the same threshold and share of dropouts. Time and bytes grow with the number of values:
-    those of the model are on the line through the two lengths. Each is measured in a process of its own, whose memory
-    ends with it. At the longer one Flower's server is compared with ours, in one process too.
+    As many neighbours as ours, the same threshold and share of dropouts. `flower.contribution_bytes` is scaled to the
+    model: all but some hundred bytes are of its values.
     """
-    figures: dict[str, Figure] = {"flower.clients": sizes.many}
-    shape = Shape(sizes.many, sizes.flower[1], sizes.many // 10, parameters={})
-    for name, values in zip(("small", "large"), sizes.flower, strict=True):
-        peer = FlowerPeer(python)
-        try:
-            answer = peer.ask("round", **{**shape.of_flower, "values": values})
-        finally:
-            peer.close()
-        figures |= {
-            "version.flwr": answer["version"],
-            f"flower.{name}.values": values,
-            f"flower.{name}.server_s": answer["server_seconds"],
-            f"flower.{name}.client_s": sum(answer["client_seconds"].values()),
-            f"flower.{name}.contribution_bytes": answer["contribution_bytes"],
-        }
-    for key in ("server_s", "client_s", "contribution_bytes"):
-        line = np.polyfit(sizes.flower, [float(figures[f"flower.{name}.{key}"] or 0) for name in ("small", "large")], 1)
-        figures[f"flower.{key}"] = float(np.polyval(line, sizes.values))
+    shape = Shape(sizes.many, sizes.flower, sizes.many // 10, parameters={})
+    with closing(FlowerPeer(python)) as peer:
+        answer = peer.ask("round", **shape.of_flower)
     vector = np.random.default_rng(20240513).uniform(-CLIP, CLIP, shape.values)
     vectors = np.broadcast_to(vector, (shape.clients, shape.values))
-    figures["flower.large.our_protocol_s"] = median(play_round(shape, vectors).server_seconds for _ in range(3))
-    speedup = ratio(figures, "flower.large.server_s", "flower.large.our_protocol_s")
-    return figures | {"own_model_protocol_speedup_vs_flower": speedup}
+    ours = median(play_round(shape, vectors).server_seconds for _ in range(3))
+    return {
+        "version.flwr": answer["version"],
+        "flower.clients": shape.clients,
+        "flower.large.values": shape.values,
+        "flower.large.server_s": answer["server_seconds"],
+        "flower.large.client_s": sum(answer["client_seconds"].values()),
+        "flower.large.contribution_bytes": answer["contribution_bytes"],
+        "flower.large.our_protocol_s": ours,
+        "flower.contribution_bytes": answer["contribution_bytes"] / shape.values * sizes.values,
+        "own_model_protocol_speedup_vs_flower": answer["server_seconds"] / ours,
+    }
 
 
 def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:

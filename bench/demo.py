@@ -2,9 +2,8 @@
 
     .venv/bin/python -m bench.demo [--quick] [--json FILE]
 
-`make setup` runs in a clone of the committed state, and the virtual environment is made anew. `make demo` runs in this
-checkout after its set-up, with seed 0, and writes its figures to a temporary folder; `--quick` runs a few rounds once.
-Every figure is a median over the repetitions.
+`make demo` runs in this checkout after its set-up, and writes its figures to a temporary folder. Every figure is a
+median over the repetitions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -24,20 +22,6 @@ from bench.figures import run
 
 ROOT: Final = Path(__file__).parent.parent
 ARMS: Final = ("encrypted", "plain", "fedmf", "popularity")
-
-
-@dataclass(frozen=True)
-class Size:
-    """Repetitions of each measurement. rounds: of each run of the demo; None for its default."""
-
-    setups: int
-    helps: int
-    demos: int
-    rounds: int | None
-
-
-FULL: Final = Size(setups=3, helps=30, demos=3, rounds=None)
-QUICK: Final = Size(setups=0, helps=1, demos=1, rounds=1)
 
 
 def seconds_of(command: Sequence[str | Path], folder: Path = ROOT) -> float:
@@ -95,19 +79,20 @@ def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figu
     }
 
 
-def measure(size: Size) -> dict[str, Figure]:
+def measure(quick: bool) -> dict[str, Figure]:
     """Return all figures."""
+    setups, helps, demos, rounds = (0, 1, 1, 1) if quick else (3, 30, 3, None)
 
     def repeated(what: str, measurement: Callable[[], Any], count: int) -> list[Any]:
         say(f"{what}, {count} times")
         return [measurement() for _ in range(count)]
 
-    figures = spread("cli.help_ms", repeated("--help", measure_help, size.helps)) | {"cli.runs": size.helps}
-    figures |= demo_figures(repeated("the demo", lambda: measure_demo(size.rounds), size.demos))
-    if size.setups:
-        figures |= spread("setup.seconds", repeated("set-up", measure_setup, size.setups))
-    return figures | {"setup.runs": size.setups}
+    figures = spread("cli.help_ms", repeated("--help", measure_help, helps)) | {"cli.runs": helps}
+    figures |= demo_figures(repeated("the demo", lambda: measure_demo(rounds), demos))
+    if setups:
+        figures |= spread("setup.seconds", repeated("set-up", measure_setup, setups))
+    return figures | {"setup.runs": setups}
 
 
 if __name__ == "__main__":
-    run("demo", arguments(__doc__), lambda options: measure(QUICK if options.quick else FULL))
+    run("demo", arguments(__doc__), lambda options: measure(options.quick))

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment
+from rich.console import Console
+from rich.table import Table
 
-from bench._report import Figure, show, write_figures
+from bench._report import Figure, write_figures
 
 Results = dict[str, dict[str, Figure]]
 RESULTS: Final = "results.json"
@@ -38,10 +40,12 @@ class Entry:
     what: str
     always: bool = True
 
-    def met(self, value: float) -> bool:
-        """Whether `value` is within the target."""
+    def met(self, value: Figure) -> bool:
+        """Whether there is no target, or `value` is a number within it."""
         sign, _, bound = self.target.partition(" ")
-        return value <= float(bound) if sign == "<=" else value >= float(bound)
+        if not isinstance(value, int | float):
+            return not sign
+        return not sign or (value <= float(bound) if sign == "<=" else value >= float(bound))
 
     def values(self, figures: Mapping[str, Figure]) -> dict[str, Figure]:
         """The measured figures that this entry describes, by key."""
@@ -111,7 +115,6 @@ figure("oneshot.member_bytes_per_client", "bytes", "", "what a member downloads 
 figure("overhead.fedmf.ckks.ratio", "", "<= 1.4", "CKKS contribution / float32 plaintext, the full matrix")
 figure("overhead.seconds", "s", "<= 600", "time to measure the whole table")
 figure("overhead.*.oneshot.member_ms", "ms", "", "one member of the committee, for one client")
-figure("signatures.*_us", "µs", "", "sign or verify a request: Ed25519 alone, our profile, the whole RFC 9421")
 
 for _case in ("arrays", "colr", "counts", "fedmf", "privirec-k"):
     _of = f"privacy_audit.{_case}"
@@ -204,16 +207,6 @@ def absent(script: str, figures: Mapping[str, Figure]) -> list[str]:
     return [entry.key for entry in entries(script) if entry.always and not entry.values(figures)]
 
 
-def verdicts(script: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Rows for a script's last table: `key (target)` -> the value, with MISSED behind it, or "not measured"."""
-    rows: dict[str, Figure] = {}
-    for entry in entries(script):
-        if entry.target:
-            values = entry.values(figures) or {entry.key: None}
-            rows |= {f"{key} ({entry.target})": _with_verdict(entry, value) for key, value in values.items()}
-    return rows
-
-
 def run(
     script: str,
     parser: argparse.ArgumentParser,
@@ -226,8 +219,10 @@ def run(
     """
     options = parser.parse_args(given)
     figures = measure(options)
-    show(script, {key: value for entry in entries(script) for key, value in entry.values(figures).items()})
-    show("targets", verdicts(script, figures))
+    table = Table("figure", "value", "target", title=script)
+    for _, *cells, _ in rows({script: figures}):
+        table.add_row(*cells)
+    Console().print(table)
     write_figures(options.json, figures)
 
 
@@ -255,7 +250,7 @@ def rows(results: Mapping[str, Mapping[str, Figure]]) -> list[tuple[str, str, st
     for script in sorted(results):
         for entry in entries(script):
             for key, value in entry.values(results[script]).items():
-                target = f"{entry.target}{'' if _is_met(entry, value) else ', missed'}"
+                target = f"{entry.target}{'' if entry.met(value) else ', missed'}"
                 found.append((script, key, f"{shown(value)} {entry.unit}".strip(), target, entry.what))
     return found
 
@@ -305,13 +300,3 @@ def shown(value: Figure) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _is_met(entry: Entry, value: Figure) -> bool:
-    return not entry.target or (isinstance(value, int | float) and entry.met(value))
-
-
-def _with_verdict(entry: Entry, value: Figure) -> str:
-    if not isinstance(value, int | float):
-        return "not measured"
-    return shown(value) + ("" if entry.met(value) else "   MISSED")

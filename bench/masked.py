@@ -2,10 +2,8 @@
 
     .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
 
-A round of 100 clients with 100,000 values each, 22 neighbours, threshold 12, of whom 10 drop out after they shared
-their secrets. All parties run in one process, without HTTP, on both sides. Times are processor seconds, which exclude
-other processes. PEERS is an environment with flwr (the extra `peers`), by default this one; without flwr the
-comparisons are left out.
+All parties run in one process, without HTTP, on both sides. PEERS is an environment with flwr (the extra `peers`), by
+default this one; without flwr the comparisons are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from bench._report import Figure, Timing, arguments, say, time_in_turn
+from bench._report import Figure, Timing, arguments, ratio, say, time_in_turn
 from bench.figures import run
 from bench.peers import FlowerPeer
 from bench.sums import CLIP, Shape, play_round
@@ -60,10 +58,11 @@ def compared_with_flower(ours: Mapping[str, Figure], theirs: Sequence[dict[str, 
         for name, stage in stages.items()
     }
     figures["flower_server_ms"] = 1e3 * median(answer["server_seconds"] for answer in theirs)
+    both = {**ours, **figures}
     return {
         **figures,
-        "server_speedup_vs_flower": float(figures["flower_server_ms"] or 0) / float(ours["server_ms"] or 0),
-        "share_speedup_vs_flower": float(figures["flower_client_share_ms"] or 0) / float(ours["client_share_ms"] or 0),
+        "server_speedup_vs_flower": ratio(both, "flower_server_ms", "server_ms"),
+        "share_speedup_vs_flower": ratio(both, "flower_client_share_ms", "client_share_ms"),
         "flower_bytes_per_value": theirs[0]["contribution_bytes"] / ROUND.values,
         "flower_max_error_of_mean": max(answer["max_error"] for answer in theirs),
         "version.flwr": theirs[0]["version"],

@@ -2,17 +2,15 @@
 
     .venv/bin/python -m bench.memory [--quick] [--json FILE]
 
-A real `hushrec-server` receives the item matrix of ML-1M (FedMF, 3706 x 64, CKKS `standard`, seeded: 1.24 MB per
-contribution; `--quick`: d=16) from 8 clients at a time and folds in a worker process. The figure is the peak resident
-memory of both processes together; shared pages count in each, so it is an upper bound. A worker's memory in a round of
-20 MB bodies is measured for itself.
+A real `hushrec-server` receives the item matrix of ML-1M from 8 clients at a time and folds in a worker process. The
+figure is the peak resident memory of both processes together. A worker's memory in a round of long bodies is measured
+for itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -95,8 +93,7 @@ def _terms(mechanism: str, items: int) -> TaskTerms:
 def _stored(blobs: DirectoryBlobs, terms: TaskTerms) -> StoredBody:
     """A stored contribution of zeros, which every mechanism can fold."""
     body, key = bytes(plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")), "contributions/t-1-c_0"
-    blobs.put(key, body)
-    return StoredBody(key, hashlib.sha256(body).hexdigest(), tag_of(body))
+    return StoredBody(key, blobs.put(key, body), tag_of(body))
 
 
 def _fold(blobs: DirectoryBlobs, terms: TaskTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:

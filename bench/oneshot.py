@@ -2,10 +2,8 @@
 
     .venv/bin/python -m bench.oneshot [--quick] [--json FILE]
 
-A vector of 237,184 values (the item matrix of ML-1M with 64 factors), sums of 28 bits, 1,000 clients, a committee of 5
-of which 1 may be corrupt. The masked client is one of 1,000 in semi-malicious mode with a ring of 32 bits; its round is
-all stages. Both check certificates. Times are processor seconds, which exclude other processes; the two clients are
-timed in turn.
+A vector as long as the item matrix of ML-1M with 64 factors, sums of 28 bits, a committee of 5 of which 1 may be
+corrupt. Both clients check certificates, and are timed in turn.
 """
 
 from __future__ import annotations

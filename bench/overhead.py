@@ -2,9 +2,8 @@
 
     .venv/bin/python -m bench.overhead [--quick | --full] [--json FILE]
 
-Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32 (`bench.doc_tables`, which writes the Markdown). phe has one
-value per ciphertext and is measured on a sample and multiplied, unless `--full` is given. The cost of our mechanisms
-depends on the number of values only: rows with as many values share a measurement.
+Rows: FedMF, Top-K at 1/64 to 16/64, CoLR at ranks 1 to 32 (`bench.doc_tables`, which writes the Markdown). The cost of
+our mechanisms depends on the number of values only: rows with as many values share a measurement.
 
 Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_ms` and their sum `client_ms`,
 `server_ms` for one client, `ratio` of the bytes to the plaintext, and `scaled`. Times are processor time of one core.
@@ -38,20 +37,8 @@ _MOST_ROUNDS: Final = 3
 """A round is already a mean over its clients, so few repetitions suffice."""
 _MOST_PAILLIER: Final = 4
 """Limit of repetitions times sixty-fourths: a long vector takes seconds, and its time hardly varies."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of a run. sample: values that phe is measured on, None for all. paillier: most values over Paillier."""
-
-    clients: int = 60
-    repetitions: int = 15
-    sample: int | None = 32
-    rows: tuple[Row, ...] = ROWS
-    paillier: int = 10**9
-
-
-QUICK: Final = Sizes(20, 1, 2, tuple(row for row in ROWS if row.key in ("topk1", "colr1", "fedmf")), 5_000)
+_QUICK_PAILLIER: Final = 5_000
+"""Most values of a quick run."""
 
 
 @dataclass(frozen=True)
@@ -162,31 +149,34 @@ def measure_phe(count: int, repetitions: int) -> Costs:
     return Costs(times["seal"], times["open"], times["server"], sum(map(len, peer.bodies)))
 
 
-def measure(sizes: Sizes) -> dict[str, Figure]:
-    """Figures of all rows and ways."""
+def measure(quick: bool, full: bool) -> dict[str, Figure]:
+    """Figures of all rows and ways. quick: of three rows. full: measure phe on all values."""
+    clients, repetitions = (20, 1) if quick else (60, 15)
+    sample = 2 if quick else None if full else 32
+    rows = [row for row in ROWS if not quick or row.key in ("topk1", "colr1", "fedmf")]
     started, figures = perf_counter(), dict[str, Figure]()
-    for values in sorted({row.values for row in sizes.rows}):
+    for values in sorted({row.values for row in rows}):
         for name in MECHANISMS:
-            if name == "paillier" and values > sizes.paillier:
+            if quick and name == "paillier" and values > _QUICK_PAILLIER:
                 continue
             say(f"{name}, {values:,} values")
-            costs = measure_mechanism(name, values, sizes.clients, sizes.repetitions)
-            for row in sizes.rows:
+            costs = measure_mechanism(name, values, clients, repetitions)
+            for row in rows:
                 figures |= costs.figures(row, name) if row.values == values else {}
-    sampled = None if sizes.sample is None else measure_phe(sizes.sample, sizes.repetitions)
-    for row in sizes.rows:
+    sampled = None if sample is None else measure_phe(sample, repetitions)
+    for row in rows:
         peer = "phe" if row.family == "topk" else "tenseal"
         say(f"{peer}, {row.label}")
         if peer == "tenseal":
-            costs = measure_tenseal(row.values, sizes.repetitions)
+            costs = measure_tenseal(row.values, repetitions)
         else:
-            costs = measure_phe(row.values, 1) if sampled is None else sampled.times(row.values / (sizes.sample or 1))
+            costs = measure_phe(row.values, 1) if sampled is None else sampled.times(row.values / (sample or 1))
         figures |= costs.figures(row, peer)
     return figures | {
-        "clients": sizes.clients,
-        "repetitions": sizes.repetitions,
+        "clients": clients,
+        "repetitions": repetitions,
         "key_bits": KEY_BITS,
-        "phe_sample": sizes.sample,
+        "phe_sample": sample,
         "seconds": perf_counter() - started,
     }
 
@@ -194,4 +184,4 @@ def measure(sizes: Sizes) -> dict[str, Figure]:
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.add_argument("--full", action="store_true", help="measure phe on every value; takes hours")
-    run("overhead", parser, lambda given: measure(QUICK if given.quick else Sizes(sample=None if given.full else 32)))
+    run("overhead", parser, lambda given: measure(given.quick, given.full))

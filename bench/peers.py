@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from contextlib import ExitStack, redirect_stdout, suppress
@@ -20,7 +19,7 @@ import tenseal as ts
 from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPrivateKey
 
-from bench._report import Figure, processor_seconds, wait_for
+from bench._report import Figure, free_ports, processor_seconds, wait_for
 
 
 class TenSealPeer:
@@ -159,7 +158,7 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
             "FLWR_TELEMETRY_ENABLED": "0",
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         }
-        link_port, *ports = _free_ports(how["clients"] + 1)
+        link_port, *ports = free_ports(how["clients"] + 1)
         _write_app(folder, {**how, "answer": str(answer)}, link_port)
 
         def start(program: str, *arguments: str, port: int) -> int:
@@ -204,14 +203,6 @@ def _write_app(folder: Path, settings: dict[str, Any], port: int) -> None:
     (folder / "app" / "pyproject.toml").write_text(_APP + "".join(lines))
     (folder / "flwr").mkdir()
     (folder / "flwr" / "config.toml").write_text(_CONNECTION.format(port))
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _end(started: subprocess.Popen[bytes]) -> None:

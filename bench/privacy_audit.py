@@ -276,44 +276,24 @@ def variance_epsilon(case: Case, values: int, noiseless: int) -> tuple[float, fl
     return epsilon_of(curve, DELTA), (ratio - 1) / spread
 
 
-@dataclass(frozen=True)
-class _Size:
-    """clients: of a cohort. tasks: with the defences whole, and with one broken. values: of the sums of zeros."""
-
-    clients: int
-    tasks: int
-    broken: int
-    values: int
-
-    @property
-    def honest(self) -> int:
-        return self.clients - self.clients // 10
-
-    @property
-    def runs(self) -> int:
-        return len(CASES) * (self.tasks + 2 * self.broken)
-
-
-_QUICK: Final = _Size(10, 32, 32, 8_000)
-_FULL: Final = _Size(20, 112, 24, 40_000)
-
-
 def audit(quick: bool) -> dict[str, Figure]:
     """Return the figures of all cases, whose claim is epsilon 4 at delta 1e-5."""
-    size = _QUICK if quick else _FULL
-    figures: dict[str, Figure] = {"epsilon": EPSILON, "delta": DELTA, "canaries": size.tasks * size.honest}
+    clients, tasks, values = (10, 32, 8_000) if quick else (20, 112, 40_000)
+    broken = 32 if quick else 24  # tasks with a defence broken
+    canaries = tasks * (clients - clients // 10)
+    figures: dict[str, Figure] = {"epsilon": EPSILON, "delta": DELTA, "canaries": canaries}
     with bars() as progress:
-        bar = progress.add_task("run tasks", total=size.runs)
+        bar = progress.add_task("run tasks", total=len(CASES) * (tasks + 2 * broken))
 
         def bound(case: Case, kind: type[Private], tasks: int) -> float:
-            return canary_bound(case, kind, tasks, size.clients, lambda: progress.advance(bar))
+            return canary_bound(case, kind, tasks, clients, lambda: progress.advance(bar))
 
         for case in CASES:
-            figures[f"{case.name}.lower_bound"] = bound(case, Private, size.tasks)
-            figures[f"{case.name}.no_noise_lower_bound"] = bound(case, Noiseless, size.broken)
-            figures[f"{case.name}.no_clip_lower_bound"] = bound(case, Unclipped, size.broken)
+            figures[f"{case.name}.lower_bound"] = bound(case, Private, tasks)
+            figures[f"{case.name}.no_noise_lower_bound"] = bound(case, Noiseless, broken)
+            figures[f"{case.name}.no_clip_lower_bound"] = bound(case, Unclipped, broken)
             for name, noiseless in (("variance", 0), ("missing_share", 1)):
-                epsilon, off = variance_epsilon(case, size.values, noiseless)
+                epsilon, off = variance_epsilon(case, values, noiseless)
                 figures |= {f"{case.name}.{name}_epsilon": epsilon, f"{case.name}.{name}_deviations": off}
     return figures
 

@@ -3,15 +3,9 @@
     .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
     .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
 
-`masked_round`: 1,000 clients with 100,000 values in a 32-bit ring. 5 % of the clients drop out after they shared their
-secrets, the stage in which dropouts cost the server most. The same round with 200 clients runs first, to compare the
-server's peak memory.
-
-`oneshot_round`: one-shot sums beside masked ones. Part `masked`: 1,000 clients with 100,000 values, first nobody gone
-(wall times), then 10 % gone before they contribute (the server's processor time; both rounds then wait for their
-deadlines, so their wall times say nothing). Part `size`: one-shot rounds of 1,000 and of 10,000 clients with 10,000
-values, for the server's peak memory and the work of the committee, whose members run in this process too.
-
+`masked_round`: rounds of 200 and of 1,000 clients, of whom 5 % drop out after they shared their secrets, the stage in
+which dropouts cost the server most. `oneshot_round`: part `masked` has rounds of both mechanisms, with nobody and with
+10 % of the clients gone; part `size` one-shot rounds of 1,000 and of 10,000 clients. bench/README.md has the sizes.
 Vectors are drawn, so that every released sum can be compared with the true one.
 """
 
@@ -50,6 +44,21 @@ from protocols.sums.oneshot.plan import encode as encode_oneshot
 
 READY_SECONDS = 120.0
 """Within which a server must listen; a busy machine takes long to import it."""
+
+# --- Shared by all benchmarks of rounds over HTTP
+
+
+class Dropouts(np.random.Generator):
+    """Decides for a fleet whose dropout is 0.5: in round r, `counts[r]` clients of the cohort drop out."""
+
+    def __init__(self, counts: Mapping[int, int]) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._counts, self._round = counts, 0
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        """float64 (size,) of ones and, for clients that drop out, zeros, in random order."""
+        self._round += 1
+        return self.permutation((np.arange(size) >= self._counts.get(self._round, 0)).astype(np.float64))
 
 
 @contextmanager
@@ -90,40 +99,55 @@ def one_round(fleet: Fleet) -> FleetRound:
     return played
 
 
-class Committee:
-    """Counts processor seconds and bytes of the fleet's committee, which works while the clients of the fleet wait."""
+@dataclass(frozen=True)
+class Measured:
+    """A round that is over. watch: of the server.
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._committee = fleet, fleet._committee
-        self._attend, self.seconds, self.bytes = self._committee.attend, 0.0, 0
-        self._committee.attend = self._counted  # type: ignore[method-assign]
+    client_seconds: processor time of this process without that of the committee. figures: of the server and of a
+    client. committee: `member_cpu_s` and `member_bytes`, of one member in the whole round; empty without a committee.
+    """
 
-    def _counted(self) -> None:
-        seconds, traffic = time.process_time(), sum(self._fleet.traffic())
-        self._attend()
-        self.seconds += time.process_time() - seconds
-        self.bytes += sum(self._fleet.traffic()) - traffic
-
-    def figures(self) -> dict[str, Figure]:
-        """`member_cpu_s` and `member_bytes`, of one member in the whole round; nothing without a committee."""
-        members = len(self._committee.members)
-        return {"member_cpu_s": self.seconds / members, "member_bytes": self.bytes / members} if members else {}
+    round: FleetRound
+    watch: Watch
+    client_seconds: float
+    figures: dict[str, Figure]
+    committee: dict[str, Figure]
 
 
-def figures_of(name: str, played: FleetRound, watch: Watch, seconds: float, **more: Figure) -> dict[str, Figure]:
-    """The figures of a round that is over, with keys `<name>.*`. seconds: its wall time. more: further figures."""
-    sent = max(1, len(played.reports))
-    found = {
+def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
+    """Play and measure one round of a fleet, whose committee works while its clients wait."""
+    committee, attend = fleet._committee, fleet._committee.attend
+    seconds, traffic = 0.0, 0
+
+    def counted() -> None:
+        nonlocal seconds, traffic
+        started, before = time.process_time(), sum(fleet.traffic())
+        attend()
+        seconds += time.process_time() - started
+        traffic += sum(fleet.traffic()) - before
+
+    committee.attend = counted  # type: ignore[method-assign]
+    started, spent = time.perf_counter(), time.process_time()
+    with Watch(server.pid) as watch:
+        played = one_round(fleet)
+    wall, spent = time.perf_counter() - started, time.process_time() - spent - seconds
+    sent, members = max(1, len(played.reports)), len(committee.members)
+    figures: dict[str, Figure] = {
         "survivors": played.survivors,
-        "wall_s": seconds,
+        "wall_s": wall,
         "server_cpu_s": watch.cpu_seconds,
         "peak_rss_mib": watch.total / MIB,
         "bytes_up_per_client": played.bytes_up / sent,
         "bytes_down_per_client": played.bytes_down / sent,
         "contribution_bytes": played.reports[0].contribution_bytes,
-        **more,
     }
-    return {f"{name}.{key}": value for key, value in found.items()}
+    each: dict[str, Figure] = {"member_cpu_s": seconds / members, "member_bytes": traffic / members} if members else {}
+    return Measured(played, watch, spent, figures, each)
+
+
+def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """The figures with keys `<name>.<key>`."""
+    return {f"{name}.{key}": value for key, value in figures.items()}
 
 
 # --- A round of drawn vectors
@@ -182,14 +206,10 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
 
     `SystemExit` if it failed.
     """
-    clients = drawn.clients
+    clients, seconds = drawn.clients, drawn.stage_seconds
     say(f"{drawn.mechanism}, {clients} clients, {drawn.dropout:.0%} gone")
     schedule = Schedule(
-        rounds=1,
-        cohort_size=clients,
-        min_clients=clients // 2,
-        collect_seconds=drawn.stage_seconds,
-        stage_seconds=drawn.stage_seconds,
+        rounds=1, cohort_size=clients, min_clients=clients // 2, collect_seconds=seconds, stage_seconds=seconds
     )
     options = FleetOptions(downloads="once", dropout=drawn.dropout, dropout_rng=np.random.default_rng(5))
     parameters = {"items": drawn.items, "dim": drawn.dim, "clip": 1.0}
@@ -202,15 +222,13 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
         plan = fleet.clients[0].member.terms.sum_plan
         for number, client in enumerate(fleet.clients):
             client.half = DrawnVectorHalf(number, plan.layout)
-        started, committee = time.perf_counter(), Committee(fleet)
-        with Watch(server.pid) as watch:
-            played = one_round(fleet)
-        seconds = time.perf_counter() - started
-        more = {"exact": _is_exact(fleet, {report.client_id for report in played.reports}), **committee.figures()}
-        if isinstance(plan, MaskedPlan):
-            near = plan.neighbourhood(clients)
-            more |= {"neighbours": near.degree, "threshold": near.threshold}
-        return figures_of(name, played, watch, seconds, **more)
+        done = measure_round(server, fleet)
+        exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
+    figures = done.figures | done.committee | {"exact": exact}
+    if isinstance(plan, MaskedPlan):
+        near = plan.neighbourhood(clients)
+        figures |= {"neighbours": near.degree, "threshold": near.threshold}
+    return named(name, figures)
 
 
 def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:

@@ -2,11 +2,9 @@
 
     .venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
 
-A real `hushrec-server` with default settings (rate limits off) runs in one process. This process generates the load,
-from requests that were made and signed beforehand. Everything is measured twice: directly, and under `forwarded.` with
-X-Forwarded-For in every request, as behind a proxy. Large uploads have a bare FastAPI application beside them:
-`PUT /discarded` drops a body; `PUT /stored` hashes it and writes it durably to a file, in a thread beside the event
-loop.
+A real `hushrec-server` runs in its own process; this one generates the load, directly and (`forwarded.`) as behind a
+proxy. Large uploads have a bare FastAPI application beside them: `PUT /discarded` drops a body; `PUT /stored` hashes
+it and writes it durably to a file, in a thread beside the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import asyncio
 import hashlib
 import multiprocessing
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +27,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, ratio, say, spread, wait_for
+from bench._report import MIB, Figure, Watch, arguments, free_ports, in_turn, ratio, say, spread, wait_for
 from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
 from protocols.sums.ckks.mechanism import CKKS
@@ -84,9 +81,7 @@ def _serve_bare(port: int, folder: str) -> None:
 @contextmanager
 def bare_server() -> Iterator[int]:
     """The bare server in its own process, ready when the block begins; its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    (port,) = free_ports(1)
     with TemporaryDirectory() as folder:
         process = multiprocessing.get_context("spawn").Process(target=_serve_bare, args=(port, folder))
         process.start()
@@ -168,13 +163,7 @@ def _in_turn(
             loads = {"ours": ours}
             if other is not None:
                 loads |= {name: other(f"/{name}", bodies) for name in ("stored", "discarded")}
-            runs: dict[str, list[Run]] = {name: [] for name in loads}
-            for repetition in range(repetitions + 1):
-                for name, load in loads.items():
-                    run = load()
-                    if repetition > 0:
-                        runs[name].append(run)
-    return runs, len(bodies[0])
+            return in_turn(loads, repetitions), len(bodies[0])
 
 
 # --- Measure a whole encrypted round of 10,000 clients with small vectors, and one of 1,000 to compare memory
@@ -214,8 +203,8 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
         error, bound = _error(federation, total)
     return {
         "clients": cohort,
-        "survivors": view["survivors"],
-        "exact": view["state"] == "complete" and view["survivors"] == cohort and error <= bound,
+        "survivors": view.survivors,
+        "exact": view.state == "complete" and view.survivors == cohort and error <= bound,
         "max_error": error,
         "predicted_error": bound,
         "contribution_bytes": len(bodies[0]),

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bench._report import Figure
 from bench.rounds import READY_SECONDS
 from client_sdk.lab.local_server import run_server
+from client_sdk.operator import Operator, task_request
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import CertifiedRole, certify
@@ -35,6 +36,7 @@ from protocols.crypto.envelope import EnvelopeSender, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keys import encode_keyring
 from protocols.layout import whole_route
+from protocols.messages import OrganiserPin, RoundView, Schedule
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import CkksPlan
@@ -211,14 +213,7 @@ class Federation:
     """
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        items: int,
-        dim: int,
-        cohort: int,
-        forwarded: bool = False,
-        **settings: str,
+        self, root: Path, *, items: int, dim: int, cohort: int, forwarded: bool = False, **settings: str
     ) -> None:
         fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
         fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
@@ -226,22 +221,16 @@ class Federation:
         self._open = ExitStack()
         self.server = self._open.enter_context(run_server(root, READY_SECONDS, {**fixed, **settings}))
         self.port = int(urlsplit(self.server.url).port or 0)
-        operator = {"Authorization": f"Bearer {self.server.operator_token}"}
-        self._http = self._open.enter_context(httpx.Client(base_url=self.server.url, timeout=120, headers=operator))
-        parameters = {"items": items, "dim": dim, "clip": 0.1}
+        self._operator = self._open.enter_context(Operator(self.server.url, self.server.operator_token))
+        self._organiser = Ed25519PrivateKey.generate()
+        pin = OrganiserPin(key=b64encode(self._organiser.public_key().public_bytes_raw()), scope=_SCOPE)
+        schedule = Schedule(rounds=1, cohort_size=cohort, min_clients=2, collect_seconds=3600)
+        parameters: dict[str, Any] = {"items": items, "dim": dim, "clip": 0.1}
+        given = ("service", "fedmf", "ckks", schedule, parameters, {"set": "standard"})
+        self.task = self._operator.create_task(task_request(*given, organiser=pin)).task_id
         plan = plan_of_task(CKKS, {"set": "standard"}, recipe("fedmf", parameters).layout(), cohort)
         assert isinstance(plan, CkksPlan)
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
-        self._organiser = Ed25519PrivateKey.generate()
-        key = b64encode(self._organiser.public_key().public_bytes_raw())
-        request = {
-            "name": "service",
-            "recipe": {"name": "fedmf", "parameters": parameters},
-            "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
-            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, "collect_seconds": 3600},
-            "organiser": {"key": key, "scope": _SCOPE},
-        }
-        self.task = self.operator("POST", "/v1/tasks", request)["task_id"]
         self.members: list[Member] = []
 
     def __enter__(self) -> Self:
@@ -254,12 +243,6 @@ class Federation:
     def path(self) -> str:
         """The path of the task's resource."""
         return f"/v1/tasks/{self.task}"
-
-    def operator(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON answer to an operator's request; `httpx.HTTPStatusError` for an error status."""
-        answer = self._http.request(method, path, json=body)
-        answer.raise_for_status()
-        return answer.json()
 
     def load(
         self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
@@ -274,8 +257,7 @@ class Federation:
 
     def _enrol(self, count: int, role: CertifiedRole) -> Run:
         """Enrol `count` clients; the load. Keys, certificates and signatures are made before."""
-        asked = {"role": role, "uses": count}
-        invitation = self.operator("POST", f"{self.path}/invitations", asked)["invitation"]
+        invitation = self._operator.invite(self.task, count, role).invitation
         waiting, calls, answers = list[Member](), list[Call](), list[Answer]()
         for serial in range(len(self.members), len(self.members) + count):
             identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -295,11 +277,8 @@ class Federation:
         """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
         sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
-        sealed = [seal_envelope(keyring, member.mailbox_key, self.task, sender) for member in self.members]
-        calls = (
-            holder.put(f"{self.path}/keyring/{member.client_id}", envelope)
-            for member, envelope in zip(self.members, sealed, strict=True)
-        )
+        sealed = {each.client_id: seal_envelope(keyring, each.mailbox_key, self.task, sender) for each in self.members}
+        calls = (holder.put(f"{self.path}/keyring/{name}", envelope) for name, envelope in sealed.items())
         return self.load(calls, 201)
 
     def sealed(self, count: int) -> tuple[list[bytes], NDArray[np.float64]]:
@@ -314,12 +293,12 @@ class Federation:
             bodies.append(CKKS.seal(self.plan, route, [vector], self.keyring))
         return bodies, total
 
-    def wait_round(self, *states: str) -> dict[str, Any]:
-        """The JSON view of round 1 as soon as it is in one of `states`."""
+    def wait_round(self, *states: str) -> RoundView:
+        """Round 1 as soon as it is in one of `states`."""
         while True:
-            answer = self._http.get(f"{self.path}/rounds/1")
-            if answer.status_code == 200 and answer.json()["state"] in states:
-                return dict(answer.json())
+            for seen in self._operator.rounds(self.task):
+                if seen.state in states:
+                    return seen
             time.sleep(0.05)
 
     def uploads(self, members: Sequence[Member], bodies: Sequence[bytes]) -> Iterator[Call]:
@@ -332,6 +311,6 @@ class Federation:
 
     def aggregate(self) -> bytes:
         """The released aggregate of round 1."""
-        answer = self._http.get(f"{self.path}/rounds/1/aggregate")
-        answer.raise_for_status()
-        return answer.content
+        bearer = {"Authorization": f"Bearer {self.server.operator_token}"}
+        url = f"{self.server.url}{self.path}/rounds/1/aggregate"
+        return httpx.get(url, timeout=120, headers=bearer).raise_for_status().content

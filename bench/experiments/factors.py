@@ -1,4 +1,4 @@
-"""CoLR, SCoLR, Top-K, SVD and PFedCLR: federations over one recipe, evaluated on one held-out item of each user.
+"""CoLR, SCoLR, Top-K, SVD, PFedCLR and FAIR: federations over one recipe.
 
 Settings of CoLR, Top-K and SVD are those of CoLR's released code (60 clients, d = 64). The paper prints only curves for
 Top-K and SVD, so these run for fewer rounds than its 1,000, beside FedMF and CoLR after as many.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from math import log2
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,9 +29,11 @@ from bench.experiments.leaks import (
 )
 from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.lab.data.published import load_dataset, load_interactions
-from client_sdk.lab.evaluation.leave_one_out import candidates_of, evaluate
+from client_sdk.lab.data.published import load_dataset, load_interactions, load_train_test
+from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of, evaluate
 from client_sdk.lab.federation import Federation, SimulatedRound
+from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
 from client_sdk.training.pfedclr import PFedCLRConfig
 from protocols.advice import parameters_for
@@ -56,6 +59,20 @@ def factor_run(
     return {**costs, "hr10": result.hr, "ndcg10": result.ndcg, "negatives_replaced": replaced}
 
 
+def own_scores(made: Federation, group: int = 0) -> FullScorer:
+    """Scores of all items from the clients' own state and a device group's view.
+
+    One who never took part has not trained. Group 0 has the most memory: its view is the server's model, or is as good.
+    """
+    view = made.recipe.view(made.state, group)
+
+    def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
+        asked = users.tolist()
+        return np.stack([made.half.scores(view, made.client_states[user], made.train.history(user)) for user in asked])
+
+    return scores
+
+
 def costs_of(federation: Federation, rounds: list[SimulatedRound]) -> Values:
     """Costs over all rounds: mean bytes of a contribution, number of clipped values."""
     return {
@@ -66,11 +83,7 @@ def costs_of(federation: Federation, rounds: list[SimulatedRound]) -> Values:
     }
 
 
-def _suffix(seed: int) -> str:
-    return f".seed{seed}" if seed else ""
-
-
-# --- CoLR and SCoLR
+# --- CoLR and SCoLR; Top-K and SVD compression
 
 SCOLR_TABLE: Final = {
     64: (0.6386, 0.3704),
@@ -81,38 +94,33 @@ SCOLR_TABLE: Final = {
     2: (0.5784, 0.3258),
 }
 """Nguyen et al. (WWW 2024), Table 4: HR@10 and NDCG@10 by shared rank."""
+_RANKINGS: Final = ("hr10", "ndcg10")
 
 
-def colr_rows(quick: bool, seed: int) -> list[Row]:
+def _row(key: str, recipe: str, how: str, rounds: int, published: tuple[float, ...] = (), **parameters: Any) -> Row:
+    measure = partial(factor_run, recipe, parameters, how, rounds)
+    return Row(f"ml1m.{key}.{how}", measure, dict(zip(_RANKINGS, published, strict=False)))
+
+
+def colr_rows(quick: bool) -> list[Row]:
     """FedMF, CoLR at ranks 1, 4 and 16 over plain and CKKS sums, and SCoLR's table over plain sums."""
-    rounds = 2 if quick else 1000
-
-    def row(key: str, recipe: str, how: str, rounds: int, *published: float, **parameters: int) -> Row:
-        measure = partial(factor_run, recipe, parameters, how, rounds, seed)
-        known = {} if quick else dict(zip(("hr10", "ndcg10"), published, strict=False))
-        return Row(f"ml1m.{key}.{how}{_suffix(seed)}", measure, known)
-
-    rows = [row("fedmf", "fedmf", "plain", rounds)]
+    rounds, both = 2 if quick else 1000, ("plain", "ckks")
+    ranks = {8: SCOLR_TABLE[8]} if quick else SCOLR_TABLE
+    rows = [_row("fedmf", "fedmf", "plain", rounds)]
     for rank in (4,) if quick else (1, 4, 16):
-        rows += [row(f"colr.rank{rank}", "colr", how, rounds, rank=rank) for how in ("plain", "ckks")]
-    for rank, published in SCOLR_TABLE.items():
-        if rank == 8 or not quick:
-            rows.append(row(f"scolr.rank{rank}", "scolr", "plain", rounds, *published, rank=rank))
+        rows += [_row(f"colr.rank{rank}", "colr", how, rounds, rank=rank) for how in both]
+    rows += [_row(f"scolr.rank{rank}", "scolr", "plain", rounds, ranks[rank], rank=rank) for rank in ranks]
     if not quick:  # with 237,184 values per contribution 1,000 encrypted rounds take most of an hour
-        rows += [row("fedmf.rounds200", "fedmf", how, 200) for how in ("plain", "ckks")]
+        rows += [_row("fedmf.rounds200", "fedmf", how, 200) for how in both]
     return rows
 
 
-# --- Top-K and SVD compression
-
-
-def topk_rows(quick: bool, seed: int) -> list[Row]:
+def topk_rows(quick: bool) -> list[Row]:
     """Own and shared support at every share with and without error feedback, SVD, FedMF and CoLR, in plain sums."""
     rounds = 2 if quick else 300
 
     def row(key: str, recipe: str, **parameters: Any) -> Row:
-        measure = partial(factor_run, recipe, parameters, "plain", rounds, seed)
-        return Row(f"ml1m.{key}.rounds{rounds}.plain{_suffix(seed)}", measure)
+        return _row(f"{key}.rounds{rounds}", recipe, "plain", rounds, **parameters)
 
     rows = [row("fedmf", "fedmf"), row("colr.rank4", "colr", rank=4)]
     for share in (4,) if quick else (1, 2, 4, 8, 16):
@@ -163,25 +171,18 @@ def pfedclr_run(
     if leaky:
         exclude(federation, paper_protocol(data))
     costs = costs_of(federation, list(federation.run(rounds)))
-
-    def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
-        """Scores of all items from the clients' own state; one who never took part has not trained."""
-        half, state, states = federation.half, federation.state, federation.client_states
-        return np.stack([half.scores(state, states[user], data.train.history(user)) for user in users.tolist()])
-
-    sampled, full = both_rankings(scores, data, candidates)
+    sampled, full = both_rankings(own_scores(federation), data, candidates)
     return {**costs, "hr10": sampled.hr, "ndcg10": sampled.ndcg, "hr10_full": full.hr, "ndcg10_full": full.ndcg}
 
 
-def pfedclr_rows(quick: bool, seed: int) -> list[Row]:
+def pfedclr_rows(quick: bool) -> list[Row]:
     """All variants; each leaky run is followed by its clean one. quick: two on FilmTrust for 2 rounds."""
 
     def row(dataset: str, name: str, leaky: bool, **parameters: Any) -> Row:
-        rounds = 2 if quick else PFEDCLR_ROUNDS
-        key = f"{dataset.replace('-', '')}.{name}.{'paper_protocol' if leaky else 'clean'}{_suffix(seed)}"
-        measure = partial(pfedclr_run, dataset, leaky, parameters, rounds, seed)
-        known = _PUBLISHED[dataset, name.partition(".")[0]] if leaky and not quick else ()
-        return Row(key, measure, dict(zip(("hr10", "ndcg10"), known, strict=False)))
+        key = f"{dataset.replace('-', '')}.{name}.{'paper_protocol' if leaky else 'clean'}"
+        measure = partial(pfedclr_run, dataset, leaky, parameters, 2 if quick else PFEDCLR_ROUNDS)
+        known = _PUBLISHED[dataset, name.partition(".")[0]] if leaky else ()
+        return Row(key, measure, dict(zip(_RANKINGS, known, strict=False)))
 
     rows = []
     for dataset in ("filmtrust",) if quick else ("ml-100k", "filmtrust"):
@@ -196,3 +197,80 @@ def pfedclr_rows(quick: bool, seed: int) -> list[Row]:
             row("filmtrust", "clr.own-start", True, rank=1, start="own"),
         ]
     return rows
+
+
+# --- FAIR and FedAvg on Goodreads-100 (Desai et al., Table 2)
+# The released code draws a round's clients with replacement, whatever their capacity, and takes NDCG@20 as a mean over
+# batches of ten users, so that its last batch, of nine, has the same weight; here clients of each group take turns, and
+# every user counts once.
+
+GOODREADS: Final = "goodreads-100"
+TURNS: Final = 20
+CLIENTS: Final = 10
+"""Devices per turn, in all groups together."""
+_FAIR_TRAINING: Final = FairConfig(learning_rate=2e-3, epochs=5, batch_size=512)
+MAX_INTERACTIONS: Final = 5_000
+"""Cap of the weight, about the mean. The paper's weights have no cap: one user of 99 has 27,218 interactions and 0.42
+of the weight of a turn of ten, and NDCG@20 varies by 0.03 within ten turns (at 2e-3: 0.260, 0.236, 0.266 after 10, 15,
+20)."""
+UNCAPPED: Final = 30_000
+"""A cap that no user reaches, so weights are |D_u| / sum, as in the paper."""
+LAST_TURNS: Final = 10
+"""Turns in which every user takes part once. Figures are means over them; one turn depends on its last clients."""
+TABLE_2: Final = {2: (0.276, 0.269), 4: (0.276, 0.254), 8: (0.274, 0.246), 16: (0.276, 0.208)}
+"""FAIR-HET and FAIR-HOM by the smaller capacity of the scheme; FedAvg has 0.278."""
+
+
+def equal_groups(users: int, device_groups: int) -> np.ndarray:
+    """The device group of every user, int (users,): ids in order, in groups of equal size, as in the paper."""
+    return np.repeat(np.arange(device_groups), [part.size for part in np.array_split(np.arange(users), device_groups)])
+
+
+def fair_run(capacities: tuple[int, ...], most: int, turns: int, seed: int, data_dir: Path) -> Values:
+    """Train with one device group for each capacity, and rank after every second of the last turns.
+
+    capacities: p of the groups, which hold 1/2^p of the tables. most: cap of the weight.
+    """
+    train, test = load_train_test(GOODREADS, data_dir)
+    count, groups = len(capacities), equal_groups(train.n_users, len(capacities))
+    parameters = {
+        "items": train.n_items, "capacities": capacities, "max_interactions": most, "reveal_weights": True,
+    }  # fmt: skip
+    federation = Federation(
+        train, "fair", parameters, training=_FAIR_TRAINING, cohort_size=CLIENTS // count, seed=seed, user_groups=groups
+    )
+
+    def ranked(group: int = 0, users: NDArray[np.intp] | None = None) -> RankingResult:
+        return rank_all(own_scores(federation, group), train, test, k=20, users=users)
+
+    found, clipped = [], 0
+    for turn in range(1, turns + 1):
+        clipped += sum(each.clipped for each in federation.run(count))
+        if turn > turns - LAST_TURNS and (turns - turn) % 2 == 0:
+            found.append(ranked())
+    own = {
+        f"on_devices_{2**capacity}x": ranked(group, np.flatnonzero(groups == group)).ndcg
+        for group, capacity in enumerate(capacities)
+    }
+    return {
+        "ndcg20": float(np.mean([each.ndcg for each in found])),
+        "recall20": float(np.mean([each.recall for each in found])),
+        "turns": turns,
+        "clipped": clipped,
+        **own,
+    }
+
+
+def fair_rows(quick: bool) -> list[Row]:
+    """Rows of table 2 with one more scheme, with and without a cap of the weights."""
+    turns, caps = 2 if quick else TURNS, {"": MAX_INTERACTIONS} | ({} if quick else {".uncapped": UNCAPPED})
+    schemes: dict[str, tuple[tuple[int, ...], float | None]] = {"fedavg": ((0,), 0.278)}
+    for compression in (4,) if quick else (2, 4, 8, 16, 64):
+        het, hom = TABLE_2.get(compression, (None, None))
+        small = int(log2(compression))
+        schemes |= {f"1x-{compression}x.het": ((0, small), het), f"1x-{compression}x.hom": ((small,), hom)}
+    return [
+        Row(f"fair.{name}{cap}", partial(fair_run, capacities, most, turns), {} if known is None else {"ndcg20": known})
+        for name, (capacities, known) in schemes.items()
+        for cap, most in caps.items()
+    ]

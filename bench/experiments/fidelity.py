@@ -21,11 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from bench.experiments.factors import colr_rows, pfedclr_rows, pfedclr_split, topk_rows
-from bench.experiments.fair import fair_rows
+from bench.experiments.factors import colr_rows, fair_rows, pfedclr_rows, pfedclr_split, topk_rows
 from bench.experiments.leaks import DrawnScores, NegativeDraws, leak_controls
 from bench.experiments.privirec import privirec_rows, published_split
-from bench.experiments.rfrec import rfrec_rows, rfrecf_rows
+from bench.experiments.rfrec import rfrec_rows
 from bench.experiments.rows import Row, flat, options_of, report
 from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.lab.data.published import load_dataset, load_interactions
@@ -72,9 +71,13 @@ def _figures(controls: Callable[[str, Path], ControlTable], dataset: str, data_d
 
 @dataclass(frozen=True)
 class System:
-    """A published system. rows(quick, seed): its runs. controls: on a data set of its runs, by the same metrics."""
+    """A published system.
 
-    rows: Callable[[bool, int], Sequence[Row]]
+    rows(quick): its runs, whose `measure` takes (seed, folder of the data sets). controls: on a data set of its runs,
+    by the same metrics.
+    """
+
+    rows: Callable[[bool], Sequence[Row]]
     datasets: Sequence[str]
     controls: Callable[[str, Path], ControlTable] = leave_one_out_controls
 
@@ -84,8 +87,8 @@ SYSTEMS: Final[dict[str, System]] = {
     "fair": System(fair_rows, ("goodreads-100",), full_ranking_controls),
     "pfedclr": System(pfedclr_rows, ("filmtrust", "ml-100k"), pfedclr_controls),
     "privirec": System(privirec_rows, ("gowalla",), full_ranking_controls),
-    "rfrec": System(rfrec_rows, ("ml-100k", "ml-1m"), rating_mean_controls),
-    "rfrecf": System(rfrecf_rows, ("ml-100k", "ml-1m"), rating_mean_controls),
+    "rfrec": System(partial(rfrec_rows, "rfrec"), ("ml-100k", "ml-1m"), rating_mean_controls),
+    "rfrecf": System(partial(rfrec_rows, "rfrecf"), ("ml-100k", "ml-1m"), rating_mean_controls),
     "topk": System(topk_rows, ("ml-1m",)),
 }
 METRICS: Final = ("hr10", "ndcg10", "hr10_full", "ndcg10_full", "recall20", "ndcg20", "mae", "rmse")
@@ -105,13 +108,24 @@ def table(figures: Mapping[str, Any]) -> Table:
     return made
 
 
+def seeded(row: Row, seed: int, quick: bool) -> Row:
+    """A system's row with this seed, which its keys end with unless it is 0. quick: without the paper's figures."""
+    end = f".seed{seed}" if seed else ""
+    return Row(
+        f"{row.key}{end}",
+        partial(row.measure, seed),
+        {} if quick else row.published,
+        f"{row.prefix}{end}" if row.prefix else "",
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen system's rows and print their table; 1 if a run or the data set failed, 2 if nothing matches."""
     parser = options_of(__doc__ or "", (0,))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr", help="the system (default: colr)")
     options = parser.parse_args(arguments)
     system = SYSTEMS[options.system]
-    rows = [row for seed in options.seeds for row in system.rows(options.quick, seed)]
+    rows = [seeded(row, seed, options.quick) for seed in options.seeds for row in system.rows(options.quick)]
     rows += [
         Row(f"controls.{dataset}", partial(_figures, system.controls, dataset))
         for dataset in (system.datasets[:1] if options.quick else system.datasets)

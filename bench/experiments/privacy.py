@@ -97,10 +97,11 @@ def _run(
     seed: int,
     local: bool = False,
     start: ModelState | None = None,
+    cohort: int = 0,
 ) -> Federation:
-    """Run a task with all clients in all its sums. local: each client's noise alone gives the guarantee."""
+    """Run a task of so many sums. local: each client's noise alone gives the guarantee. cohort: 0: all clients."""
     made = Federation(
-        train, recipe, parameters, "masked", cohort_size=_able(train).size, seed=seed, masks=False,
+        train, recipe, parameters, "masked", cohort_size=cohort or _able(train).size, seed=seed, masks=False,
         schedule_rounds=sums, privacy=privacy,
     )  # fmt: skip
     if local and privacy is not None:
@@ -175,13 +176,7 @@ def train_colr(train: Interactions, privacy: Privacy | None, seed: int, quick: b
     """Train recommended CoLR: a sum of counts, then ten of changes. Sums are those of masked rounds."""
     turn, cohort = _sizes(train, quick)
     given = parameters_for("colr", {"items": train.n_items})
-    block = None if privacy is None else privacy.model_copy(update={"rounds": 2})
-    made = Federation(
-        train, "colr", given, "masked", cohort_size=cohort, seed=seed, masks=False, privacy=block,
-        schedule_rounds=turn + 1,
-    )  # fmt: skip
-    list(made.run(turn + 1))
-    return made.scores
+    return _run(train, "colr", given, turn + 1, privacy, seed, cohort=cohort).scores
 
 
 def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, quick: bool) -> FullScorer:
@@ -190,8 +185,7 @@ def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, quick:
     shapes = {"biases": [train.n_items], "items": [train.n_items, _DIM]}
     inner = make_recipe("arrays", {"shapes": shapes, "std": 0.1, "stds": {"biases": 0.0}, "server_rate": 20.0})
     assert isinstance(inner, Arrays)
-    block = None if privacy is None else privacy.model_copy(update={"rounds": 2})
-    made = with_privacy(inner, block, 2 * turn, cohort, cohort)
+    made = with_privacy(inner, privacy, 2 * turn, cohort, cohort)
     rng, state = np.random.default_rng([seed, 9]), made.initial_state(bytes(32))
     order = np.concatenate([rng.permutation(able), rng.permutation(able)])
     for number in range(1, 2 * turn + 1):
@@ -277,7 +271,7 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
             return values_of(lambda asked: np.broadcast_to(counts, (asked.size, counts.size)), split)
         case "colr" | "arrays":
             trained = train_colr if kind == "colr" else train_arrays
-            return values_of(trained(own, _block(own, epsilon, clip=0.5), seed, quick), split)
+            return values_of(trained(own, _block(own, epsilon, clip=0.5, rounds=2), seed, quick), split)
     earlier = resampled(own, users or 0, seed + 100) if method.endswith("-later") else None
     components, rows = components_of(*train_spectrum(train, kind, epsilon, seed, local, earlier)), interaction_rows(own)
     scores = FILTERS["ease"].scores(components, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ LOW_RANK_ITERATIONS: Final = 3
 BITS: Final = 32
 GF_CF: Final = ("gf_cf",)
 _BSPM: Final = ("bspm_em", "bspm_lm")
+_TURBO: Final = PRESETS["turbo_cf"]
 Named = dict[str, Values]
 
 
@@ -77,8 +78,7 @@ class Bench:
     def __init__(self, setting: Setting, data_dir: Path, seed: int) -> None:
         self.setting, self.seed = setting, seed
         self.train, self.test = published_split(setting.dataset, data_dir, seed)
-        self.rows = interaction_rows(self.train)
-        self.degrees = self.train.item_degrees().astype(np.float64)
+        self.items, self.rows = self.train.n_items, interaction_rows(self.train)
         self.tested = np.random.default_rng(seed).permutation(np.flatnonzero(self.test.user_degrees()))
 
     def columns(self, names: tuple[str, ...]) -> int:
@@ -87,30 +87,34 @@ class Bench:
 
     def power(self, product: Callable[[np.ndarray], np.ndarray], columns: int, times: int = ITERATIONS) -> Subspace:
         """A power iteration on the training data's items."""
-        return power_iteration(product, self.train.n_items, columns, times, self.seed)
+        return power_iteration(product, self.items, columns, times, self.seed)
 
     def secure(self, bits: int, columns: int) -> tuple[Components, Values]:
         """Components from ring sums, and figures of their upload and errors."""
-        sums, items = RingSums(self.train, bits), self.train.n_items
+        sums = RingSums(self.train, bits)
         components = Components(*factors(sums, self.power(sums.product, columns), columns), sums.gram())
-        values = items * (1 + ITERATIONS * columns) + items * (items + 1) // 2
-        facts = {"max_error": sums.max_error, "clipped": sums.clipped, "upload_bytes": upload(values, bits)}
-        return components, facts
+        sent = upload(self.items * (1 + ITERATIONS * columns) + self.pairs, bits)
+        return components, {"max_error": sums.max_error, "clipped": sums.clipped, "upload_bytes": sent}
 
-    def ranked(self, named: Iterable[tuple[str, Filter, Components]], most: int | None = None) -> Named:
-        """Recall@20 and NDCG@20 of filters over components, by name. most: the number of users, None for all."""
+    @property
+    def pairs(self) -> int:
+        """The number of pairs of items, each with itself included."""
+        return self.items * (self.items + 1) // 2
+
+    def ranked(self, named: Mapping[str, tuple[Filter, Components]], most: int | None = None, **facts: object) -> Named:
+        """Recall@20 and NDCG@20 of filters over components, by name `<filter>.<how>`, beside the published figure.
+
+        most: the number of users, None for all, of whom the published figures are. facts: for each row.
+        """
         found: Named = {}
-        for name, graph_filter, made in named:
+        for name, (graph_filter, made) in named.items():
             scores = partial(_scores, graph_filter, made, self.rows)
             result = rank_all(scores, self.train, self.test, K, users=self.tested[:most])
-            found[name] = {"recall20": result.recall, "ndcg20": result.ndcg, "users": result.users}
+            found[name] = {"recall20": result.recall, "ndcg20": result.ndcg, "users": result.users, **facts}
+            published = PUBLISHED.get(name.partition(".")[0])
+            if published and most is None and self.setting is GOWALLA:
+                found[name]["paper.ndcg20"] = published[name.endswith(".secure")]
         return found
-
-    def published(self, found: Named, secure: bool) -> Named:
-        """Add the published NDCG@20 to each row."""
-        if self.setting is not GOWALLA:
-            return found
-        return {name: {**row, "paper.ndcg20": PUBLISHED[name.partition(".")[0]][secure]} for name, row in found.items()}
 
 
 def _scores(graph_filter: Filter, made: Components, rows: csr_array, users: np.ndarray) -> np.ndarray:
@@ -123,7 +127,7 @@ def factors(sums: RingSums, subspace: Subspace, columns: int) -> tuple[np.ndarra
     return sums.degrees(), np.ascontiguousarray(subspace.vectors[:, :columns], dtype=np.float32), values
 
 
-def upload(values: int, bits: int) -> int:
+def upload(values: int, bits: int = BITS) -> int:
     """Bytes of `values` bit-packed values of `bits` bits."""
     return -(-values * bits // 8)
 
@@ -134,74 +138,53 @@ def upload(values: int, bits: int) -> int:
 def secure(names: tuple[str, ...], bench: Bench) -> Named:
     """Filters from ring sums; BSPM takes an hour, because every product reads all of P."""
     components, facts = bench.secure(BITS, bench.columns(names))
-    named = ((f"{name}.secure", PRESETS[name], components) for name in names)
-    found = bench.ranked(named)
-    return bench.published({name: row | facts for name, row in found.items()}, secure=True)
+    return bench.ranked({f"{name}.secure": (PRESETS[name], components) for name in names}, **facts)
 
 
 def central(names: tuple[str, ...], bench: Bench) -> Named:
     """With the data in one place, with the iteration's vectors and with exact ones; GF-CF over the sample, too."""
-    made = _central(bench, bench.columns(names))
-    named = [(f"{name}.{how}", PRESETS[name], each) for name in names for how, each in made.items()]
+    columns = bench.columns(names)
+    exact, iterated = central_components(bench.train, columns), bench.power(product_of(bench.train), columns)
+    made = {"central": replace(exact, vectors=iterated.vectors.astype(np.float32)), "exact_svd": exact}
+    # the filters do not read singular values
+    named = {f"{name}.{how}": (PRESETS[name], components) for name in names for how, components in made.items()}
     sample = bench.ranked(named, bench.setting.sample) if names == GF_CF else {}
-    found = bench.published(bench.ranked(named), secure=False)
-    return found | {f"{name}.sample": row for name, row in sample.items()}
+    return bench.ranked(named) | {f"{name}.sample": row for name, row in sample.items()}
 
 
 def rings(bench: Bench) -> Named:
-    """GF-CF over the sample: from ring sums with 16, 24 and 32 bits, and with the data in one place."""
-    made = {f"ring{bits}": bench.secure(bits, bench.setting.ideal) for bits in (16, 24, 32)}
-    named = ((name, PRESETS["gf_cf"], components) for name, (components, _) in made.items())
-    found = bench.ranked(named, bench.setting.sample)
-    return {name: row | made[name][1] for name, row in found.items()}
+    """GF-CF over the sample, from ring sums with 16, 24 and 32 bits."""
+    found: Named = {}
+    for bits in (16, 24, 32):
+        components, facts = bench.secure(bits, bench.setting.ideal)
+        found |= bench.ranked({f"ring{bits}": (PRESETS["gf_cf"], components)}, bench.setting.sample, **facts)
+    return found
 
 
-def _central(bench: Bench, columns: int) -> dict[str, Components]:
-    """Components with the data in one place, with the power iteration's vectors and with exact ones."""
-    exact, found = central_components(bench.train, columns), bench.power(product_of(bench.train), columns)
-    iterated = replace(exact, vectors=found.vectors.astype(np.float32))  # the filters do not read singular values
-    return {"central": iterated, "exact_svd": exact}
-
-
-def _without_vectors(bench: Bench, gram: csr_array) -> Components:
-    """Components for Turbo-CF, which needs no subspace and has its own user exponent."""
-    nothing = np.zeros((bench.train.n_items, 0), np.float32)
-    return Components(bench.degrees, nothing, nothing[0], gram, PRESETS["turbo_cf"].user_exponent)
-
-
-def turbo_cf_secure(bench: Bench) -> Named:
-    """Turbo-CF from ring sums."""
-    turbo, items = PRESETS["turbo_cf"], bench.train.n_items
-    gram = RingSums(bench.train, BITS, turbo.user_exponent).gram()
-    facts = {"upload_bytes": upload(items + items * (items + 1) // 2, BITS)}
-    found = bench.ranked([("turbo_cf.secure", turbo, _without_vectors(bench, gram))])
-    return bench.published({name: row | facts for name, row in found.items()}, secure=True)
-
-
-def turbo_cf_central(bench: Bench) -> Named:
-    """Turbo-CF with the data in one place."""
-    turbo = PRESETS["turbo_cf"]
-    made = _without_vectors(bench, central_gram(bench.train, turbo.user_exponent))
-    return bench.published(bench.ranked([("turbo_cf.central", turbo, made)]), secure=False)
+def turbo_cf(how: str, bench: Bench) -> Named:
+    """Turbo-CF, which needs no subspace and has its own user exponent, from ring sums or with the data in one place."""
+    is_secure, exponent, nothing = how == "secure", _TURBO.user_exponent, np.zeros((bench.items, 0), np.float32)
+    gram = RingSums(bench.train, BITS, exponent).gram() if is_secure else central_gram(bench.train, exponent)
+    facts = {"upload_bytes": upload(bench.items + bench.pairs)} if is_secure else {}
+    degrees = bench.train.item_degrees().astype(np.float64)
+    components = Components(degrees, nothing, nothing[0], gram, exponent)
+    return bench.ranked({f"turbo_cf.{how}": (_TURBO, components)}, **facts)
 
 
 def low_rank(bench: Bench) -> Named:
     """PriviRec-k with GF-CF. One iteration with the most columns serves all k: its first k columns are the same."""
-    sums, setting = RingSums(bench.train, BITS), bench.setting
+    sums, setting, found = RingSums(bench.train, BITS), bench.setting, Named()
     subspace = bench.power(sums.product, max(setting.low_ranks), LOW_RANK_ITERATIONS)
-    named = [
-        (f"privirec_k.k{k}", GFCF(ideal_dims=setting.ideal), Components(*factors(sums, subspace, k)))
-        for k in setting.low_ranks
-    ]
-    found = bench.ranked(named, setting.sample)
-    values = [bench.train.n_items * (1 + LOW_RANK_ITERATIONS * k) for k in setting.low_ranks]
-    sizes = [{"upload_bytes": upload(count, BITS)} for count in values]
-    return {name: found[name] | size for (name, _, _), size in zip(named, sizes, strict=True)}
+    for k in setting.low_ranks:
+        made = (GFCF(ideal_dims=setting.ideal), Components(*factors(sums, subspace, k)))
+        sent = upload(bench.items * (1 + LOW_RANK_ITERATIONS * k))
+        found |= bench.ranked({f"privirec_k.k{k}": made}, setting.sample, upload_bytes=sent)
+    return found
 
 
 def gram_leak(bench: Bench) -> Named:
     """The share of item pairs in the Gram matrix that come from one user alone, and of users with such a pair."""
-    sums, items_in_all = RingSums(bench.train, BITS), bench.train.n_items
+    sums, items_in_all = RingSums(bench.train, BITS), bench.items
     pairs, alone = 0, 0
     exposed = np.zeros(bench.train.n_users, dtype=bool)
     for items in sums.pair_blocks():
@@ -222,8 +205,8 @@ MEASURES: Final[dict[str, Callable[[Bench], Named]]] = {
     "gram": gram_leak,
     "gf_cf.secure": partial(secure, GF_CF),
     "gf_cf.central": partial(central, GF_CF),
-    "turbo_cf.secure": turbo_cf_secure,
-    "turbo_cf.central": turbo_cf_central,
+    "turbo_cf.secure": partial(turbo_cf, "secure"),
+    "turbo_cf.central": partial(turbo_cf, "central"),
     "bspm.secure": partial(secure, _BSPM),
     "bspm.central": partial(central, _BSPM),
     "privirec_k": low_rank,
@@ -238,8 +221,8 @@ def privirec_run(part: str, setting: Setting, seed: int, data_dir: Path) -> Valu
     return {f"{name}.{metric}": value for name, row in found.items() for metric, value in row.items()}
 
 
-def privirec_rows(quick: bool, seed: int) -> list[Row]:
+def privirec_rows(quick: bool) -> list[Row]:
     """All of `MEASURES` on Gowalla. quick: on MovieLens-100K, with few columns."""
-    setting, suffix = QUICK if quick else GOWALLA, f".seed{seed}" if seed else ""
-    prefix = f"{setting.dataset.replace('-', '')}{suffix}"
-    return [Row(f"{prefix}.{part}", partial(privirec_run, part, setting, seed), prefix=prefix) for part in MEASURES]
+    setting = QUICK if quick else GOWALLA
+    prefix = setting.dataset.replace("-", "")
+    return [Row(f"{prefix}.{part}", partial(privirec_run, part, setting), prefix=prefix) for part in MEASURES]

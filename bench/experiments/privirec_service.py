@@ -20,7 +20,7 @@ import numpy as np
 
 from bench._report import Figure, arguments, bars
 from bench.figures import run
-from bench.rounds import READY_SECONDS, enrolled
+from bench.rounds import READY_SECONDS, Dropouts, enrolled
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
@@ -52,21 +52,6 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     return through_the_service(PriviRecK(PriviRecKParameters(**parameters)), train, test, patience)
 
 
-class ScheduledDropouts(np.random.Generator):
-    """A generator for a fleet's dropouts: in round r a share `DROPOUTS[r]` of the draws is below one half."""
-
-    def __init__(self) -> None:
-        super().__init__(np.random.PCG64(0))
-        self._round, self._cohort = 0, 0
-
-    def random(self, size: int) -> np.ndarray:
-        """float64 (size,) of ones and zeros in random order; the zeros are a share of the first round's size."""
-        self._round, self._cohort = self._round + 1, max(self._cohort, size)
-        drawn = np.ones(size)
-        drawn[: round(DROPOUTS.get(self._round, 0.0) * self._cohort)] = 0.0
-        return self.permutation(drawn)
-
-
 def through_the_service(
     recipe: PriviRecK, train: Interactions, test: Interactions, wait_seconds: float
 ) -> dict[str, Figure]:
@@ -82,7 +67,8 @@ def through_the_service(
         stage_seconds=20 * wait_seconds,
     )
     rows = [train.positives(user) for user in range(users)]
-    options = FleetOptions(dropout=0.5, dropout_rng=ScheduledDropouts())
+    gone = {number: round(share * users) for number, share in DROPOUTS.items()}
+    options = FleetOptions(dropout=0.5, dropout_rng=Dropouts(gone))
     with (
         tempfile.TemporaryDirectory() as folder,
         run_server(Path(folder), READY_SECONDS) as server,

@@ -30,6 +30,7 @@ from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
@@ -151,10 +152,8 @@ def _ease(train: Interactions, weight: float) -> FullScorer:
 
 def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
     """GF-CF (Shen et al., CIKM 2021) with the whole item-item matrix and its 256 exact leading vectors."""
-    rows, components = (
-        interaction_rows(train),
-        central_components(train, min(256, train.n_users - 1, train.n_items - 1)),
-    )
+    rows = interaction_rows(train)
+    components = central_components(train, min(256, train.n_users - 1, train.n_items - 1))
     return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
 
 
@@ -182,15 +181,13 @@ class Arm:
 
 _PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None}
 
-_OTHER_SIZES: Final = {
-    f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
-    for count in (16, 32, 64, 128, 512)
-}
-
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
-    **_OTHER_SIZES,
+    **{
+        f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
+        for count in (16, 32, 64, 128, 512)
+    },
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
     "pfedclr-started": Arm("pfedclr", 10, started=True),
@@ -201,12 +198,7 @@ ARMS: Final[Mapping[str, Arm]] = {
 """`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors."""
 
 
-def train_scorer(
-    arm: Arm,
-    split: Split,
-    seed: int,
-    rounds: int | None = None,
-) -> FullScorer:
+def train_scorer(arm: Arm, split: Split, seed: int, rounds: int | None = None) -> FullScorer:
     """Train one task of the arm and return each user's scores of all items by the client's own model.
 
     rounds: fewer rounds, for a quick run.
@@ -256,8 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
     asked = split_of(dataset, data_dir, seed, validation)
     if name == "popularity":
-        degrees = asked.data.train.item_degrees().astype(np.float64)
-        return values_of(lambda users: np.broadcast_to(degrees, (users.size, degrees.size)), asked)
+        return values_of(popularity_scores(asked.data.train), asked)
     if name in ARMS:
         return values_of(train_scorer(ARMS[name], asked, seed, QUICK_ROUNDS if quick else None), asked)
     chosen = split_of(dataset, data_dir, seed, True)

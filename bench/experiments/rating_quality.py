@@ -25,7 +25,7 @@ from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows
-from client_sdk.lab.evaluation.controls import RatingErrors, rating_controls, rating_errors
+from client_sdk.lab.evaluation.controls import mean_predictions, rating_errors
 from client_sdk.lab.federation import Federation
 from protocols.advice import parameters_for, settings_of_ratings
 from protocols.errors import ParameterError
@@ -137,14 +137,12 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
     users = _QUICK_USERS if quick else None
     asked = _rated(dataset, data_dir, seed, validation, users)
     if name == "means":
-        table = {control.name: control.values for control in rating_controls(asked.train, asked.test).rows}
-        mae, rmse = table["user and item mean"]
-        return {"mae": mae, "rmse": rmse}
+        return _errors(asked, mean_predictions(asked.train, asked.test)["user and item mean"])
     if name == "rfrec":
-        return _values(_federated(asked, seed))
+        return _errors(asked, _federated(asked, seed))
     chosen = _rated(dataset, data_dir, seed, True, users)
-    best = min(CHOICES, key=lambda settings: _central(chosen, settings, seed).rmse)
-    return _values(_central(asked, best, seed))
+    best = min(CHOICES, key=lambda settings: _errors(chosen, _central(chosen, settings, seed))["rmse"])
+    return _errors(asked, _central(asked, best, seed))
 
 
 def _rated(dataset: str, data_dir: Path, seed: int, validation: bool, users: int | None) -> Rated:
@@ -158,30 +156,27 @@ def _rated(dataset: str, data_dir: Path, seed: int, validation: bool, users: int
     return Rated(train, test, float(whole.ratings.min()), float(whole.ratings.max()))
 
 
-def _values(found: RatingErrors) -> Values:
+def _errors(rated: Rated, predictions: NDArray[np.floating]) -> Values:
+    assert rated.test.ratings is not None
+    found = rating_errors(predictions, rated.test.ratings)
     return {"mae": found.mae, "rmse": found.rmse}
 
 
-def _central(rated: Rated, settings: MFSettings, seed: int) -> RatingErrors:
-    model, test = BiasedMF(rated.train, settings, seed), rated.test
-    assert test.ratings is not None
-    return rating_errors(np.clip(model.predictions(test.users, test.items), rated.lowest, rated.highest), test.ratings)
+def _central(rated: Rated, settings: MFSettings, seed: int) -> NDArray[np.floating]:
+    model = BiasedMF(rated.train, settings, seed)
+    return np.clip(model.predictions(rated.test.users, rated.test.items), rated.lowest, rated.highest)
 
 
-def _federated(rated: Rated, seed: int) -> RatingErrors:
-    """Train a task with recommended parameters, all devices in every sum; each predicts its user's test ratings."""
+def _federated(rated: Rated, seed: int) -> NDArray[np.floating]:
+    """Train a task with recommended parameters, all devices in every sum; each predicts its user's test ratings.
+
+    For a user without training ratings their overall mean is predicted.
+    """
     train, test = rated.train, rated.test
     given = {"items": train.n_items, "rating_min": rated.lowest, "rating_max": rated.highest, "count_sums": 1}
     parameters = parameters_for("rfrec", given) | settings_of_ratings(train.n_items, train.size)
     devices = Federation(train, "rfrec", parameters, cohort_size=int(np.count_nonzero(train.user_degrees())), seed=seed)
-    for _ in devices.run(1 + ROUNDS):
-        pass
-    assert test.ratings is not None
-    return rating_errors(_predicted(devices, train, test), test.ratings)
-
-
-def _predicted(devices: Federation, train: Interactions, test: Interactions) -> NDArray[np.float64]:
-    """Return the predicted ratings of the test rows; the mean of all training ratings for users without any."""
+    list(devices.run(1 + ROUNDS))
     assert train.ratings is not None
     found = np.full(test.size, train.ratings.mean(dtype=np.float64))
     able = np.flatnonzero((test.user_degrees() > 0) & (train.user_degrees() > 0))

@@ -195,16 +195,17 @@ def rfrec_run(
     }
 
 
-def _rows(system: str, quick: bool, seed: int) -> list[Row]:
+def rfrec_rows(system: str, quick: bool) -> list[Row]:
+    """RFRec or RFRecF: both variants on both sets; on ML-1M with absent devices and noise."""
+
     def row(
         name: str,
         dataset: str,
         parameters: Mapping[str, Any],
         blocks: int | None = None,
-        *,
-        published: Mapping[str, float] | None = None,
         dropped: int = 0,
         all_receive: bool = False,
+        published: Mapping[str, float] | None = None,
     ) -> Row:
         rounds = 20 if quick else ROUNDS
         if system == "rfrecf":
@@ -212,12 +213,12 @@ def _rows(system: str, quick: bool, seed: int) -> list[Row]:
             parameters = {"iterations": 40 if quick else rounds, **parameters}
         devices = "users" if blocks is None else f"blocks{blocks}"
         lost = f".{'unheard' if all_receive else 'dropped'}{dropped}" if dropped else ""
-        key = f"{dataset.replace('-', '')}.{system}.{name}.{devices}{lost}" + (f".seed{seed}" if seed else "")
-        given = (system, dataset, parameters, blocks, rounds, dropped, all_receive, seed)
+        measure = partial(rfrec_run, system, dataset, parameters, blocks, rounds, dropped, all_receive)
         known = dict(zip(("mae", "rmse"), MAIN[system, dataset], strict=True)) if published is None else published
-        return Row(key, partial(rfrec_run, *given), {} if quick else known)
+        return Row(f"{dataset.replace('-', '')}.{system}.{name}.{devices}{lost}", measure, known)
 
     paper, released = {"variant": "paper"}, {"variant": "released"}
+    noise = {"ldp": NOISE[system]}
     rows: list[Row] = []
     for dataset in ("ml-100k",) if quick else ("ml-100k", "ml-1m"):
         rows.append(row("released", dataset, released, BLOCKS))
@@ -225,8 +226,7 @@ def _rows(system: str, quick: bool, seed: int) -> list[Row]:
         rows.append(row("released", dataset, released))
     rows.append(row("paper.raw", "ml-100k", {**paper, "scaling": "raw"}))
     if quick:
-        rows.append(row("released.noise", "ml-100k", {**released, "ldp": NOISE[system]}, BLOCKS))
-        return rows
+        return [*rows, row("released.noise", "ml-100k", released | noise, BLOCKS)]
     rows.append(row("paper.slow", "ml-100k", {**paper, "learning_rate": 0.02 if system == "rfrec" else 0.01}))
     steady, steadier = "released", released
     if system == "rfrec":
@@ -236,17 +236,5 @@ def _rows(system: str, quick: bool, seed: int) -> list[Row]:
         rows += [row(steady, dataset, steadier, BLOCKS) for dataset in ("ml-100k", "ml-1m")]
     for dropped, rmse in zip(DROPPED, ROBUST[system], strict=True):
         for all_receive in (False, True):
-            lost: dict[str, Any] = {"dropped": dropped, "all_receive": all_receive, "published": {"rmse": rmse}}
-            rows.append(row(steady, "ml-1m", steadier, BLOCKS, **lost))
-    rows.append(row(f"{steady}.noise", "ml-1m", {**steadier, "ldp": NOISE[system]}, BLOCKS, published={}))
-    return rows
-
-
-def rfrec_rows(quick: bool, seed: int) -> list[Row]:
-    """RFRec: both variants on both sets; on ML-1M with absent devices and noise."""
-    return _rows("rfrec", quick, seed)
-
-
-def rfrecf_rows(quick: bool, seed: int) -> list[Row]:
-    """RFRecF, as in `rfrec_rows`."""
-    return _rows("rfrecf", quick, seed)
+            rows.append(row(steady, "ml-1m", steadier, BLOCKS, dropped, all_receive, {"rmse": rmse}))
+    return [*rows, row(f"{steady}.noise", "ml-1m", steadier | noise, BLOCKS, published={})]

@@ -27,14 +27,15 @@ Values = dict[str, Any]
 class Row:
     """One row of a table.
 
-    key: its name and that of its file. measure: maps the folder of the data sets to the figures; another process calls
-    it, so it is a function of a module, or a `partial` of one. It returns nothing where a library is missing.
+    key: its name and that of its file. measure: maps the folder of the data sets, after what the experiment fills in,
+    to the figures; another process calls it, so it is a function of a module, or a `partial` of one. It returns nothing
+    where a library is missing.
     published: the paper's figures, with the same names as ours. prefix: what the keys of its figures begin with, if it
     is not `key`.
     """
 
     key: str
-    measure: Callable[[Path], Values]
+    measure: Callable[..., Values]
     published: Mapping[str, float] = field(default_factory=dict)
     prefix: str = ""
 

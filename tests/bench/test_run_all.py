@@ -14,12 +14,12 @@ from bench import figures as registry
 from bench.doc_tables import KB, ROWS, Row, recipes_table, with_tables
 from bench.doc_tables import main as write_tables
 from bench.experiments.quality import RANKING_SETS
-from bench.figures import Entry, absent, entries, markdown, read_results, verdicts
+from bench.figures import Entry, absent, entries, markdown, read_results, rows
 from bench.overhead import Costs, measure_mechanism
 from bench.run_all import COMMITTED, Job, jobs, main, run
 from protocols.advice import QUALITY_BY_COMPONENTS
 
-FIGURES = {"ours.sign_us": 2.0, "machine.cores": 2}
+FIGURES = {"ml100k.difference": 2.0, "machine.cores": 2}
 WRITES = f"import json, sys; print('measuring'); json.dump({FIGURES}, open(sys.argv[-1], 'w'))"
 FAILS = "import sys; print('half way'); sys.exit('no such processor')"
 SCRIPTS = [job.name for job in jobs(Path("data"), quick=True)]
@@ -30,14 +30,14 @@ def job(name: str, code: str, missing: str = "") -> Job:
 
 
 def test_a_job_returns_its_figures_and_keeps_its_output(tmp_path: Path) -> None:
-    outcome = run(job("signatures", WRITES), tmp_path)
+    outcome = run(job("privirec_service", WRITES), tmp_path)
     assert (outcome.state, outcome.note, outcome.figures) == ("done", "", FIGURES)
-    assert (tmp_path / "signatures.log").read_text() == "measuring\n"
+    assert (tmp_path / "privirec_service.log").read_text() == "measuring\n"
 
 
 def test_a_job_fails_without_a_registered_figure(tmp_path: Path) -> None:
-    outcome = run(job("signatures", WRITES.replace("sign_us", "sign_ns")), tmp_path)
-    assert (outcome.state, outcome.note) == ("failed", "figure *_us is absent")
+    outcome = run(job("privirec_service", WRITES.replace("difference", "other")), tmp_path)
+    assert (outcome.state, outcome.note) == ("failed", "figure ml100k.difference is absent")
 
 
 def test_a_failed_job_keeps_the_end_of_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,23 +58,23 @@ def test_a_job_with_a_missing_requirement_is_skipped(tmp_path: Path) -> None:
 def test_results_table_and_page_are_written_even_if_a_script_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
-    chosen = [job("ckks", FAILS) if broken else job("signatures", WRITES), job("signatures", WRITES)]
+    chosen = [job("ckks", FAILS) if broken else job("privirec_service", WRITES), job("privirec_service", WRITES)]
     monkeypatch.setattr(run_all, "jobs", lambda *_: chosen)
     assert main(["--output", str(tmp_path)]) == code
-    assert json.loads((tmp_path / "results.json").read_text()) == {"signatures": FIGURES}
-    assert "| signatures | `ours.sign_us` | 2 µs |" in (tmp_path / "results.md").read_text()
+    assert json.loads((tmp_path / "results.json").read_text()) == {"privirec_service": FIGURES}
+    assert "| privirec_service | `ml100k.difference` | 2 |" in (tmp_path / "results.md").read_text()
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert ("no such processor" in page) == broken
-    assert "ours.sign_us" in page
+    assert "ml100k.difference" in page
     assert str(tmp_path) in capsys.readouterr().out.replace("\n", "")
 
 
 def test_a_quick_run_of_the_chosen_script(tmp_path: Path) -> None:
     assert main(["--output", str(tmp_path), "--only", "another"]) == 2
-    assert main(["--output", str(tmp_path), "--only", "signatures"]) == 0
+    assert main(["--output", str(tmp_path), "--only", "oneshot"]) == 0
     (figures,) = read_results(tmp_path).values()
-    assert absent("signatures", figures) == []
-    assert figures["ours.verify_us"] > 0
+    assert absent("oneshot", figures) == []
+    assert figures["exact"] is True
 
 
 def test_the_committed_table_is_that_of_the_committed_results() -> None:
@@ -88,13 +88,10 @@ def test_every_registered_figure_has_a_committed_value(script: str) -> None:
     assert absent(script, figures) == []
 
 
-def test_targets_are_met_missed_or_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_are_met_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ENTRIES, "made", [Entry("made", key, "", "<= 1.5", "") for key in "abc"])
-    assert verdicts("made", {"a": 1.5, "b": 2.0}) == {
-        "a (<= 1.5)": "1.5",
-        "b (<= 1.5)": "2   MISSED",
-        "c (<= 1.5)": "not measured",
-    }
+    found = rows({"made": {"a": 1.5, "b": 2.0}})
+    assert found == [("made", "a", "1.5", "<= 1.5", ""), ("made", "b", "2", "<= 1.5, missed", "")]
 
 
 def test_scripts_exist_get_quick_unless_the_run_is_full_and_need_data_or_peers(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import sys
-from contextlib import closing
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -15,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggregator_service.storage.directory import DirectoryBlobs
 from bench import arrays, peers, sums
 from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import demo_figures, seconds_of
 from bench.masked import ROUND
-from bench.scaling import Bench, InPlace, TimedPool, time_of
+from bench.scaling import InPlace, MaskedSum
 from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
@@ -120,11 +119,12 @@ def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
 
 
 def test_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
-    workers = TimedPool(1, InPlace())
-    with closing(asyncio.new_event_loop()) as loop:
-        for step in Bench(tmp_path, loop).steps(20, 2000).values():
-            took = time_of(workers, lambda step=step: step(workers), loop)
-            assert 0 < took["path_s"] <= took["cpu_s"]
+    blobs, workers = DirectoryBlobs(tmp_path), InPlace(1)
+    blobs.prepare()
+    made = MaskedSum(blobs, 20, 2000)
+    for step in (made.fold, made.unmask):
+        took = workers.time_of(step)
+        assert 0 < took["path_s"] <= took["cpu_s"]
     assert {name for name, _ in workers.costs} >= {"release_sum"}
 
 
@@ -157,22 +157,17 @@ def test_ratios_follow_from_the_parts_that_were_measured() -> None:
     assert "masked.peak_rss_ratio" not in found
 
 
-def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_plays_the_same_round_and_its_bytes_are_scaled_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, int]] = []
 
-    class Linear:
+    class Peer:
         def __init__(self, python: Path) -> None:
             pass
 
         def ask(self, what: str, **how: int) -> dict[str, object]:
             asked.append(how)
-            values = how["values"]
-            return {
-                "version": "1",
-                "server_seconds": 0.5 + 1e-4 * values,
-                "client_seconds": {"share_keys": 1.0, "collect_masked_vectors": 1e-6 * values},
-                "contribution_bytes": 8 * values + 264,
-            }
+            seconds = {"share_keys": 1.0, "collect_masked_vectors": 0.5}
+            return {"version": "1", "server_seconds": 1.5, "client_seconds": seconds, "contribution_bytes": 80_264}
 
         def close(self) -> None:
             pass
@@ -183,14 +178,13 @@ def test_flowers_figures_are_on_the_line_through_two_lengths(monkeypatch: pytest
         ours.append(shape)
         return Clock(server={"unmask": 0.1})
 
-    monkeypatch.setattr(arrays, "FlowerPeer", Linear)
+    monkeypatch.setattr(arrays, "FlowerPeer", Peer)
     monkeypatch.setattr(arrays, "play_round", round_of)
     figures = arrays.flower(replace(arrays.QUICK, values=10_000_000), Path("python"))
-    assert figures["flower.server_s"] == pytest.approx(1000.5)
-    assert figures["flower.client_s"] == pytest.approx(11.0)
-    assert figures["flower.contribution_bytes"] == pytest.approx(80_000_264)
+    assert figures["flower.large.client_s"] == 1.5
+    assert figures["flower.contribution_bytes"] == pytest.approx(80_264_000)
     assert figures["own_model_protocol_speedup_vs_flower"] == pytest.approx(15.0)
-    assert asked[1] == ours[0].of_flower, "both play the same round"
+    assert asked == [ours[0].of_flower], "both play the same round"
 
 
 def test_whole_rounds_are_of_the_same_clients_values_and_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
