@@ -24,6 +24,13 @@ from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
+from tests.support.forked_programs import fork_programs
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the servers that the benchmarks start."""
+    fork_programs(monkeypatch)
 
 
 def test_a_proxys_field_is_added_to_each_request() -> None:

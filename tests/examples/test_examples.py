@@ -18,10 +18,17 @@ from examples.cross_silo import coordinator, organisation
 from examples.cross_silo import run as cross_silo
 from examples.two_tower_numpy import two_tower
 from examples.two_tower_numpy.run import run
+from tests.support.forked_programs import fork_programs
 from tests.support.server import running_aggregator
 from tests.support.tasks import ITEMS, small_task
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the programs that the examples start."""
+    fork_programs(monkeypatch, cross_silo)
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
