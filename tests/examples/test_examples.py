@@ -35,6 +35,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     app, federation = import_module("background_app"), import_module("masked_federation")
     monkeypatch.setattr(federation, "ROUNDS", 1)
+    monkeypatch.setattr(federation, "CLIENTS", 6)
     with running_aggregator(tmp_path / "data") as server:
         best = federation.main(server.url, server.operator_token)
         assert len(best) == 5
@@ -57,7 +58,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert set(found.items.tolist()) <= set(range(ITEMS)) - {0, 10}
         for one in apps:
             one.stop()
-    assert "round 1: 20 survivors" in capsys.readouterr().out
+    assert "round 1: 6 survivors" in capsys.readouterr().out
 
 
 # --- five organisations as processes, over CKKS sums; the compose file starts the same ones ---------------------------

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from importlib import metadata
 from pathlib import Path
@@ -47,17 +47,23 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("aggregator_service", "client_sdk", "protocols")
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}
 """Names that the reference of Python describes: of named tuples, and `os._exit`."""
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for one in PACKAGES for path in (ROOT / one).rglob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    """The modules of our packages."""
+    paths = (path for one in PACKAGES for path in (ROOT / one).rglob("*.py"))
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def own_names() -> set[str]:
+def own_names(trees: Iterable[ast.Module]) -> set[str]:
     """All private names that our code defines: functions, classes, variables, attributes, parameters."""
     found: set[str] = set()
-    for tree in TREES.values():
+    for tree in trees:
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -93,10 +99,10 @@ def foreign(tree: ast.AST, own: set[str]) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-def test_no_private_name_of_another_library_is_used() -> None:
+def test_no_private_name_of_another_library_is_used(trees: dict[Path, ast.Module]) -> None:
     """Nor would one be overlooked; our own and documented names are none."""
-    own = own_names()
-    found = {str(path.relative_to(ROOT)): names for path, tree in TREES.items() if (names := [*foreign(tree, own)])}
+    own = own_names(trees.values())
+    found = {str(path.relative_to(ROOT)): names for path, tree in trees.items() if (names := [*foreign(tree, own)])}
     assert found == {}
     for line in (
         "from uvicorn.protocols.http.h11_impl import _get_status_line",
