@@ -145,7 +145,7 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
 
 
 def test_a_masked_round_with_dropouts_is_measured_and_right() -> None:
-    figures = play("made", OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0))
+    figures = play("made", OwnModelRound("masked", 2_000, 10, dropouts=1, wait=2.0))
     assert figures["made.survivors"] == 9
     assert 0 < figures["made.error_of_bound"] <= 1
     assert figures["made.contribution_bytes"] == 4 * 2_001

@@ -69,12 +69,12 @@ COMPOSE = Path(cross_silo.__file__).with_name("compose.yaml")
 
 @pytest.mark.slow
 def test_five_organisations_train_one_model(tmp_path: Path) -> None:
-    printed = cross_silo.run(tmp_path, rounds=6)
+    printed = cross_silo.run(tmp_path, rounds=4)
     for name, text in zip(coordinator.ORGANISATIONS, printed, strict=True):
-        assert re.findall(r"^round (\d+)", text, re.M) == [*"123456"], text
+        assert re.findall(r"^round (\d+)", text, re.M) == [*"1234"], text
         assert f"{name}: {coordinator.ORGANISATIONS[name]} users" in text, text
     first, last = (float(value) for value in re.findall(r"HR@10 ([\d.]+) before, ([\d.]+) after", printed[0])[0])
-    assert last > first + 0.3  # 0.63 on average, deviation 0.06
+    assert last > first + 0.2  # 0.50 on average, deviation 0.07
 
 
 def test_compose_matches_its_schema_and_names_the_programs() -> None:
@@ -122,6 +122,6 @@ def test_gradients_are_those_of_the_loss() -> None:
 
 
 def test_the_example_learns_over_masked_sums(tmp_path: Path) -> None:
-    popularity, initial, *trained = run(tmp_path / "server", clients=16, items=60, rounds=3)
-    assert len(trained) == 3
+    popularity, initial, *trained = run(tmp_path / "server", clients=16, items=60, rounds=2)
+    assert len(trained) == 2
     assert trained[-1] > initial + 0.15 and popularity < 0.9

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
 from tests.support.browser import CLIENTS, MILLISECONDS, SIZES, RecordedDemo, chromium, recorded_demo, screenshot
+from tests.vectors import generate
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
 WAIT = 4 * MILLISECONDS
@@ -91,7 +95,7 @@ def until(page: Page, is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + WAIT / 1000
     while not is_so():
         assert time.monotonic() < end, page.get_by_role("status").all_inner_texts()
-        page.wait_for_timeout(100)
+        page.wait_for_timeout(250)
 
 
 def report_of(page: Page) -> dict[str, Any]:
@@ -213,3 +217,45 @@ def test_the_page_fits_and_works_with_the_keyboard(browser: Browser, size: str, 
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate(_UNNAMED) == 0
         screenshot(page, f"{size}-{scheme}-start", "web")
+
+
+# --- the JSON vectors in Chromium, where browsers differ from Node ----------------------------------------------------
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on localhost, which browsers trust with WebCrypto as they do https."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+_RUN = """async (names) => {
+    const { run } = await import("/tests/web/vectors.mjs");
+    const read = async (name) => (await fetch(`/tests/vectors/${name}`)).json();
+    const results = {};
+    for (const name of names) {
+        try { results[name] = await run(name, read); } catch (error) { results[name] = String(error.stack); }
+    }
+    return results;
+}"""
+
+
+def test_every_vector_in_chromium(browser: Browser) -> None:
+    with served(Path(__file__).parents[2]) as url, closing(browser.new_page()) as page:
+        page.goto(f"{url}/examples/web/README.md")
+        results = page.evaluate(_RUN, sorted(generate.FILES))
+    assert set(results) == set(generate.FILES)
+    assert all(isinstance(count, int) and count > 0 for count in results.values()), results
