@@ -16,7 +16,16 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
-from tests.support.browser import CLIENTS, MILLISECONDS, SIZES, RecordedDemo, chromium, recorded_demo, screenshot
+from tests.support.browser import (
+    CLIENTS,
+    MILLISECONDS,
+    SIZES,
+    RecordedDemo,
+    chromium,
+    recorded_demo,
+    resize,
+    screenshot,
+)
 from tests.vectors import generate
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
@@ -194,9 +203,8 @@ def test_a_masked_round_with_the_page_is_exact(
         print(sent["bytes"], sent["times"])
 
 
-@pytest.mark.parametrize(("size", "scheme"), [("phone", "dark"), ("wide", "light")])
-def test_the_page_fits_and_works_with_the_keyboard(browser: Browser, size: str, scheme: str) -> None:
-    with serve_page(0, TrialOrganiser()) as server, context_of(browser, size, scheme) as context:
+def test_the_page_fits_and_works_with_the_keyboard(browser: Browser) -> None:
+    with serve_page(0, TrialOrganiser()) as server, context_of(browser, "phone", "dark") as context:
         server.settings = {"server": "http://127.0.0.1:9", "task": "t_0", "invitation": "", "organiser": {}}
         page = context.new_page()
         page.goto(server.origin)
@@ -214,9 +222,12 @@ def test_the_page_fits_and_works_with_the_keyboard(browser: Browser, size: str, 
         page.get_by_label("Genre").select_option("")
         page.reload()
         expect(page.get_by_label("The Ninth Moon")).to_be_checked()
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate(_UNNAMED) == 0
-        screenshot(page, f"{size}-{scheme}-start", "web")
+        for size, scheme in (("phone", "dark"), ("wide", "light")):
+            resize(page, size)
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            screenshot(page, f"{size}-{scheme}-start", "web")
 
 
 # --- the JSON vectors in Chromium, where browsers differ from Node ----------------------------------------------------
