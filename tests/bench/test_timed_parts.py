@@ -23,6 +23,13 @@ from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
+from tests.support.forked_programs import fork_programs
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the servers that the benchmarks start."""
+    fork_programs(monkeypatch)
 
 
 def test_a_proxys_field_is_added_to_each_request() -> None:
@@ -53,9 +60,9 @@ def test_rate_and_percentiles() -> None:
 
 
 def test_a_round_ends_with_the_right_sum() -> None:
-    figures = one_round(12, forwarded=True)
+    figures = one_round(5, forwarded=True)
     assert figures["exact"] is True
-    assert (figures["clients"], figures["survivors"]) == (12, 12)
+    assert (figures["clients"], figures["survivors"]) == (5, 5)
 
 
 # --- the round that `bench.masked` times is the protocol's ------------------------------------------------------------
@@ -138,7 +145,7 @@ def test_the_model_has_as_many_values_as_it_says(values: int) -> None:
 
 
 def test_a_masked_round_with_dropouts_is_measured_and_right() -> None:
-    figures = play("made", OwnModelRound("masked", 2_000, 10, dropouts=1, wait=6.0))
+    figures = play("made", OwnModelRound("masked", 2_000, 10, dropouts=1, wait=2.0))
     assert figures["made.survivors"] == 9
     assert 0 < figures["made.error_of_bound"] <= 1
     assert figures["made.contribution_bytes"] == 4 * 2_001

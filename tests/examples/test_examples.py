@@ -18,16 +18,24 @@ from examples.cross_silo import coordinator, organisation
 from examples.cross_silo import run as cross_silo
 from examples.two_tower_numpy import two_tower
 from examples.two_tower_numpy.run import run
+from tests.support.forked_programs import fork_programs
 from tests.support.server import running_aggregator
 from tests.support.tasks import ITEMS, small_task
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the programs that the examples start."""
+    fork_programs(monkeypatch, cross_silo)
+
+
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     app, federation = import_module("background_app"), import_module("masked_federation")
     monkeypatch.setattr(federation, "ROUNDS", 1)
+    monkeypatch.setattr(federation, "CLIENTS", 6)
     with running_aggregator(tmp_path / "data") as server:
         best = federation.main(server.url, server.operator_token)
         assert len(best) == 5
@@ -50,7 +58,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert set(found.items.tolist()) <= set(range(ITEMS)) - {0, 10}
         for one in apps:
             one.stop()
-    assert "round 1: 20 survivors" in capsys.readouterr().out
+    assert "round 1: 6 survivors" in capsys.readouterr().out
 
 
 # --- five organisations as processes, over CKKS sums; the compose file starts the same ones ---------------------------
@@ -61,12 +69,12 @@ COMPOSE = Path(cross_silo.__file__).with_name("compose.yaml")
 
 @pytest.mark.slow
 def test_five_organisations_train_one_model(tmp_path: Path) -> None:
-    printed = cross_silo.run(tmp_path, rounds=6)
+    printed = cross_silo.run(tmp_path, rounds=4)
     for name, text in zip(coordinator.ORGANISATIONS, printed, strict=True):
-        assert re.findall(r"^round (\d+)", text, re.M) == [*"123456"], text
+        assert re.findall(r"^round (\d+)", text, re.M) == [*"1234"], text
         assert f"{name}: {coordinator.ORGANISATIONS[name]} users" in text, text
     first, last = (float(value) for value in re.findall(r"HR@10 ([\d.]+) before, ([\d.]+) after", printed[0])[0])
-    assert last > first + 0.3  # 0.63 on average, deviation 0.06
+    assert last > first + 0.2  # 0.50 on average, deviation 0.07
 
 
 def test_compose_matches_its_schema_and_names_the_programs() -> None:
@@ -114,6 +122,6 @@ def test_gradients_are_those_of_the_loss() -> None:
 
 
 def test_the_example_learns_over_masked_sums(tmp_path: Path) -> None:
-    popularity, initial, *trained = run(tmp_path / "server", clients=16, items=60, rounds=3)
-    assert len(trained) == 3
+    popularity, initial, *trained = run(tmp_path / "server", clients=16, items=60, rounds=2)
+    assert len(trained) == 2
     assert trained[-1] > initial + 0.15 and popularity < 0.9

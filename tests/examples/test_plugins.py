@@ -53,8 +53,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for example in packages:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "examples" / example, folder / example, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    command += ["--target", str(folder / "site"), *(str(folder / example) for example in packages)]
+    uv = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--python", sys.executable, "--offline"]
+    how = ["--no-cache", "--no-deps", "--no-build-isolation", "--target", str(folder / "site")]
+    command = [*uv, *how, *(str(folder / example) for example in packages)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with pytest.MonkeyPatch.context() as patch:
@@ -201,7 +202,7 @@ def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess, o
     with ExitStack() as stack:
         task = operator.create_task(request)
         OtherPlanView.model_validate(task.plan)
-        schemas = httpx.get(f"{server.url}/openapi.json").json()["components"]["schemas"]
+        schemas = httpx.get(f"{server.url}/openapi.json", timeout=60).json()["components"]["schemas"]
         check_schema(task.plan, schemas)
         parts = joined(server, stack, operator.invite(task.task_id, uses=USERS).invitation)
         first = parts[0].arrays()

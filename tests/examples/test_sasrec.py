@@ -18,6 +18,7 @@ from examples.sasrec_torch import histories as data
 from examples.sasrec_torch.fedavg import Arrays, Histories, fedavg, mean_update
 from examples.sasrec_torch.federation import PARAMETERS
 from examples.sasrec_torch.run import compare, main
+from tests.support.forked_programs import fork_programs
 
 
 class Popular:
@@ -118,7 +119,10 @@ def test_the_mean_is_over_weights_and_that_of_a_row_over_those_who_touched_it() 
     np.testing.assert_allclose(mean["table"], np.tile(np.array(expected)[:, np.newaxis], 2), rtol=1e-6)
 
 
-def test_masked_rounds_over_http_equal_plain_fedavg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masked_rounds_over_http_equal_plain_fedavg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fork_programs(monkeypatch)
     clients = data.choose(split_of(), 6, others=4)
     curve: list[int] = []
 

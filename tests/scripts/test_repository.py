@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
@@ -47,32 +48,34 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("aggregator_service", "client_sdk", "protocols")
 DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}
 """Names that the reference of Python describes: of named tuples, and `os._exit`."""
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for one in PACKAGES for path in (ROOT / one).rglob("*.py")}
+
+
+def nodes_of(source: str) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(source))]
 
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def own_names() -> set[str]:
+def own_names(nodes: Iterable[ast.AST]) -> set[str]:
     """All private names that our code defines: functions, classes, variables, attributes, parameters."""
     found: set[str] = set()
-    for tree in TREES.values():
-        for node in ast.walk(tree):
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    found.add(name)
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
-                    found.add(name)
-                case ast.Constant(value=str() as name) if name.isidentifier():  # in __slots__
-                    found.add(name)
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                found.add(name)
+            case ast.Constant(value=str() as name) if name.isidentifier():  # in __slots__
+                found.add(name)
     return {name for name in found if is_private(name)}
 
 
-def foreign(tree: ast.AST, own: set[str]) -> Iterator[str]:
+def foreign(nodes: list[ast.AST], own: set[str]) -> Iterator[str]:
     """Private names of other libraries that a module imports, or reads from an imported module or any object."""
     imported = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.ImportFrom(module=str() as module, level=0) if module.partition(".")[0] not in PACKAGES:
                 imported |= {alias.asname or alias.name for alias in node.names}
@@ -83,7 +86,7 @@ def foreign(tree: ast.AST, own: set[str]) -> Iterator[str]:
                 imported |= {(alias.asname or alias.name).partition(".")[0] for alias in others}
                 if any(is_private(part) for alias in others for part in alias.name.split(".")):
                     yield ast.unparse(node)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in DOCUMENTED:
             base: ast.AST = node.value
             while isinstance(base, ast.Attribute):
@@ -95,8 +98,10 @@ def foreign(tree: ast.AST, own: set[str]) -> Iterator[str]:
 
 def test_no_private_name_of_another_library_is_used() -> None:
     """Nor would one be overlooked; our own and documented names are none."""
-    own = own_names()
-    found = {str(path.relative_to(ROOT)): names for path, tree in TREES.items() if (names := [*foreign(tree, own)])}
+    paths = (path for one in PACKAGES for path in (ROOT / one).rglob("*.py"))
+    modules = {str(path.relative_to(ROOT)): nodes_of(path.read_text(encoding="utf-8")) for path in paths}
+    own = own_names(chain.from_iterable(modules.values()))
+    found = {name: names for name, nodes in modules.items() if (names := [*foreign(nodes, own)])}
     assert found == {}
     for line in (
         "from uvicorn.protocols.http.h11_impl import _get_status_line",
@@ -105,9 +110,9 @@ def test_no_private_name_of_another_library_is_used() -> None:
         "from distributed import comm\ncomm.registry._backends",
         "engine.pool._inc_overflow()",
     ):
-        assert [*foreign(ast.parse(line), own)], line
+        assert [*foreign(nodes_of(line), own)], line
     for line in ("self._lock.acquire()", "import os\nos._exit(1)", "from protocols.sums import _x"):
-        assert not [*foreign(ast.parse(line), own)], line
+        assert not [*foreign(nodes_of(line), own)], line
 
 
 @pytest.fixture(scope="module")

@@ -54,8 +54,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
-    done = run(*command)
+    how = ("--wheel", "--no-build-isolation", "--offline", "--python", sys.executable)
+    done = run(UV, "build", *how, "--out-dir", folder, source)
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.whl")
     return made

@@ -20,6 +20,7 @@ from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.wire import unpack
+from tests.support.forked_programs import fork_programs
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 
@@ -137,6 +138,7 @@ def recorded_demo(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 1, **changes: Any
 ) -> Iterator[RecordedDemo]:
     """Start the demo of `examples/web` on free ports; its fleet plays in a thread, and its vectors are recorded."""
+    fork_programs(monkeypatch)
     with running_demo(folder, clients=CLIENTS, rounds=rounds, **changes) as demo:
         recorded = RecordedDemo(demo)
         for module in (masked_rounds, oneshot_rounds):

@@ -3,7 +3,7 @@
 A start of Python that imports the server takes over a second of processor time, and the suite starts hundreds of
 servers. Each fork runs `python -m MODULE` as a start of its own would: the environment, the working directory, the
 output and the arguments are its caller's, the module runs as `__main__`, and the interpreter exits as usual.
-`tests.support.forked` asks for the forks.
+`tests.support.forked` asks for the forks; for what code under test or a shell starts, `tests.support.forked_programs`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
         "uvicorn.protocols.http.h11_impl",
     ),
     "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
-    "device": ("client_sdk.client", "client_sdk.rounds.loop", "client_sdk.rounds.open_rounds"),
+    "device": (
+        "client_sdk.cli.keyholder",
+        "client_sdk.cli.member",
+        "client_sdk.client",
+        "client_sdk.rounds.loop",
+        "client_sdk.rounds.open_rounds",
+    ),
 }
 
 

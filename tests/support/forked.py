@@ -56,10 +56,10 @@ class _Host:
         """Ask for a fork; return the socket on which the host reports."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
-            socket.send_fds(self._connection(), [request], [output, there.fileno()])
+            socket.send_fds(self.connection(), [request], [output, there.fileno()])
         return here
 
-    def _connection(self) -> socket.socket:
+    def connection(self) -> socket.socket:
         with self._lock:
             if self._control is None or self._process is None or self._process.poll() is not None:
                 self._close()
@@ -82,6 +82,13 @@ class _Host:
 
 
 _HOSTS: dict[Kind, _Host] = {kind: _Host(kind) for kind in get_args(Kind)}
+
+
+def host_descriptor(kind: Kind) -> int:
+    """The descriptor of the socket that takes requests for forks, which processes inherit that may ask for some."""
+    descriptor = _HOSTS[kind].connection().fileno()
+    os.set_inheritable(descriptor, True)
+    return descriptor
 
 
 class ForkedProcess:

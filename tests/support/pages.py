@@ -43,6 +43,7 @@ def terminal(script: str, folder: Path, log: str, variables: Mapping[str, str] |
             stdout=output,
             stderr=output,
             start_new_session=True,
+            close_fds=False,  # of descriptors that are to be inherited there are those of `forked_commands` only
         )
         try:
             yield

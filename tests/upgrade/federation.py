@@ -1,9 +1,10 @@
-"""Four members of one task in one process, by public names alone: it runs with the packages of any state in its path.
+"""Four members of each task in one process, by public names alone: it runs with the packages of any state in its path.
 
-python federation.py URL OPERATOR_TOKEN FOLDER MECHANISM UNTIL
+python federation.py URL OPERATOR_TOKEN FOLDER MECHANISM=UNTIL ...
 
-The first run creates a task and enrols the members; a later one with the same FOLDER goes on with what that left. Each
-stops after UNTIL complete rounds and prints a JSON object: the rounds each member took part in, and each one's model.
+The first run creates a task of each MECHANISM and enrols its members; a later one with the same FOLDER goes on with
+what that left. Each stops after UNTIL complete rounds and prints a JSON object: for each mechanism the rounds each
+member took part in, and each one's model.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,14 @@ from protocols.messages import Schedule
 MEMBERS, ROUNDS, ITEMS = 4, 4, 30
 
 
-def main(url: str, token: str, folder: Path, mechanism: str, until: int) -> dict[str, Any]:
+def play(url: str, token: str, kept: Path, mechanism: str, until: int) -> dict[str, Any]:
     """Take part until the task has `until` complete rounds."""
-    name, first = f"upgraded-{mechanism}", not folder.exists()
-    folder.mkdir(exist_ok=True)
+    name, folder = f"upgraded-{mechanism}", kept / mechanism
+    first = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
     organiser = TrialOrganiser(name)
-    with Operator(url, token) as operator:
+    with ExitStack() as stack:
+        operator = stack.enter_context(Operator(url, token))
         if first:
             schedule = Schedule(
                 rounds=ROUNDS,
@@ -46,7 +50,7 @@ def main(url: str, token: str, folder: Path, mechanism: str, until: int) -> dict
 
         def join(index: int) -> Any:
             identity = Identity.load_or_create(folder / f"{index}.key")
-            client = Client(url, identity, DirectoryStore(folder / str(index)))
+            client = stack.enter_context(Client(url, identity, DirectoryStore(folder / str(index))))
             if not first:
                 return client.join(name)
             role = "holder" if holds and index == 0 else "member"
@@ -72,6 +76,14 @@ def main(url: str, token: str, folder: Path, mechanism: str, until: int) -> dict
         return {"rounds": rounds, "models": models, "state": operator.task(task_id).state}
 
 
+def main(url: str, token: str, kept: Path, until: dict[str, int]) -> dict[str, Any]:
+    """Take part in the task of each mechanism, at the same time."""
+    with ThreadPoolExecutor(len(until)) as pool:
+        played = {how: pool.submit(play, url, token, kept, how, rounds) for how, rounds in until.items()}
+        return {how: one.result() for how, one in played.items()}
+
+
 if __name__ == "__main__":
-    _, at, operator_token, kept_in, how, last = sys.argv
-    print(json.dumps(main(at, operator_token, Path(kept_in), how, int(last))))
+    _, at, operator_token, kept_in, *asked = sys.argv
+    rounds_of = dict(one.split("=") for one in asked)
+    print(json.dumps(main(at, operator_token, Path(kept_in), {how: int(last) for how, last in rounds_of.items()})))

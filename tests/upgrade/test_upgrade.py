@@ -18,8 +18,7 @@ import pytest
 
 from tests.support.needs import UPGRADED_FROM, required
 from tests.support.server import AggregatorProcess
-
-ROOT = Path(__file__).parents[2]
+from tests.upgrade import federation
 
 
 @pytest.fixture(scope="module")
@@ -38,36 +37,36 @@ def python(packages: Path) -> list[str]:
     return ["env", f"PYTHONPATH={packages}", sys.executable, "-P"]
 
 
-def take_part(packages: Path, server: AggregatorProcess, kept: Path, mechanism: str, until: int) -> dict[str, Any]:
-    """Run the members with the code of `packages`; see federation.py."""
-    script = str(Path(__file__).parent / "federation.py")
-    given = [script, server.url, server.operator_token, str(kept), mechanism, str(until)]
-    done = subprocess.run([*python(packages), *given], capture_output=True, text=True, check=False, env=os.environ)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-@pytest.mark.parametrize(("mechanism", "members_first"), [("masked", False), ("ckks", True)])
-def test_a_task_goes_on_after_an_upgrade(before: Path, tmp_path: Path, mechanism: str, members_first: bool) -> None:
+def test_tasks_go_on_after_an_upgrade(before: Path, tmp_path: Path) -> None:
     """First the server is upgraded and then the members, or the other way round; every round is complete."""
     data, kept = tmp_path / "data", tmp_path / "members"
-    old = [*python(before), "-m", "aggregator_service.cli", "serve"]
-    server = AggregatorProcess(data, command=old)
+
+    def take_part_before(**until: int) -> dict[str, Any]:
+        """Run the members with the code of the earlier state."""
+        script, asked = Path(__file__).with_name("federation.py"), [f"{how}={last}" for how, last in until.items()]
+        command = [*python(before), str(script), server.url, server.operator_token, str(kept), *asked]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+    def take_part(**until: int) -> dict[str, Any]:
+        return federation.main(server.url, server.operator_token, kept, until)
+
+    server = AggregatorProcess(data, command=[*python(before), "-m", "aggregator_service.cli", "serve"])
     try:
         server.start()
-        first = take_part(before, server, kept, mechanism, 2)
-        if members_first:
-            second = take_part(ROOT, server, kept, mechanism, 3)
+        first = take_part_before(masked=2, ckks=2)
+        second = take_part(ckks=3)  # its members are upgraded first
         server.stop()
         server = AggregatorProcess(data, port=server.port)
         server.start()
-        if not members_first:
-            second = take_part(before, server, kept, mechanism, 3)
-        third = take_part(ROOT, server, kept, mechanism, 4)
+        second |= take_part_before(masked=3)
+        third = take_part(masked=4, ckks=4)
     finally:
         server.stop()
-    assert [len(done) for done in first["rounds"]] >= [2] * 4 and third["state"] == "complete"
-    assert max(map(max, second["rounds"])) > min(map(max, first["rounds"]))
-    for stage in (first, second, third):
-        assert len(set(stage["models"])) == 1  # every member has the same model
-    assert len({stage["models"][0] for stage in (first, second, third)}) == 3
+    for mechanism in ("masked", "ckks"):
+        stages = [played[mechanism] for played in (first, second, third)]
+        assert [len(done) for done in stages[0]["rounds"]] >= [2] * 4 and stages[2]["state"] == "complete"
+        assert max(map(max, stages[1]["rounds"])) > min(map(max, stages[0]["rounds"]))
+        assert all(len(set(stage["models"])) == 1 for stage in stages)  # every member has the same model
+        assert len({stage["models"][0] for stage in stages}) == 3

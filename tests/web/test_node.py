@@ -1,14 +1,9 @@
-"""The JavaScript client in Node, and in Chromium where browsers differ: vectors, refusals, training, whole rounds."""
+"""The JavaScript client in Node: vectors, refusals, training, whole rounds."""
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +11,7 @@ import numpy as np
 import pytest
 
 from client_sdk.training.mf import MFConfig, train_locally
-from tests.support.browser import CLIENTS, RecordedDemo, chromium, recorded_demo
+from tests.support.browser import CLIENTS, RecordedDemo, recorded_demo
 from tests.support.needs import required
 from tests.vectors import generate
 
@@ -113,48 +108,5 @@ def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch:
     assert len(items) == 5 and not set(items) & set(LIKED)
 
 
-FILES = sorted(generate.FILES)
-
-
 def test_every_vector_in_node() -> None:
-    assert f"# pass {len(FILES) + 1}" in node("--test", "--test-reporter=tap", "tests/web/vectors.test.mjs")
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing."""
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on localhost, which browsers trust with WebCrypto as they do https."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-_RUN = """async (names) => {
-    const { run } = await import("/tests/web/vectors.mjs");
-    const read = async (name) => (await fetch(`/tests/vectors/${name}`)).json();
-    const results = {};
-    for (const name of names) {
-        try { results[name] = await run(name, read); } catch (error) { results[name] = String(error.stack); }
-    }
-    return results;
-}"""
-
-
-def test_every_vector_in_chromium() -> None:
-    with served(ROOT) as url, chromium() as browser:
-        page = browser.new_page()
-        page.goto(f"{url}/examples/web/README.md")
-        results = page.evaluate(_RUN, FILES)
-    assert set(results) == set(FILES)
-    assert all(isinstance(count, int) and count > 0 for count in results.values()), results
+    assert f"# pass {len(generate.FILES) + 1}" in node("--test", "--test-reporter=tap", "tests/web/vectors.test.mjs")

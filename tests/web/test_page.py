@@ -1,20 +1,32 @@
-"""The page of `examples/web` in Chromium, beside eight Python clients: exact sums, closed and opened again."""
+"""The page of `examples/web` in Chromium, beside Python clients: exact sums, closed and opened again."""
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from client_sdk.organiser import TrialOrganiser
 from examples.web.serve import serve_page
-from tests.support.browser import CLIENTS, MILLISECONDS, SIZES, RecordedDemo, chromium, recorded_demo, screenshot
-from tests.support.needs import required
+from tests.support.browser import (
+    CLIENTS,
+    MILLISECONDS,
+    SIZES,
+    RecordedDemo,
+    chromium,
+    recorded_demo,
+    resize,
+    screenshot,
+)
+from tests.vectors import generate
 
 LIKED = ("Orbit of Silence", "The Ninth Moon", "Cargo to Vega", "The Harbour File")
 WAIT = 4 * MILLISECONDS
@@ -45,27 +57,27 @@ _UNNAMED = """() => {
 }"""
 
 
-@pytest.fixture(autouse=True)
-def with_chromium() -> None:
-    """Look for the browser before a demo is started."""
-    required("chromium")
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for the file; each test has a context of its own."""
+    with chromium() as started:
+        yield started
 
 
 @contextmanager
-def context_of(size: str = "wide", scheme: str = "light") -> Iterator[BrowserContext]:
+def context_of(browser: Browser, size: str = "wide", scheme: str = "light") -> Iterator[BrowserContext]:
     """Yield a new browser context; errors and warnings in the console of its pages fail the test."""
     messages: list[str] = []
     width, height = SIZES[size]
-    with chromium() as browser:
-        context = browser.new_context(
-            color_scheme=scheme,  # type: ignore[arg-type]
-            viewport={"width": width, "height": height},
-        )
-        context.set_default_timeout(MILLISECONDS)
-        context.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
-        context.on("weberror", lambda failed: messages.append(str(failed.error)))
-        yield context
-        context.close()
+    context = browser.new_context(
+        color_scheme=scheme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": height},
+    )
+    context.set_default_timeout(MILLISECONDS)
+    context.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
+    context.on("weberror", lambda failed: messages.append(str(failed.error)))
+    yield context
+    context.close()
     wanted = ("status of 404", "ERR_FAILED")  # no revocation list, no committee yet; requests that a test aborts
     assert not [text for text in messages if not any(part in text for part in wanted)]
 
@@ -92,7 +104,7 @@ def until(page: Page, is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + WAIT / 1000
     while not is_so():
         assert time.monotonic() < end, page.get_by_role("status").all_inner_texts()
-        page.wait_for_timeout(100)
+        page.wait_for_timeout(250)
 
 
 def report_of(page: Page) -> dict[str, Any]:
@@ -107,25 +119,47 @@ def complete(recorded: RecordedDemo, page: Page, number: int) -> None:
     assert recorded.get(f"/rounds/{number}").json()["state"] == "complete"
 
 
-def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with recorded_demo(tmp_path / "server", monkeypatch, rounds=3) as recorded, context_of() as context:
-        page = opened(context, recorded)
+def test_rounds_with_the_page_are_exact_also_when_it_closes_while_it_sends(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page that is opened again goes on as the same client, and sends the same bytes."""
+    bodies: list[bytes | None] = []
+
+    def lost(route: Route) -> None:
+        if route.request.method == "PUT":
+            bodies.append(route.request.post_data_buffer)
+            route.abort()  # the page tries again
+        else:
+            route.continue_()
+
+    def sent(route: Route) -> None:
+        if route.request.method == "PUT":
+            bodies.append(route.request.post_data_buffer)
+        route.continue_()
+
+    with (
+        recorded_demo(tmp_path / "server", monkeypatch, rounds=2, collect_seconds=180.0) as recorded,
+        context_of(browser) as context,
+    ):
+        page = opened(context, recorded, lost)
         expect(page.get_by_role("button", name="Take part")).to_be_disabled()
         take_part(page)
-        first = report_of(page)
-        complete(recorded, page, 1)
-        assert recorded.aggregate(1) == recorded.expected(1, first["steps"])
-        assert recorded.aggregate(1) != recorded.expected(1, first["steps"][::-1])
+        until(page, lambda: len(bodies) >= 2)
         assert page.evaluate(_KEYS) == [[False, "InvalidAccessError"]] * 2
+        page.goto("about:blank")  # ends a request that waits; on closing, Chromium may let one through unaborted
         page.close()
 
-        again = opened(context, recorded)  # goes on by itself, as the same client
+        again = opened(context, recorded, sent)
+        assert report_of(again)["resent"]
+        complete(recorded, again, 1)
+        assert recorded.get("/rounds/1").json()["survivors"] == CLIENTS + 1
         second = report_of(again)
-        number = second["round"]  # 2, or 3 if the first page was still in time for the second round
-        complete(recorded, again, number)
-        assert recorded.aggregate(number) == recorded.expected(number, second["steps"])
+        complete(recorded, again, 2)
+        assert bodies[0] and bodies.count(bodies[0]) >= 3 and len(set(bodies)) == 2
+        assert recorded.aggregate(2) == recorded.expected(2, second["steps"])
+        assert recorded.aggregate(2) != recorded.expected(2, second["steps"][::-1])
         assert recorded.task["members"] == CLIENTS + 1
-        print(first["bytes"], first["times"], second["times"])
+        print(second["bytes"], second["times"])
         expect(again.get_by_role("status").last).to_contain_text("The task has ended", timeout=WAIT)
         expect(again.locator("#picks li")).to_have_count(8)
         for title in LIKED:
@@ -148,10 +182,12 @@ def test_rounds_with_the_page_are_exact(tmp_path: Path, monkeypatch: pytest.Monk
         assert again.evaluate(_STORED) == 0
 
 
-def test_a_masked_round_with_the_page_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_masked_round_with_the_page_is_exact(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         recorded_demo(tmp_path / "server", monkeypatch, mechanism="masked") as recorded,
-        context_of("wide", "dark") as context,
+        context_of(browser, "wide", "dark") as context,
     ):
         page = opened(context, recorded)
         take_part(page)
@@ -167,45 +203,8 @@ def test_a_masked_round_with_the_page_is_exact(tmp_path: Path, monkeypatch: pyte
         print(sent["bytes"], sent["times"])
 
 
-def test_a_page_that_closes_while_it_sends_sends_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bodies: list[bytes | None] = []
-
-    def lost(route: Route) -> None:
-        if route.request.method == "PUT":
-            bodies.append(route.request.post_data_buffer)
-            route.abort()  # the page tries again
-        else:
-            route.continue_()
-
-    def sent(route: Route) -> None:
-        if route.request.method == "PUT":
-            bodies.append(route.request.post_data_buffer)
-        route.continue_()
-
-    with (
-        recorded_demo(tmp_path / "server", monkeypatch, collect_seconds=180.0) as recorded,
-        context_of("phone", "dark") as context,
-    ):
-        page = opened(context, recorded, lost)
-        take_part(page)
-        until(page, lambda: len(bodies) >= 2)
-        page.goto("about:blank")  # ends a request that waits; on closing, Chromium may let one through unaborted
-        page.close()
-        again = opened(context, recorded, sent)
-        assert report_of(again)["resent"]
-        complete(recorded, again, 1)
-        assert recorded.get("/rounds/1").json()["survivors"] == CLIENTS + 1
-        expect(again.locator("#picks li")).to_have_count(8)
-        screenshot(again, "phone-dark", "web")
-    assert len(bodies) >= 3 and bodies[0]
-    assert len(set(bodies)) == 1
-
-
-@pytest.mark.parametrize(("size", "scheme"), [("phone", "dark"), ("wide", "light")])
-def test_the_page_fits_and_works_with_the_keyboard(size: str, scheme: str) -> None:
-    with serve_page(0, TrialOrganiser()) as server, context_of(size, scheme) as context:
+def test_the_page_fits_and_works_with_the_keyboard(browser: Browser) -> None:
+    with serve_page(0, TrialOrganiser()) as server, context_of(browser, "phone", "dark") as context:
         server.settings = {"server": "http://127.0.0.1:9", "task": "t_0", "invitation": "", "organiser": {}}
         page = context.new_page()
         page.goto(server.origin)
@@ -223,6 +222,51 @@ def test_the_page_fits_and_works_with_the_keyboard(size: str, scheme: str) -> No
         page.get_by_label("Genre").select_option("")
         page.reload()
         expect(page.get_by_label("The Ninth Moon")).to_be_checked()
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         assert page.evaluate(_UNNAMED) == 0
-        screenshot(page, f"{size}-{scheme}-start", "web")
+        for size, scheme in (("phone", "dark"), ("wide", "light")):
+            resize(page, size)
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            screenshot(page, f"{size}-{scheme}-start", "web")
+
+
+# --- the JSON vectors in Chromium, where browsers differ from Node ----------------------------------------------------
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    extensions_map = {**SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a folder on localhost, which browsers trust with WebCrypto as they do https."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+_RUN = """async (names) => {
+    const { run } = await import("/tests/web/vectors.mjs");
+    const read = async (name) => (await fetch(`/tests/vectors/${name}`)).json();
+    const results = {};
+    for (const name of names) {
+        try { results[name] = await run(name, read); } catch (error) { results[name] = String(error.stack); }
+    }
+    return results;
+}"""
+
+
+def test_every_vector_in_chromium(browser: Browser) -> None:
+    with served(Path(__file__).parents[2]) as url, closing(browser.new_page()) as page:
+        page.goto(f"{url}/examples/web/README.md")
+        results = page.evaluate(_RUN, sorted(generate.FILES))
+    assert set(results) == set(generate.FILES)
+    assert all(isinstance(count, int) and count > 0 for count in results.values()), results

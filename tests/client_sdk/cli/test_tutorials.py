@@ -27,6 +27,7 @@ from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
+from tests.support.forked_programs import forked_commands
 from tests.support.needs import required
 from tests.support.pages import cells, end_group, environment, hushrec, named_blocks, terminal, wait_for
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
@@ -67,6 +68,8 @@ class Federation:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        own = environment()
+        self.environment = own | forked_commands(folder / "bin", own["PATH"])
         self.server, self.organiser = free_port(), free_port()
         self.page = self.blocks(TUTORIAL)
 
@@ -90,8 +93,8 @@ class Federation:
         """Play the third terminal in `folder` to its end; return what it printed."""
         with ExitStack() as stack:
             third = subprocess.Popen(
-                ["bash", "-ec", script], cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, start_new_session=True,
+                ["bash", "-ec", script], cwd=folder, env=self.environment, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True, start_new_session=True, close_fds=False,
             )  # fmt: skip
             stack.callback(third.wait, 30)
             stack.callback(end_group, third.pid)
@@ -109,8 +112,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         made.prepare(made.page, made.folder)
     serving = (made.page[party].splitlines()[-1] for party in ("organiser", "operator"))
     with (
-        terminal(f"{next(serving)} --scope shop", made.folder, "organiser.log"),
-        terminal(next(serving), made.folder, "operator.log"),
+        terminal(f"{next(serving)} --scope shop", made.folder, "organiser.log", made.environment),
+        terminal(next(serving), made.folder, "operator.log", made.environment),
     ):
         for port in (made.organiser, made.server):
             wait_for(port, made.folder)

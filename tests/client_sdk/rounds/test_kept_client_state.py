@@ -136,7 +136,7 @@ def await_round(operator: Operator, task_id: str, number: int) -> None:
     end = time.monotonic() + 120
     while not any(view.state == "collecting" for view in operator.rounds(task_id, after=number - 1)):
         assert time.monotonic() < end, f"round {number} did not open: {list(operator.rounds(task_id))}"
-        time.sleep(0.01)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,17 +23,17 @@ from protocols.sums.masked.roster import RosterEntry
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, enrolled_fleet, interactions, small_task
 
-USERS = 6
+USERS = 5
 STAGES = ("advertising", "sharing", "collecting", "confirming", "unmasking", "one-shot")
 TOLERANT = {"dropout": 0.2}
-"""Six clients, of which one may drop out."""
+"""Five clients, of which one may drop out."""
 
 
 def round_with_a_dropout(server: AggregatorProcess, operator: Operator, stage: str) -> FleetRound:
     masked = {"mechanism": "masked", "mechanism_parameters": TOLERANT, "stage_seconds": 5.0}
     how = {"mechanism": "oneshot"} if stage == "one-shot" else masked
     task = small_task(operator, f"silent-{stage}", users=USERS, rounds=1, collect_seconds=5.0, **how)
-    rng = np.random.default_rng(1)  # one of six, by its first draw
+    rng = np.random.default_rng(1)  # one of five, by its first draw
     assert (np.random.default_rng(1).random(USERS) < 0.15).sum() == 1
     stage = "collecting" if stage == "one-shot" else stage
     with enrolled_fleet(

@@ -35,7 +35,7 @@ from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, new_client
 
-USERS, ITEMS, ROUNDS = 8, 30, 3
+USERS, ITEMS, ROUNDS = 5, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]
 PRIVACY = Privacy(epsilon=6.0, delta=1e-6)
 COLR = {"items": ITEMS, "dim": 4, "rank": 2, "item_bias": "counts"}
@@ -106,7 +106,7 @@ def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members
     assert np.array_equal(np.maximum(spending.spent, spending.reserved), spending.reserved)
     ended = operator.task(member.task_id)
     assert ended.state == "complete"
-    assert "0 of 8 members may contribute once more, and a sum needs 8" in ended.warnings[0]
+    assert f"0 of {USERS} members may contribute once more, and a sum needs {USERS}" in ended.warnings[0]
     assert [view.number for view in operator.rounds(member.task_id)] == [1, 2]
     found = operator.privacy(member.task_id)
     assert (found.most_sums, found.released_sums, found.spent_members) == (2, 2, USERS)

@@ -106,18 +106,19 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
 ) -> None:
     """The model that the server released is that of training every client again from the same seeds."""
+    users = 4
     parameters, training = (PFEDCLR, SMALL) if recipe == "pfedclr" else (None, None)
     task = small_task(
-        operator, f"same-{recipe}-{mechanism}", users=USERS, recipe=recipe, mechanism=mechanism,
+        operator, f"same-{recipe}-{mechanism}", users=users, recipe=recipe, mechanism=mechanism,
         recipe_parameters=parameters, rounds=1,
     )  # fmt: skip
     policy = Policy(mechanisms=frozenset({mechanism}))
-    with enrolled_fleet(server.url, task, interactions(USERS), training=training, policy=policy) as fleet:
+    with enrolled_fleet(server.url, task, interactions(users), training=training, policy=policy) as fleet:
         start = state_as(fleet.model(), FactorState).item_factors.copy()
         (played,) = fleet.run()
-        assert (played.state, played.survivors, len(played.reports)) == ("complete", USERS, USERS)
+        assert (played.state, played.survivors, len(played.reports)) == ("complete", users, users)
         assert all(report.seal_seconds > 0 and report.upload_seconds > 0 for report in played.reports)
-        expected = state_as(model_in_the_clear(fleet, interactions(USERS)), FactorState).item_factors
+        expected = state_as(model_in_the_clear(fleet, interactions(users)), FactorState).item_factors
         error = fleet.clients[0].member.terms.sum_plan.predicted_error
         found = state_as(fleet.model(), FactorState).item_factors
         np.testing.assert_allclose(found, expected, atol=8 * error + 1e-6)
@@ -176,13 +177,13 @@ def counting_task(operator: Operator, name: str, **schedule: Any) -> SmallTask:
 
 def test_no_sum_of_a_default_task_is_the_item_list_of_a_member(server: AggregatorProcess, operator: Operator) -> None:
     """Cohorts of all members but one, as any member sees it: the counts of one round less those of the round before."""
-    users, seen = interactions(8), [np.zeros(ITEMS)]
-    task = counting_task(operator, "default", rounds=3, cohort_size=7, start_clients=8)
+    users, seen = interactions(5), [np.zeros(ITEMS)]
+    task = counting_task(operator, "default", rounds=3, cohort_size=4, start_clients=5)
     with enrolled_fleet(server.url, task, users, downloads="once") as fleet:
         played = fleet.run(lambda _: seen.append(state_as(fleet.model(), CountedFactors).item_counts))
-    assert [(done.state, done.survivors) for done in played] == [("complete", 7)] * 3
+    assert [(done.state, done.survivors) for done in played] == [("complete", 4)] * 3
     first, *later = [after - before for before, after in pairwise(seen)]
-    assert first.sum() == 7 * 6
+    assert first.sum() == 4 * 6
     assert not np.any(later)
 
 

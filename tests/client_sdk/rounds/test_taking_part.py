@@ -92,7 +92,7 @@ def test_three_clients_finish_a_task(
         operator, f"finished-{recipe}-{mechanism}", users=3, recipe=recipe, mechanism=mechanism,
         mechanism_parameters=how, recipe_parameters=parameters,
     )  # fmt: skip
-    chunks = ClientOptions(chunk_bytes=50 if mechanism == "plain" else 500)
+    chunks = ClientOptions(chunk_bytes={"plain": 50, "paillier": 500, "ckks": 5_000}[mechanism])
     with joined(server.url, task, 3, PLAIN, chunks) as parts:
         reports = take_part_together(parts, interactions(3))
         for part, items in zip(parts, interactions(3), strict=True):

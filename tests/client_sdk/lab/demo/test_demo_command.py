@@ -35,6 +35,7 @@ from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import ServerDidNotStart, is_in_use, run_server
 from client_sdk.lab.measures import Advised, Measured
 from protocols.errors import ParameterError
+from tests.support.forked_programs import fork_programs
 from tests.support.server import running_aggregator
 
 
@@ -181,7 +182,10 @@ def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:
     assert mine.exists() and not running.data_dir.exists()
 
 
-def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork_programs(monkeypatch)
     server = run_server(tmp_path / "server", settings={"HUSHREC_LOG_FORMAT": "paper"})
     with pytest.raises(ServerDidNotStart, match=r"exited with code 1:\n.*HUSHREC_LOG_FORMAT"), server:
         raise AssertionError("it listens")

@@ -30,7 +30,7 @@ from client_sdk.rounds.part import Part
 from protocols.crypto.keys import repeatable_place
 from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
-from tests.support.server import running_aggregator
+from tests.support.server import AggregatorProcess, running_aggregator
 
 ROUNDS, COHORT, USERS, ITEMS = 2, 6, 12, 200
 
@@ -109,51 +109,51 @@ def prepared(data: Path, dropout: float = 0.0) -> tuple[SharedSetup, list[Arm]]:
 
 
 @pytest.fixture(scope="module")
-def encrypted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    folder, (shared, arms) = tmp_path_factory.mktemp("encrypted"), prepared(data)
-    with started(folder / "data") as server:
-        return Run(shared, arms[0], server), folder
+def demo(server: AggregatorProcess) -> DemoServer:
+    """One server for all runs of CoLR."""
+    return DemoServer(server.url, server.operator_token, server.data_dir, server.pid)
 
 
 @pytest.fixture(scope="module")
-def plain(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    folder, (shared, arms) = tmp_path_factory.mktemp("plain"), prepared(data)
-    with started(folder / "data") as server:
-        return Run(shared, arms[1], server), folder
+def encrypted(data: Path, demo: DemoServer) -> Run:
+    shared, arms = prepared(data)
+    return Run(shared, arms[0], demo)
 
 
-def test_encrypted_demo_stores_no_secret_and_no_factor_on_the_server(encrypted: tuple[Run, Path]) -> None:
-    run, folder = encrypted
-    assert {what for what, _ in run.secrets} >= {"state key", "HE secret key, middle", "token"}
-    assert found(folder, run.secrets) == set()
-    assert found(folder, run.factors) == set()
+@pytest.fixture(scope="module")
+def plain(data: Path, demo: DemoServer) -> Run:
+    shared, arms = prepared(data)
+    return Run(shared, arms[1], demo)
 
 
-def test_search_finds_the_factors_of_a_plain_task(plain: tuple[Run, Path]) -> None:
+def test_encrypted_demo_stores_no_secret_and_no_factor_on_the_server(encrypted: Run, demo: DemoServer) -> None:
+    assert {what for what, _ in encrypted.secrets} >= {"state key", "HE secret key, middle", "token"}
+    assert found(demo.data_dir.parent, encrypted.secrets) == set()
+    assert found(demo.data_dir.parent, encrypted.factors) == set()
+
+
+def test_search_finds_the_factors_of_a_plain_task(plain: Run, demo: DemoServer) -> None:
     """A plain task's snapshot is stored in clear, so the same search finds its item factors; it finds no token."""
-    run, folder = plain
-    assert found(folder, run.factors) == {"item factor"}
-    assert found(folder, run.secrets) == set()
+    assert found(demo.data_dir.parent, plain.factors) == {"item factor"}
+    assert found(demo.data_dir.parent, plain.secrets) == set()
 
 
-def test_encrypted_and_plain_train_the_same_model(encrypted: tuple[Run, Path], plain: tuple[Run, Path]) -> None:
+def test_encrypted_and_plain_train_the_same_model(encrypted: Run, plain: Run) -> None:
     """Although every run makes new keys: the same seed asks the same clients, and CKKS sums have a small error."""
-    ours, theirs = encrypted[0], plain[0]
-    np.testing.assert_allclose(ours.model, theirs.model, atol=1e-3, rtol=0)
-    assert [number for number, _, _ in ours.curve] == list(range(1, ROUNDS + 1))
-    assert ours.result.bytes_up > theirs.result.bytes_up > 0
+    np.testing.assert_allclose(encrypted.model, plain.model, atol=1e-3, rtol=0)
+    assert [number for number, _, _ in encrypted.curve] == list(range(1, ROUNDS + 1))
+    assert encrypted.result.bytes_up > plain.result.bytes_up > 0
 
 
-def test_the_same_seed_lets_the_same_clients_drop_out(data: Path, plain: tuple[Run, Path], tmp_path: Path) -> None:
+def test_the_same_seed_lets_the_same_clients_drop_out(data: Path, plain: Run, demo: DemoServer) -> None:
     """With the clients in another order, the figures are others."""
     shared, (_, in_the_clear, _) = prepared(data)
-    with started(tmp_path / "server") as server:
-        reordered = Run(replace(shared, identities=shared.identities[::-1]), in_the_clear, server)
-        few, same_few = (Run(prepared(data, 0.3)[0], in_the_clear, server) for _ in range(2))
+    reordered = Run(replace(shared, identities=shared.identities[::-1]), in_the_clear, demo)
+    few, same_few = (Run(prepared(data, 0.3)[0], in_the_clear, demo) for _ in range(2))
     assert few.curve == same_few.curve
     np.testing.assert_array_equal(few.model, same_few.model)
     for other in (reordered, few):
-        assert np.abs(other.model - plain[0].model).max() > 1e-3
+        assert np.abs(other.model - plain.model).max() > 1e-3
     assert few.result.dropouts > 0
 
 
