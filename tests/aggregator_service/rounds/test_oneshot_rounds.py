@@ -28,7 +28,7 @@ def begin(api: Api, name: str, **changes: object) -> Parties:
     """A task whose first round collects."""
     task = oneshot_task(api, name, COHORT, **changes)
     members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1, 2)
+    publish_keys(members, 1)
     clients = enrol_clients(task, COHORT)
     task.wait_round(1, "collecting")
     return task, clients, members
@@ -82,6 +82,7 @@ def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
 
 def test_two_gone_members_stop_the_task_until_they_are_back(api: Api) -> None:
     task, clients, members = begin(api, "two-gone", max_failed_rounds=1)
+    publish_keys(members, 2)
     contribute(clients)
     committee_turn(task, members, absent={"unmask": members[:2]})
     failed = task.wait_round(1, "failed")
@@ -186,7 +187,7 @@ def begin_reports(api: Api, name: str, garbage_for: Sequence[int], **changes: An
     """
     task = oneshot_task(api, name, COHORT, max_failed_rounds=1, rounds=2, **changes)
     members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1, 2, 3)
+    publish_keys(members, 1, 2)
     clients = enrol_clients(task, COHORT)
     contribute_all(task, clients, 1, [members[place] for place in garbage_for])
     return task, clients, members
