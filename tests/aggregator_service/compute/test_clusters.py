@@ -78,8 +78,8 @@ def test_a_server_does_not_start_without_its_scheduler(tmp_path: Path) -> None:
 
 
 def sum_exactly(api: Api) -> None:
-    """Play a round, whose sum must be exact."""
-    round_ = KeyedRound(api, "plain")
+    """Play a small round, whose sum must be exact."""
+    round_ = KeyedRound(api, "plain", cohort=4)
     round_.contribute()
     round_.assert_exact()
 

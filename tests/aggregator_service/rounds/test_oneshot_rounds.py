@@ -51,7 +51,7 @@ def test_a_round_with_vanished_clients_and_an_absent_member(api: Api) -> None:
     task.assert_sum(1, EVERYBODY[:4])
 
 
-def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
+def test_clients_and_members_see_only_their_own_part_and_uploads_are_refused(api: Api) -> None:
     task, clients, members = begin(api, "views")
 
     def seen(one: OneshotClient | OneshotMember, *names: str) -> tuple[Any, ...]:
@@ -68,8 +68,21 @@ def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
     assert members[0].get("rounds/1/statements").status_code == 404  # no set is proposed yet
     refused = members[0].deliver(f"rounds/1/contributions/{members[0].client_id}", b"x" * length)
     assert slug(refused) == "not-in-cohort"
-    contribute(clients)
+    upload, strange, late = (clients[place].make(1) for place in (0, 1, 5))
+    body = upload.encode()
+    changed = body[:-1] + bytes([body[-1] ^ 1])
+    for sent, why in (
+        (strange.encode(), "bad-contribution"),
+        (changed, "bad-contribution"),
+        (upload.contribution, "body-too-short"),
+    ):
+        assert slug(clients[0].send(1, sent)) == why
+    assert [clients[0].send(1, body).status_code for _ in range(2)] == [201, 200]
+    assert refusal(clients[0].take(1)) == (409, "contribution-conflict")
+    contribute(clients[1:5])
+    task.expire(1)
     task.wait_round(1, "confirming")
+    assert refusal(clients[5].send(1, late.encode())) == (409, "round-closed")
     assert seen(clients[0], "expected") == (False,)
     assert seen(members[0], "expected", "delivered", "answered") == (True, False, 0)
     assert members[1].get(f"rounds/1/shares/{members[0].client_id}").status_code == 403
@@ -131,25 +144,6 @@ def test_a_wrong_summed_share_of_one_member_is_named_and_left_out(server: Aggreg
     committee_turn(task, members, summed=summed)
     task.assert_sum(1, EVERYBODY)
     assert "the summed share of a member of the committee is wrong" in server.log()
-
-
-def test_uploads_that_are_refused(api: Api) -> None:
-    task, clients, _ = begin(api, "refused")
-    upload, strange, late = (clients[place].make(1) for place in (0, 1, 5))
-    body = upload.encode()
-    changed = body[:-1] + bytes([body[-1] ^ 1])
-    for sent, why in (
-        (strange.encode(), "bad-contribution"),
-        (changed, "bad-contribution"),
-        (upload.contribution, "body-too-short"),
-    ):
-        assert slug(clients[0].send(1, sent)) == why
-    assert [clients[0].send(1, body).status_code for _ in range(2)] == [201, 200]
-    assert refusal(clients[0].take(1)) == (409, "contribution-conflict")
-    contribute(clients[1:5])
-    task.expire(1)
-    task.wait_round(1, "confirming")
-    assert refusal(clients[5].send(1, late.encode())) == (409, "round-closed")
 
 
 def test_keys_of_the_committee(api: Api) -> None:
