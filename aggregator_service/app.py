@@ -9,16 +9,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from importlib import metadata
+from typing import Any, Final, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import Limits
-from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation
 from aggregator_service.dashboard import routes as dashboard
@@ -26,10 +26,9 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.clocks import ClockWatch
-from aggregator_service.observability.metrics import Metrics
+from aggregator_service.observability.clocks import Clock, ClockWatch, SystemClock
+from aggregator_service.observability.metrics import Instruments, Metrics
 from aggregator_service.observability.requests import RequestRecorder
-from aggregator_service.observability.tracing import Instruments, tracer_of, tracing
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problem_handlers import install_problem_handlers
@@ -51,14 +50,16 @@ from aggregator_service.routes.openapi import describe
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, own_data_directory, sweep
+from aggregator_service.storage.data_directory import collect_bodies, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
-from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
+from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
 from protocols.errors import ParameterError
 
 _LOG = logging.getLogger(__name__)
+_NAME: Final = "hushrec-aggregator"
+"""Of this service in traces."""
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     # the most frequent requests first
     contributions.router,
@@ -95,8 +96,10 @@ def create_app(
     executor that `settings.executor` names, and the exporter that `settings.traces` names. Raises `ParameterError` if
     `settings.traces` needs an extra that is not installed.
     """
-    provider, flush_spans = tracing(settings.traces) if tracer_provider is None else (tracer_provider, lambda: None)
-    instruments = Instruments(Metrics(), tracer_of(provider))
+    provider, flush_spans = (
+        open_tracing(settings.traces) if tracer_provider is None else (tracer_provider, lambda: None)
+    )
+    instruments = Instruments(Metrics(), provider.get_tracer(_NAME, metadata.version("hushrec")))
     app = FastAPI(
         lifespan=lambda app: _lifespan(app, settings, clock or SystemClock(), executor, instruments, flush_spans),
         docs_url=None,  # FastAPI's viewers load scripts from other hosts
@@ -256,3 +259,27 @@ def open_workers(location: str, workers: int, blobs: BlobStore, executor: Execut
             "HUSHREC_EXECUTOR=dask://... needs the extra `cluster`: pip install 'hushrec[cluster]'"
         ) from None
     return ClusterPool(location, blobs)
+
+
+def open_tracing(traces: Literal["none", "otlp"]) -> tuple[TracerProvider, Callable[[], None]]:
+    """Return an OpenTelemetry tracer provider, and a function that exports the remaining spans when the server stops.
+
+    `otlp` exports to the collector in OTEL_EXPORTER_OTLP_ENDPOINT; OpenTelemetry's other variables apply as well.
+    Raises `ParameterError` if the extra is not installed.
+    """
+    if traces == "none":
+        return NoOpTracerProvider(), _no_flush
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider as RecordingProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise ParameterError("traces=otlp needs the extra: pip install 'hushrec[otel]'") from None
+    provider = RecordingProvider(resource=Resource.create({SERVICE_NAME: _NAME}), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider, provider.shutdown
+
+
+def _no_flush() -> None:
+    return

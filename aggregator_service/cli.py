@@ -28,13 +28,13 @@ _COMMANDS: Final = {
     "task": ("tasks:tasks", "Create, list, show, close and resume tasks."),
     "invite": ("tasks:invite", "Create an invitation and print it once."),
     "invitation": ("people:invitations", "List and revoke the invitations of a task."),
-    "round": ("rounds:rounds", "Show a round, extend or abort an active one."),
+    "round": ("tasks:rounds", "Show a round, extend or abort an active one."),
     "member": ("people:members", "List and revoke the members of a task."),
     "token": ("people:tokens", "Create, list, rotate and revoke operator tokens."),
     "backup": ("storage:backup", "Copy an SQLite database and its blobs into a new directory."),
     "migrate-storage": ("storage:migrate_storage", "Copy rows to another database and blobs to another store."),
     "export-openapi": ("serve:export_openapi", "Write the OpenAPI document of this version as JSON."),
-    "diagram": ("rounds:show_diagram", "Print the states and transitions of a round as a Mermaid diagram."),
+    "diagram": ("tasks:show_diagram", "Print the states and transitions of a round as a Mermaid diagram."),
 }
 """Command -> its module in `aggregator_service.commands` and its function or `typer.Typer` there, and its line in the
 help."""
@@ -139,7 +139,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
     from aggregator_service.storage.blobs import BlobsUnavailableError
-    from aggregator_service.storage.cleanup import DataDirectoryInUseError
+    from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
     from aggregator_service.storage.stores import MovedDatabaseError
     from protocols.errors import HushRecError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 CrashPoint = Literal[
     "upload.stored-before-row",
@@ -27,8 +27,6 @@ CrashPoint = Literal[
     "worker.folding",
     "worker.unmasking",
 ]
-
-CRASH_POINTS: Final[tuple[str, ...]] = get_args(CrashPoint)
 
 _ARMED: Final = os.environ.get("HUSHREC_CRASH_AT", "")
 

@@ -22,7 +22,7 @@ from aggregator_service.storage.database import DATABASE_GONE
 from protocols.crypto.http_signature import SIGNED_FIELDS
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.messages import ProblemDocument
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 from protocols.messages.stages import PARTIAL_UPLOAD
 from protocols.parameter_text import fault_text
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from protocols.messages import ProblemDocument
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 
 PROBLEM_MEDIA_TYPE: Final = "application/problem+json"
 

@@ -31,8 +31,8 @@ from aggregator_service.compute.jobs import (
     merge_partials,
     release_sum,
 )
+from aggregator_service.storage.blobs import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import MIB, Figure, Watch, arguments, ratio, say
 from bench.figures import run

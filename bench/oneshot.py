@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say, time_in_turn
 from bench.figures import run
 from bench.sums import CLIP, Organiser, layout_of, masked_client, play_oneshot
-from protocols.crypto.domain import DIGEST_BYTES
+from protocols.crypto.keys import DIGEST_BYTES
 from protocols.layout import whole_route
-from protocols.sums.masked.mechanism import MASKED
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import Upload
 
 CLIENTS: Final = 1_000

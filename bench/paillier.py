@@ -21,8 +21,7 @@ from bench._report import Figure, arguments, say, time_in_turn
 from bench.figures import run
 from bench.peers import PhePeer
 from bench.sums import PreparedSum, updates
-from protocols.sums.paillier.keys import load_secret_key
-from protocols.sums.paillier.mechanism import PAILLIER
+from protocols.sums.paillier.mechanism import PAILLIER, load_secret_key
 
 VALUES: Final = 3706
 PRECISION: Final = 2.0**-32

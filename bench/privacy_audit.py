@@ -31,16 +31,14 @@ from scipy import stats
 from bench._report import Figure, arguments, bars
 from bench.figures import run
 from protocols.advice import NOISY
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import SumNoise
-from protocols.privacy.renyi import epsilon_of, skellam_curve
+from protocols.privacy.noise import SumNoise, epsilon_of, skellam_curve
 from protocols.recipes.base import Contribution, ModelState, RoundSpec, main_layout
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task
 

@@ -32,10 +32,9 @@ from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.client import advertise
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.participation import plan_of_task
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
 
 ITEMS: Final = 3706
 _POSITIVES: Final = 165

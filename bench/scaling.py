@@ -30,8 +30,8 @@ from aggregator_service.compute.jobs import BlobRef, FoldJob, MergeJob, ReleaseJ
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.compute.workers import FoldPool
+from aggregator_service.storage.blobs import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.tags import tag_of
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from bench._report import Figure, arguments, ratio, say, time_in_turn
 from bench.figures import run

@@ -16,14 +16,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
-from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
-from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client
@@ -31,8 +29,7 @@ from protocols.sums.oneshot import member
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 

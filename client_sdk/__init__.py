@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from client_sdk.errors import UntrustedServer as UntrustedServer
     from client_sdk.errors import UploadTimeout as UploadTimeout
     from client_sdk.history import History as History
-    from client_sdk.model.best import Recommendations as Recommendations
     from client_sdk.operator import Operator as Operator
     from client_sdk.operator import task_request as task_request
     from client_sdk.rounds.certificates import CertificateSource as CertificateSource
@@ -99,10 +98,11 @@ if TYPE_CHECKING:
     from client_sdk.rounds.ledger import Budget as Budget
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
     from client_sdk.rounds.ledger import TaskCost as TaskCost
+    from client_sdk.rounds.newest import Recommendations as Recommendations
     from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
     from client_sdk.rounds.open_rounds import OpenRound as OpenRound
-    from client_sdk.store.client_store import Membership as Membership
     from client_sdk.store.identity import Identity as Identity
+    from client_sdk.store.identity import Membership as Membership
     from client_sdk.store.stores import DirectoryStore as DirectoryStore
     from client_sdk.store.stores import MemoryStore as MemoryStore
     from client_sdk.store.stores import Store as Store
@@ -196,7 +196,6 @@ _NAMES: Final = {
         "UploadTimeout",
     ),
     "client_sdk.history": ("History",),
-    "client_sdk.model.best": ("Recommendations",),
     "client_sdk.operator": (
         "Operator",
         "task_request",
@@ -235,12 +234,12 @@ _NAMES: Final = {
         "OwnLedger",
         "TaskCost",
     ),
+    "client_sdk.rounds.newest": ("Recommendations",),
     "client_sdk.rounds.open_rounds": (
         "AsyncOpenRound",
         "OpenRound",
     ),
-    "client_sdk.store.client_store": ("Membership",),
-    "client_sdk.store.identity": ("Identity",),
+    "client_sdk.store.identity": ("Identity", "Membership"),
     "client_sdk.store.stores": (
         "DirectoryStore",
         "MemoryStore",

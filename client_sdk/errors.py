@@ -422,7 +422,7 @@ PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
     "internal-error": InternalError,
     "unavailable": Unavailable,
 }
-"""Error class by problem slug, one for each entry of `protocols.messages.problem.PROBLEM_TYPES`."""
+"""Error class by problem slug, one for each entry of `protocols.messages.base.PROBLEM_TYPES`."""
 
 
 def error_class(problem: ProblemDocument, status: int) -> type[ApiError]:

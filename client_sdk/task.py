@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
-from client_sdk.model.best import Recommendations
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
-from client_sdk.rounds.newest import evaluation, named_arrays, newest_model, recommend
+from client_sdk.rounds.newest import Recommendations, evaluation, named_arrays, newest_model, recommend
 from client_sdk.rounds.part import Part
-from client_sdk.store.client_store import Membership
+from client_sdk.store.identity import Membership
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import RoundView

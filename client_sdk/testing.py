@@ -24,13 +24,13 @@ from client_sdk.store.states import GivenData
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
-from protocols.combinations import carriers, check_combination
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.sums.base import new_keyring, one_message, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
+from protocols.task_terms import carriers, check_combination
 
 _SEED = bytes(range(32))
 MOST_CONSTANTS: Final = 0.2

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
-from protocols.combinations import carriers
 from protocols.errors import ParameterError
 from protocols.sums.registry import mechanism_entry
+from protocols.task_terms import carriers
 
 Variant = Literal["recommended", "paper"]
 """Which values a new task has where its maker names none: the recommended ones, or those of the paper."""

@@ -21,14 +21,16 @@ from protocols.errors import CodecError, ParameterError
 _LENGTH: Final = struct.Struct("<Q")
 
 
-def exact(body: bytes | bytearray | memoryview, length: int, what: str) -> memoryview:
-    """Return `body` as a memoryview of bytes; `CodecError` unless it has exactly `length` bytes.
+def exact(
+    body: bytes | bytearray | memoryview, length: int, what: str, error: type[CodecError] = CodecError
+) -> memoryview:
+    """Return `body` as a memoryview of bytes; `error` unless it has exactly `length` bytes.
 
     what: the name of the body in the error's text.
     """
     view = memoryview(body)
     if view.nbytes != length:
-        raise CodecError(f"{what} must be exactly {length} bytes, got {view.nbytes}")
+        raise error(f"{what} must be exactly {length} bytes, got {view.nbytes}")
     return view.cast("B") if view.format != "B" else view
 
 

@@ -14,15 +14,8 @@ that each level has enough clients, with room for dropouts.
 
 **The class of a sum** is how often the data of one client may enter sums like it. `min_clients` and the differencing
 guard are about the clients of ONE released sum. What several sums give away together depends on what clients put into
-them. So the layout of every sum states its class, and a recipe cannot leave it out:
-
-| class | a contribution is | rule |
-|---|---|---|
-| `once` | a function of data that does not change: | a client's data enter one such sum of a data set, ever; a client |
-|        | item counts, sums of ratings | that is in one abstains from the others before its first message |
-| `repeated` | a function of the same data again: | a frozen cohort, one set of survivors that only shrinks, a quorum |
-|            | power iteration, measurements | of signatures, and the differencing guard |
-| `trained` | dependent on fresh randomness | it contains no constant of the client; cohorts are drawn anew |
+them: a function of data that do not change (`once`), of the same data again (`repeated`), or of fresh randomness
+(`trained`). So the layout of every sum states its class, and a recipe cannot leave it out. The rules: docs/rounds.md.
 
 Zeros of a client without data never count towards `min_clients`: it abstains. The guard
 (`protocols.privacy.differencing`) judges all sums of class `once` or `repeated` of the same data together. The class

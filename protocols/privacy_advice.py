@@ -25,14 +25,13 @@ from math import ceil, exp, floor, lgamma, log, log1p, log10, pow, sqrt
 from typing import Any, Final, Literal
 
 from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
-from protocols.combinations import noisy_carriers
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms
-from protocols.privacy.renyi import epsilon_of, sampled_curve
+from protocols.privacy.noise import NoiseTerms, epsilon_of, sampled_curve
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.task_terms import noisy_carriers
 
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
 """Recipes that can be trained with a privacy block."""

@@ -25,7 +25,7 @@ import aggregator_service.cli
 import client_sdk.cli
 from aggregator_service.settings import Settings
 from client_sdk.errors import PROBLEM_ERRORS
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 
 _COMMANDS: Final = """\
 # Commands

@@ -19,11 +19,11 @@ from aggregator_service.access.principals import hash_token
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import delete_orphans, make_private
+from aggregator_service.storage.data_directory import make_private
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
-from aggregator_service.storage.stores import bind_store, open_store, refuse_moved
+from aggregator_service.storage.stores import bind_store, delete_orphans, open_store, refuse_moved
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 

@@ -26,7 +26,6 @@ from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app, open_workers
-from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
@@ -44,10 +43,11 @@ from aggregator_service.commands.startup_checks import (
     doubtful_settings,
 )
 from aggregator_service.logs import configure_logging
+from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.cleanup import create_data_directory, make_private, own_data_directory
+from aggregator_service.storage.data_directory import create_data_directory, make_private, own_data_directory
 from aggregator_service.storage.database import database_place
 
 _LOG = logging.getLogger(__name__)

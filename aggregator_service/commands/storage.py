@@ -21,10 +21,9 @@ from aggregator_service.storage.backup import (
     refuse_rows,
 )
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database, database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.stores import bind_store, mark_moved, open_store, record_store
+from aggregator_service.storage.stores import bind_store, mark_moved, named_blobs, open_store, record_store
 
 
 def backup(

@@ -1,81 +1,46 @@
-"""`hushrec-server task` and `hushrec-server invite`."""
+"""`hushrec-server task`, `invite`, `round` and `diagram`. Creating a task is in `task_creation`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
     DataDir,
     TaskName,
-    blob_store,
     in_transaction,
     named_task,
-    server_settings,
     show,
 )
-from aggregator_service.commands.task_options import (
-    ClientSums,
-    Clip,
-    Corrupt,
-    Delta,
-    Epsilon,
-    EvaluateEvery,
-    FinalRounds,
-    FixedClip,
-    HoldOut,
-    Keep,
-    MostItems,
-    Negatives,
-    StopAfter,
-    evaluation_of,
-    parameter_help,
-    privacy_of,
-    read_initial,
-)
-from aggregator_service.rounds.interventions import resume_task
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of, task_create
+from aggregator_service.observability.clocks import SystemClock
+from aggregator_service.round_states import diagram
+from aggregator_service.rounds.interventions import abort_round, close_task, extend_round, resume_task
 from aggregator_service.settings import Settings
-from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.certificates import store_revocations
-from aggregator_service.tasks.checks import noise_warning
-from aggregator_service.tasks.choices import add_task, requested
+from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
+from aggregator_service.tasks.enrolments import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
-from aggregator_service.tasks.starts import (
-    StartSource,
-    check_start,
-    check_start_alone,
-    read_items,
-    with_start,
-    with_values,
-)
-from aggregator_service.tasks.tasks import create_invitation, list_tasks, plan_request, task_view
+from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_view
 from protocols.advice import (
     MESSAGE_BUDGET,
     MOST_FACTORS,
     QUALITY_BY_COMPONENTS,
     STARTED,
-    Variant,
     choose,
     components_within,
     settings_of_ratings,
 )
-from protocols.catalogue import Catalogue
-from protocols.messages import InvitationRequest, Role, Schedule, TaskView
+from protocols.messages import Extension, InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
-from protocols.parameter_text import named_values, validated
+from protocols.parameter_text import first_fault, named_values
 from protocols.privacy_advice import choose_noisy
-from protocols.recipes.arrays import shapes_of
-from protocols.recipes.private import Private
-from protocols.recipes.registry import recipes
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
@@ -86,164 +51,9 @@ tasks = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-def _show_parameters(context: typer.Context, wanted: bool) -> None:
-    """Print the parameters of the recipe and the mechanism, which are eager options and therefore known, and exit."""
-    if wanted:
-        typer.echo(parameter_help(context.params["recipe"], context.params["mechanism"]))
-        raise typer.Exit
-
-
-@tasks.command("create")
-def task_create(
-    name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
-    mechanism: Annotated[
-        str, typer.Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)
-    ] = "ckks",
-    help_parameters: Annotated[
-        bool,
-        typer.Option(
-            "--help-parameters",
-            callback=_show_parameters,
-            help="Print the parameters of the recipe, the mechanism and the schedule, and exit.",
-        ),
-    ] = False,
-    recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
-    ] = None,
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
-    ] = None,
-    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
-    variant: Annotated[
-        Variant, typer.Option(help="Parameters that are not named: recommended ones, or those of the paper.")
-    ] = "recommended",
-    data_set: Annotated[
-        str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
-    ] = None,
-    organiser: Annotated[
-        str | None, typer.Option(help="Public key of the organiser that certifies the members: hushrec organiser init.")
-    ] = None,
-    scope: Annotated[
-        str | None,
-        typer.Option(help="Scope of the organiser's certificates.", show_default="the task's name"),
-    ] = None,
-    evaluate_every: EvaluateEvery = None,
-    holdout: HoldOut = None,
-    negatives: Negatives = None,
-    keep: Keep = None,
-    stop_after: StopAfter = None,
-    final_rounds: FinalRounds = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    clip: Clip = None,
-    fixed_clip: FixedClip = False,
-    most_items: MostItems = None,
-    client_sums: ClientSums = None,
-    corrupt: Corrupt = None,
-    start_from: Annotated[
-        str | None,
-        typer.Option(
-            help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."
-        ),
-    ] = None,
-    initial: Annotated[
-        Path | None,
-        typer.Option(
-            help="Safetensors file with the initial values of an arrays task, whose shapes need not be given then.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    items: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV file with the heading id,title, or one id a line, in order of the item numbers; the recipe's "
-            "items need not be given then.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Create a task and print it as JSON, with its plan and warnings.
-
-    Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
-    """
-    evaluation = evaluation_of(
-        evaluate_every,
-        holdout=holdout,
-        negatives=negatives,
-        keep=keep,
-        stop_after=stop_after,
-        final_rounds=final_rounds,
-    )
-    del help_parameters  # used by its callback
-    planned = validated("schedule", Schedule, named_values(schedule or []))
-    privacy = privacy_of(
-        epsilon,
-        planned,
-        fixed_clip,
-        delta=delta,
-        clip=clip,
-        most_items=most_items,
-        rounds=client_sums,
-        corrupt=corrupt,
-    )
-    catalogue = None if items is None else _catalogue(items)
-    values = None if initial is None else read_initial(initial)
-    request = requested(
-        name,
-        recipe,
-        named_values(recipe_parameter or []),
-        mechanism,
-        named_values(mechanism_parameter or []),
-        planned,
-        variant=variant,
-        shapes=None if values is None else shapes_of(values),
-        data_set=data_set,
-        organiser=organiser,
-        scope=scope,
-        evaluation=evaluation,
-        privacy=privacy,
-        catalogue=catalogue,
-        started=start_from is not None,
-    )
-    check_start(request)
-    start, settings = None, server_settings(data_dir, database_url)
-    blobs = None if values is None and start_from is None and catalogue is None else blob_store(settings)
-    if values is not None:
-        request, start = with_values(request, values)
-    if start_from is not None and blobs is not None:
-        check_start_alone(request)
-        named = start_from
-        source = in_transaction(
-            data_dir, database_url, lambda session: StartSource.of(session, named_task(session, named))
-        )
-        request, start = with_start(request, source, blobs)
-    elif recipe == "pfedclr" and variant == "recommended":
-        typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
-    plan = plan_request(request)
-    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
-        typer.echo(outlook, err=True)
-
-    def transact(work: Callable[[Session], TaskView]) -> TaskView:
-        return in_transaction(data_dir, database_url, work)
-
-    def told(session: Session, task: TaskRow) -> TaskView:
-        return task_view(session, task, settings.signatures)
-
-    now = SystemClock().now()
-    view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
-    show(view.model_dump(mode="json"))
-
-
-def _catalogue(path: Path) -> Catalogue:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        return read_items(file, str(path))
+tasks.command("create")(task_create)
+_OPERATOR: Final = "(command line)"
+"""Who acts, in the log."""
 
 
 @tasks.command("advise")
@@ -426,7 +236,7 @@ def task_resume(
     """
 
     def work(session: Session) -> str:
-        row = resume_task(session, named_task(session, task).id, "(command line)")
+        row = resume_task(session, named_task(session, task).id, _OPERATOR)
         return f"{row.name}  {row.id}  {row.state}"
 
     typer.echo(in_transaction(data_dir, database_url, work))
@@ -458,3 +268,87 @@ def invite(
         data_dir, database_url, lambda session: create_invitation(session, named_task(session, task), request, now)
     )
     typer.echo(made.invitation)
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+rounds = typer.Typer(
+    add_completion=False,
+    help="Show a round, extend or abort an active one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
+
+
+@rounds.command("show")
+def round_show(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Show a round's state, its contributions, and the clients that refused it, by reason.
+
+    Example: hushrec-server round show movies 7
+    """
+
+    def work(session: Session) -> list[str]:
+        row = named_task(session, task)
+        round_ = find_round(session, row.id, number)
+        if round_ is None:
+            raise CommandError(f"task {row.name!r} has no round {number}")
+        counts = f"{received_count(session, round_.id)} of {round_.cohort} contributions"
+        failure = f": {round_.failure}" if round_.failure else ""
+        refused = refusals_by_reason(session, [round_.id]).get(round_.id, {})
+        return [
+            f"{row.name}  round {number}  {round_.state}{failure}  {counts}",
+            *(f"refused because of {reason}: {clients}" for reason, clients in refused.items()),
+        ]
+
+    typer.echo("\n".join(in_transaction(data_dir, database_url, work)))
+
+
+@rounds.command("extend")
+def round_extend(
+    task: TaskName,
+    number: Number,
+    seconds: Annotated[float, typer.Option(help="Seconds to add to the deadline of the current state.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Move the deadline of the state that a round is in.
+
+    Example: hushrec-server round extend movies 7 --seconds 300
+    """
+    try:
+        extension = Extension(seconds=seconds)
+    except ValidationError as error:
+        raise CommandError(first_fault(error)) from None
+    now = SystemClock().now()
+
+    def work(session: Session) -> str:
+        row = named_task(session, task)
+        _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
+        return f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
+
+
+@rounds.command("abort")
+def round_abort(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Abort an active round: it fails and its data is deleted; the task continues with its next round.
+
+    Example: hushrec-server round abort movies 7
+    """
+
+    def work(session: Session) -> str:
+        row = named_task(session, task)
+        _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
+        return f"{row.name}  round {number}  {round_.state}: {round_.failure}"
+
+    typer.echo(in_transaction(data_dir, database_url, work))
+
+
+def show_diagram() -> None:
+    """Print the states and transitions of a round as a Mermaid diagram.
+
+    Example: hushrec-server diagram
+    """
+    typer.echo(diagram())

@@ -112,7 +112,6 @@ class ClusterPool:
         return {"workers": fit, "allow_other_workers": True}  # others only when all of these have disconnected
 
     def check(self) -> str:
-        """See `Workers.check`."""
         with self._lock:
             try:
                 self._check_workers(self._connected())
@@ -196,7 +195,6 @@ class ClusterPool:
                 client.close(timeout=1.0)
 
     def close(self) -> None:
-        """See `Workers.close`."""
         with self._lock:
             self._disconnect()
 

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks
 from aggregator_service.crash_points import crash_point
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, new_key
-from aggregator_service.storage.tags import matches_tag
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, matches_tag, new_key
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
@@ -54,7 +53,7 @@ class BodyByValue:
 
 @dataclass(frozen=True)
 class StoredBody:
-    """A contribution in a blob, its SHA-256 (hex), and its tag (`storage.tags`).
+    """A contribution in a blob, its SHA-256 (hex), and its tag (`BodyTagger`).
 
     tag: None for a contribution that was stored before there were tags; its SHA-256 is checked then.
     """

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import server
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import RoundContext
+from protocols.sums.masked.plan import MASKED, RoundContext
 from protocols.sums.masked.roster import open_roster
 from protocols.sums.masked.server import BadShare
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee
 from protocols.sums.oneshot.plan import OneshotContext
 from protocols.sums.oneshot.wire import CommitteeKey
-from protocols.sums.ring import Ring
+from protocols.sums.wire import Ring
 
 
 @dataclass(frozen=True)

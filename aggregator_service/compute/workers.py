@@ -72,7 +72,7 @@ def _exit_with_parent(sentinel: int) -> None:
 
 
 class FoldPool:
-    """Runs jobs in a pool of `workers` processes that it makes, or on the given `executor`, which it never replaces."""
+    """`Workers` in a pool of `workers` processes that it makes, or on a given `executor`, which it never replaces."""
 
     def __init__(self, workers: int, executor: Executor | None = None) -> None:
         self._workers = workers
@@ -81,7 +81,6 @@ class FoldPool:
 
     @property
     def width(self) -> int:
-        """See `Workers.width`."""
         return self._workers
 
     def threads(self, jobs: int) -> int:

@@ -20,20 +20,19 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.choices import add_task, requested
+from aggregator_service.tasks.choices import ParameterRow, add_task, parameter_rows, requested
 from aggregator_service.tasks.committee import committee_size
-from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.starts import check_start, read_items
 from aggregator_service.tasks.tasks import create_invitation, plan_request
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
-from protocols.combinations import check_combination
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import first_fault, named_values, validated
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
+from protocols.task_terms import check_combination
 
 _RECIPE_TEXTS: Final[Mapping[str, str]] = {
     "arrays": "named arrays of a model of your own",

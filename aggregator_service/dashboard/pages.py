@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException
 from aggregator_service.dashboard import words
 from aggregator_service.dashboard.access import HOME, NotSignedInError, Visitor
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import CheckedRoute
+from aggregator_service.routes.common import CheckedRoute
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.errors import ParameterError
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -44,8 +44,7 @@ from aggregator_service.rounds.interventions import (
     refuse_resumption,
     resume_task,
 )
-from aggregator_service.routes.bodies import CheckedRoute
-from aggregator_service.routes.common import RoundNumber, TaskId
+from aggregator_service.routes.common import CheckedRoute, RoundNumber, TaskId
 from aggregator_service.services import Services, ServicesOf
 from protocols.messages.rounds import LONGEST_STAGE
 

@@ -1,6 +1,7 @@
-"""The metrics of `/metrics`, for Prometheus. They hold sizes, counts and times, never values; no label holds an id.
+"""The metrics of `/metrics`, for Prometheus, and the spans of folds and releases, for OpenTelemetry.
 
-Open tasks with a privacy block are told apart by their names.
+Metrics hold sizes, counts and times, never values; no label holds an id. Open tasks with a privacy block are told apart
+by their names.
 
 Counters and histograms count what this process has done since its start. `DatabaseGauges` and `BlobGauges` measure at
 each scrape; all processes on one database report the same of what it holds.
@@ -11,10 +12,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Final, get_args
 
+from opentelemetry.trace import NoOpTracer, Tracer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -29,7 +32,7 @@ from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -197,6 +200,36 @@ class Metrics:
             self._outcomes.labels(outcome).inc()
         for stage, count in effects.dropouts:
             self._dropouts.labels(stage).inc(count)
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """Metrics and tracer of one application. The defaults are metrics that nobody reads and no spans."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    tracer: Tracer = field(default_factory=NoOpTracer)
+
+    @contextmanager
+    def fold(self, task_id: str, number: int, batch: int) -> Iterator[None]:
+        """Time and trace a fold; enter it when the job is submitted.
+
+        number: of the round. batch: contributions in the fold.
+        """
+        attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, "hushrec.batch": batch}
+        with self.tracer.start_as_current_span("fold", attributes=attributes), self.metrics.fold():
+            yield
+
+    @contextmanager
+    def release(self, task_id: str, number: int, survivors: int, *, masked: bool) -> Iterator[None]:
+        """Time and trace a release, including the removal of masks; number: of the round."""
+        attributes: dict[str, str | int] = {
+            "hushrec.task": task_id,
+            "hushrec.round": number,
+            "hushrec.survivors": survivors,
+        }
+        name = "unmask" if masked else "release"
+        with self.tracer.start_as_current_span(name, attributes=attributes), self.metrics.release(masked):
+            yield
 
 
 def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:

@@ -27,7 +27,7 @@ from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundR
 from aggregator_service.storage.stages import Part, clients_with
 from aggregator_service.tasks.members import able_members, same_data_set, within_budget
 from aggregator_service.tasks.plans import TaskPlan, plan_round, row_most_sums
-from protocols.crypto.domain import SEED_BYTES
+from protocols.crypto.keys import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge

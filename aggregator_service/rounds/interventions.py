@@ -1,4 +1,4 @@
-"""Interventions of operators in an active round: extend its deadline, or abort it."""
+"""Interventions of operators: extend the deadline of an active round, or abort it; close a task, or resume it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import lock_round_exclusive, lock_task
+from aggregator_service.storage.rounds import last_round, lock_round_exclusive, lock_task
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import awaited_message
 from protocols.messages import Schedule
@@ -87,6 +87,21 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task resumed", extra=fields(task=task.id, operator=operator))
     return task
+
+
+def close_task(session: Session, task: TaskRow, now: float) -> None:
+    """Close a task for good and fail its active round. Does nothing when the task is over already."""
+    task = lock_task(session, task.id)
+    if task.state != "open":
+        return
+    task.state = "closed"
+    newest = last_round(session, task.id)
+    if newest is not None and newest.state in ACTIVE:
+        _, active = lock_round_exclusive(session, newest.id)
+        fail_round(session, task, active, RoundEvent.TASK_CLOSED, "the task was closed", now)
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.info("task closed", extra=fields(task=task.id))
 
 
 def refuse_resumption(task: TaskRow) -> None:

@@ -23,9 +23,9 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.cleanup import delete_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Effects
 from aggregator_service.storage.dialects import Candidacy
+from aggregator_service.storage.stores import delete_orphans
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 3.0

@@ -44,10 +44,10 @@ from aggregator_service.storage.stages import (
     message_bodies,
     prerequisite,
 )
-from aggregator_service.tasks.certificates import holds_certificate
+from aggregator_service.tasks.enrolments import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import KEY_BYTES
+from protocols.crypto.keys import KEY_BYTES
 from protocols.errors import AtFaultError, ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState

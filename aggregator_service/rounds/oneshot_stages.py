@@ -43,7 +43,7 @@ from aggregator_service.tasks.committee import (
 )
 from aggregator_service.tasks.plans import plan_round
 from protocols.codec import Reader
-from protocols.crypto.domain import SIGNATURE_BYTES
+from protocols.crypto.keys import SIGNATURE_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee

@@ -26,9 +26,7 @@ from aggregator_service.storage.database import (
 from aggregator_service.storage.rounds import (
     SERVER_AUTHOR,
     add_snapshot,
-    last_round,
     lock_round_exclusive,
-    lock_task,
     received_count,
     refused_now,
 )
@@ -240,21 +238,6 @@ def fail_round(
     session.flush()
     announce(session, task.id, "round")
     _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
-
-
-def close_task(session: Session, task: TaskRow, now: float) -> None:
-    """Close a task for good and fail its active round. Does nothing when the task is over already."""
-    task = lock_task(session, task.id)
-    if task.state != "open":
-        return
-    task.state = "closed"
-    newest = last_round(session, task.id)
-    if newest is not None and newest.state in ACTIVE:
-        _, active = lock_round_exclusive(session, newest.id)
-        fail_round(session, task, active, RoundEvent.TASK_CLOSED, "the task was closed", now)
-    session.flush()
-    announce(session, task.id, "round", "members", "snapshot")
-    _LOG.info("task closed", extra=fields(task=task.id))
 
 
 def missing_clients(session: Session, round_: RoundRow) -> int:

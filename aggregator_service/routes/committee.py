@@ -14,12 +14,13 @@ from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import report_sealed_shares
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
+    RawBodyOf,
     RoundNumber,
     TaskId,
+    api_router,
     binary_request,
     binary_response,
     bytes_response,

@@ -14,10 +14,18 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, repr_digest
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import RawBodyOf, api_router
-from aggregator_service.routes.common import ClientId, RoundNumber, TaskId, binary_request, guarded, receipt_response
+from aggregator_service.routes.common import (
+    ClientId,
+    RawBodyOf,
+    RoundNumber,
+    TaskId,
+    api_router,
+    binary_request,
+    guarded,
+    receipt_response,
+)
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ContributionRow, RoundRow
 from aggregator_service.uploads.admission import Admission, admit, admit_cached, attestation_of
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk

@@ -11,8 +11,7 @@ from aggregator_service.http.authentication import OperatorOnly, ReaderOnly, cli
 from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.requests import ENROLLED
 from aggregator_service.problems import Problem, responses
-from aggregator_service.routes.bodies import api_router
-from aggregator_service.routes.common import TaskId, guarded
+from aggregator_service.routes.common import TaskId, api_router, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.tasks.enrolments import check_signature, enrol, invited_task
 from aggregator_service.tasks.members import invitation_page, revoke_invitation

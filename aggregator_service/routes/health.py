@@ -14,8 +14,7 @@ from aggregator_service.http.authentication import Bearer, authenticate, require
 from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.metrics import MEDIA_TYPE
 from aggregator_service.problems import Problem, responses
-from aggregator_service.routes.bodies import api_router
-from aggregator_service.routes.common import guarded
+from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE

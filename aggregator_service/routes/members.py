@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
+    RawBodyOf,
     TaskId,
     Wait,
+    api_router,
     binary_request,
     binary_response,
     blob_response,
@@ -28,9 +29,9 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.tasks.certificates import renew_certificate, store_revocations
+from aggregator_service.tasks.enrolments import renew_certificate, store_revocations
 from aggregator_service.tasks.members import (
     check_recipient,
     mailbox_topic,
@@ -39,7 +40,7 @@ from aggregator_service.tasks.members import (
     revoke_member,
     store_envelope,
 )
-from aggregator_service.uploads.receive import receive_body
+from aggregator_service.uploads.receive import receive_body, store_file
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
@@ -132,22 +133,11 @@ async def put_envelope(
     await run_in_threadpool(_check_recipient, services, task, client)  # before a long body is received
     path = body_path(services.settings.upload_dir, "envelope")
     await receive_body(services.settings, request, path, length, digest)
-
-    def store() -> bool:
-        key = new_key("envelopes", task, client)
-        services.blobs.adopt(path, key)
-        try:
-            stored = services.database.transact(
-                lambda session: store_envelope(session, task, client, key, digest, length)
-            )
-        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
-            services.blobs.delete(key)
-            raise
-        if not stored:
-            services.blobs.delete(key)
-        return stored
-
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    blob = new_key("envelopes", task, client)
+    stored = await run_in_threadpool(
+        store_file, services, path, blob, lambda session: store_envelope(session, task, client, blob, digest, length)
+    )
+    return Response(status_code=201 if stored else 200)
 
 
 def _check_recipient(services: Services, task_id: str, client_id: str) -> None:

@@ -39,7 +39,7 @@ from protocols.messages import (
 from protocols.messages.tasks import PLANS, OtherPlanView
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.masked.parameters import MIN_CLIENTS as FEWEST_MASKED
-from protocols.sums.oneshot.parameters import MIN_CLIENTS as FEWEST_ONESHOT
+from protocols.sums.oneshot.plan import MIN_CLIENTS as FEWEST_ONESHOT
 from protocols.sums.registry import mechanisms, parameters_of
 
 _REF: Final = "#/components/schemas/{model}"

@@ -8,8 +8,7 @@ from fastapi import Path
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.http.authentication import AdminOnly
-from aggregator_service.routes.bodies import api_router
-from aggregator_service.routes.common import guarded
+from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import ServicesOf
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
 

@@ -21,12 +21,12 @@ from aggregator_service.polling.notifier import own_topic
 from aggregator_service.polling.views import compact_round, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
-from aggregator_service.routes.bodies import api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
     RoundNumber,
     TaskId,
     Wait,
+    api_router,
     binary_response,
     blob_response,
     guarded,

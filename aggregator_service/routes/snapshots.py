@@ -18,13 +18,14 @@ from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     IfNoneMatch,
+    RawBodyOf,
     RoundNumber,
     SnapshotNumber,
     TaskId,
     Wait,
+    api_router,
     binary_request,
     binary_response,
     blob_response,
@@ -32,7 +33,7 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow

@@ -10,12 +10,13 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
-from aggregator_service.routes.bodies import RawBodyOf, api_router
 from aggregator_service.routes.common import (
     ClientId,
     IfNoneMatch,
+    RawBodyOf,
     RoundNumber,
     TaskId,
+    api_router,
     binary_request,
     binary_response,
     bytes_response,
@@ -28,7 +29,7 @@ from aggregator_service.uploads.contributions import Stored
 from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
-from protocols.task_binding import ROUND_BINDING
+from protocols.task_terms import ROUND_BINDING
 
 router = api_router("/v1/tasks/{task}/rounds/{number}", tag="stages")
 

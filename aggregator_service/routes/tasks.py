@@ -12,12 +12,12 @@ from aggregator_service.access.principals import existing_task, member_of, task_
 from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import TAGGED, TaggedJson
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.interventions import resume_task
-from aggregator_service.rounds.transactions import close_task
-from aggregator_service.routes.bodies import RawBodyOf, api_router
+from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
     IfNoneMatch,
+    RawBodyOf,
     TaskId,
+    api_router,
     binary_request,
     binary_response,
     blob_response,
@@ -25,12 +25,12 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
-from aggregator_service.uploads.receive import stream_body
+from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import LedgerPage, SumView, TaskPage, TaskRequest, TaskView
 from protocols.messages.privacy import PrivacyView
@@ -164,20 +164,11 @@ async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, 
     async with stream_body(services.settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
         await run_in_threadpool(check_file, path, items)
-
-    def store() -> bool:
-        key = new_key("catalogues", task)
-        services.blobs.adopt(path, key)
-        try:
-            stored = services.database.transact(lambda session: add_catalogue(session, task, key, length, digest))
-        except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
-            services.blobs.delete(key)
-            raise
-        if not stored:
-            services.blobs.delete(key)
-        return stored
-
-    return Response(status_code=201 if await run_in_threadpool(store) else 200)
+    key = new_key("catalogues", task)
+    stored = await run_in_threadpool(
+        store_file, services, path, key, lambda session: add_catalogue(session, task, key, length, digest)
+    )
+    return Response(status_code=201 if stored else 200)
 
 
 def _admit_catalogue(services: Services, task_id: str, digest: str) -> int | None:

@@ -24,10 +24,10 @@ from sqlalchemy import Table, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
-from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import Base
+from aggregator_service.storage.stores import named_blobs
 
 DATABASE_NAME: Final = "hushrec.db"
 BLOBS_NAME: Final = "blobs"
@@ -158,7 +158,7 @@ def copy_rows(source: Database, target: Database) -> dict[str, int]:
 def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -> list[str]:
     """Copy blobs, each checked against its digest; return the keys of those that are missing or damaged.
 
-    named: digest by key (`storage.cleanup`).
+    named: digest by key (`storage.stores`).
     """
     damaged = []
     for key, digest in named.items():

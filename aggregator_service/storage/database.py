@@ -35,10 +35,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.bodies import delete_small_body, is_small
-from aggregator_service.storage.dialects import Candidacy, Dialect
+from aggregator_service.storage.dialects import Candidacy, Dialect, SQLite
 from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.storage.sqlite import SQLite
 from protocols.errors import ParameterError
 
 _LOG = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ _MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class DirectoryBlobs:
-    """Blobs as files below `root`: written to a temporary file, synced, renamed, and the directory synced.
+    """A `BlobStore` of files below `root`: written to a temporary file, synced, renamed, and the directory synced.
 
     store_id: the id that the store must have; empty: any.
     """
@@ -42,7 +42,6 @@ class DirectoryBlobs:
     store_id: str = field(default="", kw_only=True)
 
     def prepare(self, store_id: str = "") -> str:
-        """See `BlobStore.prepare`."""
         marker = self.root / _MARKER
         with self._reporting_errors():
             try:
@@ -59,7 +58,6 @@ class DirectoryBlobs:
         return made
 
     def bound(self, store_id: str) -> DirectoryBlobs:
-        """See `BlobStore.bound`."""
         return replace(self, store_id=store_id)
 
     def current_id(self) -> str:
@@ -70,7 +68,6 @@ class DirectoryBlobs:
         return found
 
     def put(self, key: str, body: bytes | memoryview) -> str:
-        """See `BlobStore.put`."""
         with self._reporting_errors():
             self._write(self._path_of_new(key), body)
         return hashlib.sha256(body).hexdigest()
@@ -123,7 +120,6 @@ class DirectoryBlobs:
             return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
-        """See `BlobStore.chunks`."""
         with self._open_blob(key) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise BlobDamagedError(f"the blob {key} does not match its digest")
@@ -135,12 +131,10 @@ class DirectoryBlobs:
                 yield chunk
 
     def length(self, key: str) -> int:
-        """See `BlobStore.length`."""
         with self._open_blob(key) as file:
             return os.fstat(file.fileno()).st_size
 
     def read(self, key: str, limit: int) -> bytes:
-        """See `BlobStore.read`."""
         with self._open_blob(key) as file:
             body = file.read(limit + 1)
         if len(body) > limit:
@@ -148,7 +142,6 @@ class DirectoryBlobs:
         return body
 
     def piece(self, key: str, start: int, length: int) -> bytes:
-        """See `BlobStore.piece`."""
         with self._open_blob(key) as file:
             body = os.pread(file.fileno(), length, start)
         if len(body) < length:
@@ -156,7 +149,6 @@ class DirectoryBlobs:
         return body
 
     def read_into(self, key: str, into: memoryview) -> None:
-        """See `BlobStore.read_into`."""
         with self._open_blob(key) as file:
             if os.fstat(file.fileno()).st_size == len(into):
                 filled = 0
@@ -167,19 +159,16 @@ class DirectoryBlobs:
         raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes")
 
     def delete(self, *keys: str) -> None:
-        """See `BlobStore.delete`."""
         with self._reporting_errors():
             for key in keys:
                 self._path(key).unlink(missing_ok=True)
 
     def keys(self, before: float | None = None) -> Iterator[str]:
-        """See `BlobStore.keys`."""
         for path in self.root.glob("*/*"):
             if path.suffix != _TEMPORARY and _is_older(path, before):
                 yield f"{path.parent.name}/{path.name}"
 
     def clean(self, before: float | None = None) -> None:
-        """See `BlobStore.clean`."""
         for path in self.root.glob(f"*/*-{'[0-9a-f]' * 16}{_TEMPORARY}"):  # the names of `new_key`, and no others
             if not path.parent.is_symlink() and _is_older(path, before):
                 path.unlink(missing_ok=True)

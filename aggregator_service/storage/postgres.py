@@ -97,7 +97,6 @@ class Postgres(Dialect):
         return engine
 
     def readers(self, engine: Engine) -> Engine:
-        """See `Dialect.readers`."""
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def writers(self, engine: Engine) -> Engine:
@@ -105,15 +104,12 @@ class Postgres(Dialect):
         return engine.execution_options(isolation_level="READ COMMITTED")
 
     def lock_schema(self, connection: Connection) -> None:
-        """See `Dialect.lock_schema`."""
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
 
     def is_transient(self, error: DBAPIError) -> bool:
-        """See `Dialect.is_transient`."""
         return getattr(error.orig, "sqlstate", None) in _TRANSIENT
 
     def time(self, session: Session) -> float:
-        """See `Dialect.time`."""
         return float(session.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def notify(self, session: Session, message: str) -> None:
@@ -124,13 +120,11 @@ class Postgres(Dialect):
         session.execute(text("SELECT pg_notify(:channel, :message)"), {"channel": _CHANNEL, "message": message})
 
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
-        """See `Dialect.listen`."""
         listener = _Listener(url, on_message)
         listener.start()
         return listener.stop
 
     def candidacy(self, url: URL) -> _Candidate:
-        """See `Dialect.candidacy`."""
         return _Candidate(url)
 
 
@@ -179,7 +173,6 @@ class _Candidate:
         self._leads = self._failure_logged = False
 
     def leads(self, wait: float = 0.0) -> bool:
-        """See `Candidacy.leads`."""
         import psycopg
 
         with self._query_lock:

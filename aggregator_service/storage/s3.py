@@ -68,7 +68,7 @@ _TURN: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class S3Blobs:
-    """Blobs as objects below `prefix` in `bucket`.
+    """A `BlobStore` of objects below `prefix` in `bucket`.
 
     scratch: directory for the unnamed temporary file of a blob that is being read. A machine without this directory
     uses its own for temporary files (TMPDIR). store_id: the id that the store must have; empty: any.
@@ -80,7 +80,6 @@ class S3Blobs:
     store_id: str = field(default="", kw_only=True)
 
     def prepare(self, store_id: str = "") -> str:
-        """See `BlobStore.prepare`."""
         with _reporting_errors():
             make_directory(self.scratch)
             try:
@@ -93,7 +92,6 @@ class S3Blobs:
         return made
 
     def bound(self, store_id: str) -> S3Blobs:
-        """See `BlobStore.bound`."""
         return replace(self, store_id=store_id)
 
     @property
@@ -133,12 +131,10 @@ class S3Blobs:
             path.unlink(missing_ok=True)
 
     def view(self, key: str, digest: str) -> memoryview:
-        """See `BlobStore.view`."""
         with self._fetch_to_file(key, digest) as file:
             return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
-        """See `BlobStore.chunks`."""
         return self._shared_copy(key, digest).pieces()
 
     def _shared_copy(self, key: str, digest: str) -> _Copy:
@@ -175,7 +171,6 @@ class S3Blobs:
         yield from found.stream(min_chunk_size=CHUNK)
 
     def length(self, key: str) -> int:
-        """See `BlobStore.length`."""
         with _reporting_errors():
             try:
                 return int(obstore.head(self._store(), check_key(key))["size"])
@@ -183,7 +178,6 @@ class S3Blobs:
                 raise self._missing(key) from None
 
     def read(self, key: str, limit: int) -> bytes:
-        """See `BlobStore.read`."""
         body = b""
         with _reporting_errors():
             for chunk in self._body(key):
@@ -193,7 +187,6 @@ class S3Blobs:
         return body
 
     def piece(self, key: str, start: int, length: int) -> bytes:
-        """See `BlobStore.piece`."""
         with _reporting_errors():
             try:
                 body = bytes(obstore.get_range(self._store(), check_key(key), start=start, length=length))
@@ -204,7 +197,6 @@ class S3Blobs:
         return body
 
     def read_into(self, key: str, into: memoryview) -> None:
-        """See `BlobStore.read_into`."""
         filled = 0
         with _reporting_errors():
             for chunk in self._body(key):

@@ -51,7 +51,7 @@ class ContributionRow(Base):
     is over.
     attestation: the signed components of its request in JSON, for other members; kept for the last two completed
     rounds, and null where anyone can open the sums.
-    tag: of the bytes of the blob (`storage.bodies`); null for a body in `small_bodies`, and for one that was stored
+    tag: of the bytes of the blob (`storage.blobs`); null for a body in `small_bodies`, and for one that was stored
     before there were tags.
     """
 

@@ -1,21 +1,39 @@
-"""Which blob store a server uses: the one that HUSHREC_BLOBS names, if it is the database's.
+"""Which blob store a server uses: the one that HUSHREC_BLOBS names, if it is the database's; and its orphans.
 
 Database and store have the same id. A replica with another directory would fail every round, since it finds none of the
-blobs that the rows name.
+blobs that the rows name. Blobs that no row names are orphans, and are deleted.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.storage.blobs import BlobStore
-from aggregator_service.storage.database import Database
+from aggregator_service.logs import fields
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
+from aggregator_service.storage.bodies import is_small
+from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.schema import StorageRow
+from aggregator_service.storage.schema import (
+    ChunkRow,
+    ClientRow,
+    ContributionRow,
+    RoundRow,
+    SnapshotRow,
+    StorageRow,
+    TaskRow,
+    ViewRow,
+)
 from protocols.errors import ParameterError
 
 _S3: Final = re.compile(r"^s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?$")
@@ -97,4 +115,81 @@ def refuse_moved(database: Database) -> None:
         raise MovedDatabaseError(
             f"hushrec-server migrate-storage has moved this database to {place}: set HUSHREC_DATABASE_URL to that one. "
             "To return to this one, while no server runs on either, set moved_to in its table storage to null"
+        )
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------------
+
+_LOG = logging.getLogger(__name__)
+_SWEEP_SECONDS: Final = 1800.0
+_GRACE_SECONDS: Final = 6 * 3600.0
+"""Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
+_NAMES: Final = (
+    (ContributionRow.blob_key, ContributionRow.digest),
+    (ChunkRow.blob_key, ChunkRow.digest),
+    (RoundRow.partial_key, RoundRow.partial_digest),
+    (RoundRow.aggregate_key, RoundRow.aggregate_digest),
+    (SnapshotRow.blob_key, SnapshotRow.digest),
+    (ViewRow.blob_key, ViewRow.digest),
+    (ClientRow.envelope_key, ClientRow.envelope_digest),
+    (TaskRow.catalogue_key, TaskRow.catalogue_digest),
+)
+
+
+def named_blobs(session: Session) -> dict[str, str]:
+    """Return the key of each blob that a row names, with its SHA-256 (hex)."""
+    found: dict[str, str] = {}
+    for key, digest in _NAMES:
+        for name, value in session.execute(select(key, digest).where(key.is_not(None))):
+            if not is_small(str(name)):
+                found[str(name)] = str(value)
+    return found
+
+
+def collect_orphans(database: Database, blobs: BlobStore, before: float | None = None) -> int:
+    """Delete the blobs of this database's tasks that no row names; return their number.
+
+    before: keep blobs that were written later (seconds since the epoch). A blob is written before the row that names
+    it, so a running server has blobs without rows: without `before`, call this only when no other process uses the
+    storage and before serving. Blobs of unknown tasks belong to another database and are kept.
+    """
+    with database.read() as session:
+        named, tasks = named_blobs(session), set(session.scalars(select(TaskRow.id)))
+    blobs.clean(before)
+    orphans = 0
+    for batch in _batches(key for key in blobs.keys(before) if key not in named and task_of_key(key) in tasks):
+        blobs.delete(*batch)
+        orphans += len(batch)
+    if orphans:
+        _LOG.info("removed orphaned blobs", extra=fields(blobs=orphans))
+    return orphans
+
+
+def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(keys, 1000)):
+        yield batch
+
+
+async def sweep(database: Database, blobs: BlobStore) -> None:
+    """Delete orphans of failed deletions and killed servers every half hour, until cancelled."""
+    while True:
+        await asyncio.sleep(_SWEEP_SECONDS)
+        try:
+            # system time, not the service's clock: files and objects carry it
+            await run_in_threadpool(collect_orphans, database, blobs, time.time() - _GRACE_SECONDS)
+        except (BlobsUnavailableError, *DATABASE_GONE) as error:
+            _LOG.warning("cannot delete orphaned blobs: %s; trying again later", type(error).__name__)
+        except Exception:
+            _LOG.exception("failed to delete orphaned blobs; trying again later")
+
+
+def delete_orphans(effects: Effects, blobs: BlobStore) -> None:
+    """Delete the blobs that a commit made orphans. When that fails, `sweep` deletes them later."""
+    if not effects.orphans:
+        return
+    try:
+        blobs.delete(*effects.orphans)
+    except BlobsUnavailableError as error:
+        _LOG.warning(
+            "cannot delete orphaned blobs: %s; they are deleted later", error, extra=fields(blobs=len(effects.orphans))
         )

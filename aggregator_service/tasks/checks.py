@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
-from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import holds_against
@@ -14,6 +13,7 @@ from protocols.privacy_advice import Sizes, outlook_of
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.private import Private
 from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.task_terms import check_combination
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:

@@ -25,7 +25,7 @@ from aggregator_service.storage.schema import (
     StageMessageRow,
     TaskRow,
 )
-from aggregator_service.tasks.certificates import is_certified
+from aggregator_service.tasks.enrolments import is_certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ParameterError

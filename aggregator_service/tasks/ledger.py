@@ -18,7 +18,7 @@ from aggregator_service.tasks.members import eligible_clause
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task, row_terms
 from protocols.messages import LedgerEntry, LedgerPage, Schedule
 from protocols.messages.privacy import NOT_HIDDEN, RELEASED, PrivacyView, SumNoiseView
-from protocols.privacy.renyi import Curve, epsilon_of, sampled_curve
+from protocols.privacy.noise import Curve, epsilon_of, sampled_curve
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.private import Private
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from protocols.combinations import check_combination
 from protocols.layout import Route, SumClass, VectorLayout
 from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import Privacy
@@ -22,6 +21,7 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
+from protocols.task_terms import check_combination
 
 if TYPE_CHECKING:  # workers make plans, too, and need no database
     from aggregator_service.storage.schema import RoundRow, TaskRow

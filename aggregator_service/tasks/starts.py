@@ -2,7 +2,7 @@
 
 The state is derived from the model of a finished task, or made of values that the operator uploads, and stored as a
 snapshot. The item catalogue is a blob, uploaded once; the terms fix it for the life of the task: another set of items
-is another task. `read_items` makes one of an operator's file.
+is another task. `read_initial` and `read_items` read what an operator has in files.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
@@ -29,10 +31,6 @@ from protocols.messages import TaskRequest
 from protocols.recipes.base import ItemParameters, Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -256,3 +254,25 @@ def _is_heading(name: str, row: list[str]) -> bool:
     if names in (["id"], ["item"]):
         raise ParameterError(f"{name}, line 1: a heading, or an item? Leave it out, or add a second column: id,title")
     return False
+
+
+def read_initial(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of a safetensors file as float32, by name.
+
+    Values of 16 and 64 bits are converted. Raises `ParameterError` for a file that cannot be read, and, naming it, for
+    an array that does not hold floating-point numbers that numpy has.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: _floats(path, name, file.get_slice(name).get_dtype(), file) for name in sorted(file.keys())}
+    except (OSError, SafetensorError) as error:
+        raise ParameterError(f"cannot read {path} as a safetensors file: {error}") from None
+
+
+def _floats(path: Path, name: str, dtype: str, file: object) -> NDArray[np.float32]:
+    if dtype not in ("F16", "F32", "F64"):
+        raise ParameterError(f"{path}: array {name!r} holds {dtype}, not float32: convert it, or leave it out")
+    array = file.get_tensor(name)  # type: ignore[attr-defined]
+    return np.asarray(array).astype(np.float32)

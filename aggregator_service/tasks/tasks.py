@@ -50,7 +50,7 @@ from protocols.recipes.registry import recipe_entry
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.registry import mechanism_entry, resolved_parameters
-from protocols.task_binding import broadcast_digest, differing_part
+from protocols.task_terms import broadcast_digest, differing_part
 
 _LOG = logging.getLogger(__name__)
 

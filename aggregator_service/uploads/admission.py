@@ -21,7 +21,7 @@ from aggregator_service.storage.blobs import forget_pages
 from aggregator_service.storage.rounds import find_contribution, in_cohort
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import prerequisite, takes_part, upload_progress
-from aggregator_service.tasks.certificates import holds_certificate
+from aggregator_service.tasks.enrolments import holds_certificate
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import exact
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN

@@ -28,19 +28,18 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
+from aggregator_service.observability.clocks import Clock
 from aggregator_service.polling.views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import map_file, new_key
+from aggregator_service.storage.blobs import map_file, new_key, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
-from aggregator_service.storage.cleanup import body_path
+from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stages import drop_chunks
-from aggregator_service.storage.tags import tag_of
 from aggregator_service.uploads.admission import Admission, check_ticket
 from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
 from protocols.messages import UploadReceipt
@@ -211,7 +210,7 @@ def insert_contribution(
 ) -> UploadOutcome:
     """Insert the contribution whose bytes are in the blob `key`, in one transaction.
 
-    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.bodies`).
+    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.blobs`).
 
     Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed (409) when the
     round no longer takes contributions.

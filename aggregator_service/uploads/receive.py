@@ -1,4 +1,4 @@
-"""Receive request bodies: vectors into files, small messages into memory.
+"""Receive request bodies: vectors into files, small messages into memory; and store a received file as a blob.
 
 A body must have exactly the announced length and digest. Bodies of files are hashed, tagged and written in a thread, in
 parts of at least 512 KiB, while the next part arrives: a body of any length takes about 1 MiB of memory.
@@ -11,18 +11,19 @@ import hashlib
 import hmac
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from aggregator_service.problems import Problem
+from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import map_file
-from aggregator_service.storage.tags import BodyTagger
+from aggregator_service.storage.blobs import BodyTagger, map_file
 
 _PART: Final = 512 * 1024
 """Bytes of a part: shorter ones cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
@@ -71,7 +72,7 @@ class ReceivedBody:
 
     @property
     def tag(self) -> bytes:
-        """The tag of the body (`storage.tags`). Raises `RuntimeError` before `verified` or `persist`."""
+        """The tag of the body (`BodyTagger`). Raises `RuntimeError` before `verified` or `persist`."""
         if self._tag is None:
             raise RuntimeError("the body is not verified yet")
         return self._tag
@@ -179,3 +180,20 @@ def _check_digest(actual: str, announced: str) -> None:
     """Raise `Problem` bad-digest unless two SHA-256 digests (hex) are equal; compares in constant time."""
     if not hmac.compare_digest(actual, announced):
         raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
+
+
+def store_file(services: Services, path: Path, key: str, insert: Callable[[Session], bool]) -> bool:
+    """Move a received file into the blob store under `key`, and insert its row with `insert`, in a transaction.
+
+    Return what `insert` returns: whether it stored the row, or the same was stored before. No blob is left without a
+    row.
+    """
+    services.blobs.adopt(path, key)
+    try:
+        stored = services.database.transact(insert)
+    except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
+        services.blobs.delete(key)
+        raise
+    if not stored:
+        services.blobs.delete(key)
+    return stored

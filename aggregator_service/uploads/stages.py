@@ -29,7 +29,7 @@ from aggregator_service.tasks.plans import plan_round
 from aggregator_service.tasks.tasks import differing_binding
 from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
 from protocols.codec import Reader
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import ContributionError
 from protocols.messages import BadShares, UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage

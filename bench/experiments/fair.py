@@ -21,7 +21,7 @@ from client_sdk.lab.data.published import load_train_test
 from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.federation import Federation
 from client_sdk.training.fair import FairConfig, FairHalf
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.recipes.fair import Fair, FairParameters
 
 

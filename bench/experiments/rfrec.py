@@ -28,9 +28,9 @@ from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation.controls import rating_errors
 from client_sdk.training.adam import Adam
 from client_sdk.training.rfrec import LocalModel, Ratings, predicted_ratings
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
-from protocols.privacy.accountant import laplace_cost
+from protocols.privacy.laplace import laplace_cost
 from protocols.recipes.base import Local, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import INITIAL_STD, RFRec

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import svds
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.graph_filters import BSPM, GFCF, Components, Filter, TurboCF
-from protocols.fixed_point import FixedPoint
+from protocols.sums.ring import FixedPoint
 
 # --- Settings of the graph filters for Gowalla, from their authors' code
 

@@ -17,7 +17,7 @@ from protocols.sums.registry import mechanisms
 
 if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
     from protocols.sums.masked.parameters import ClientPolicy
-    from protocols.sums.oneshot.parameters import OneshotPolicy
+    from protocols.sums.oneshot.plan import OneshotPolicy
 
 _BOUNDS: Final = {
     "min_cohort": (2, 1_000_000),
@@ -184,7 +184,7 @@ class Policy:
 
         No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.oneshot.parameters import OneshotPolicy
+        from protocols.sums.oneshot.plan import OneshotPolicy
 
         floor = max(self.min_cohort, schedule.min_clients)
         return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)

@@ -7,7 +7,6 @@ from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
-from protocols.combinations import check_combination
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError
 from protocols.layout import VectorLayout, check_levels
@@ -23,6 +22,7 @@ from protocols.sums.base import Mechanism, OpenedBy, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
+from protocols.task_terms import check_combination
 
 _VALUE_BYTES: Final = 8
 """A value of a sum is a float64."""

@@ -15,8 +15,7 @@ from client_sdk.api.requests import (
     path_of_task,
     with_query,
 )
-from client_sdk.api.retry import send
-from client_sdk.api.upload import upload
+from client_sdk.api.retry import send, upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
@@ -178,10 +177,6 @@ class ApiCalls(ApiRequests):
         """Replace this client's certificate at the aggregator."""
         yield from self._put(path_of_task(task_id, "members", "me", "certificate"), certificate)
 
-    def put_revocations(self, task_id: str, revocations: bytes) -> Program[None]:
-        """Publish the organiser's revocation list (operators)."""
-        yield from self._put(path_of_task(task_id, "revocations"), revocations)
-
     def revocations(self, task_id: str) -> Program[bytes | None]:
         """The organiser's newest revocation list; None while there is none."""
         return or_none(self._bytes(path_of_task(task_id, "revocations"), LONGEST_REVOCATIONS))
@@ -211,7 +206,7 @@ class ApiCalls(ApiRequests):
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
     ) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.upload`.
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.upload`.
 
         statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
         (`protocols.crypto.aggregate_chain`).

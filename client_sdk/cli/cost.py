@@ -76,8 +76,8 @@ def cost(options: CostOptions) -> None:
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
     from client_sdk.lab.traffic import Link
-    from protocols.combinations import check_combination
     from protocols.recipes.registry import recipe
+    from protocols.task_terms import check_combination
 
     link = Link(options.up, options.down)
     chosen = recipe(options.recipe, options.recipe_parameters())

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from client_sdk.api.http import download
 from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, console, say, table
-from client_sdk.cli.member import read_history
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -25,6 +24,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.client import Client
 from client_sdk.lab.data.fetch import DOWNLOADS, describe, fetch
+from client_sdk.lab.data.files import read_history
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
 from client_sdk.lab.data.splits import Split, SplitKind, load_split

@@ -20,8 +20,7 @@ from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
 
 if TYPE_CHECKING:
-    from protocols.privacy.accountant import PrivacyCost
-    from protocols.privacy.laplace import LaplaceNoise
+    from protocols.privacy.laplace import LaplaceNoise, PrivacyCost
 
 privacy = typer.Typer(
     no_args_is_help=True,
@@ -192,7 +191,7 @@ def laplace(options: LaplaceOptions) -> None:
 
     Example: hushrec privacy laplace --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
     """
-    from protocols.privacy.accountant import laplace_cost
+    from protocols.privacy.laplace import laplace_cost
 
     claim, noise = options.claim(), options.noise()
     cost = laplace_cost(noise, options.coordinates(), options.rounds, options.delta)
@@ -209,7 +208,7 @@ def laplace(options: LaplaceOptions) -> None:
 
 
 def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
-    from protocols.privacy.accountant import odds
+    from protocols.privacy.laplace import odds
 
     figures = [
         ("coordinate", "one coordinate, one round", cost.epsilon_coordinate),

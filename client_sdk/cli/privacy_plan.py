@@ -164,7 +164,7 @@ def _gaussian(one: NoiseOutlook, users: int) -> tuple[float, float | None] | Non
 
     By privacy loss distributions, with `dp-accounting` (extra `privacy`; None without it): tighter than a bound by
     Renyi orders. The Skellam noise of a task comes close to Gaussian noise, so the figures are for comparison; what a
-    task promises is the bound of `protocols.privacy.renyi`, which holds for the noise that is added.
+    task promises is the bound of `protocols.privacy.noise`, which holds for the noise that is added.
     """
     try:
         from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent

@@ -30,14 +30,14 @@ from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, is_certified, oneshot_context
 from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, is_over
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, MOST_BAD_SHARES, RoundState, StageMessage
 from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.committee import split_confirmations, split_statements
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
 """Errors that end a round for this member, but not its part in the task."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import nan
-from time import perf_counter
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -24,8 +22,7 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
-from protocols.combinations import check_combination
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.messages.privacy import Privacy
@@ -41,7 +38,8 @@ from protocols.sums.masked.plan import MaskedPlan, encode
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.participation import plan_of_task, with_participation, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
+from protocols.task_terms import check_combination
 
 FOLD_BATCH: Final = 16
 """Contributions folded at a time, as on the server."""
@@ -54,8 +52,7 @@ Sampling = Literal["turns", "uniform"]
 class SimulatedRound:
     """The outcome and the cost of one round.
 
-    loss: mean training loss. clipped: values clipped by the whole cohort. bytes_up: mean bytes of a contribution. The
-    seconds are sums over the cohort.
+    loss: mean training loss. clipped: values clipped by the whole cohort. bytes_up: mean bytes of a contribution.
     """
 
     number: int
@@ -63,35 +60,19 @@ class SimulatedRound:
     loss: float
     clipped: int
     bytes_up: float
-    train_seconds: float
-    seal_seconds: float
-    fold_seconds: float
-    open_seconds: float
 
 
 @dataclass
 class _Tally:
     """The running costs of one round."""
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("train", "seal", "fold", "open"), 0.0))
     losses: list[float] = field(default_factory=list)
     clipped: int = 0
     bytes: int = 0
 
-    @contextmanager
-    def clock(self, work: str) -> Iterator[None]:
-        """Add the time spent in the block to `seconds[work]`."""
-        started = perf_counter()
-        yield
-        self.seconds[work] += perf_counter() - started
-
     def round(self, number: int, survivors: int) -> SimulatedRound:
         """Return the figures of the whole round."""
-        s = self.seconds
-        return SimulatedRound(
-            number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors,
-            s["train"], s["seal"], s["fold"], s["open"],
-        )  # fmt: skip
+        return SimulatedRound(number, survivors, float(np.mean(self.losses)), self.clipped, self.bytes / survivors)
 
 
 @dataclass
@@ -277,12 +258,11 @@ class Federation:
         self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
         """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
-        with tally.clock("train"):
-            if isinstance(self.recipe, Private):
-                draws = np.random.default_rng([self.seed, 4, spec.number])
-                total = noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws)
-            else:
-                total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
+        if isinstance(self.recipe, Private):
+            draws = np.random.default_rng([self.seed, 4, spec.number])
+            total = noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws)
+        else:
+            total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
         self.took_part[cohort] = True
         tally.losses.append(nan)
         tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
@@ -302,10 +282,9 @@ class Federation:
     def _train_whole(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
-        with tally.clock("train"):
-            if self._together is None:
-                self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
-            total, clipped = self._together.sum(self.state)
+        if self._together is None:
+            self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
+        total, clipped = self._together.sum(self.state)
         self.took_part[cohort] = True
         tally.losses.append(nan)
         tally.clipped += clipped
@@ -321,19 +300,16 @@ class Federation:
         for user in cohort:
             local = self._train(spec, int(user), tally)
             route = self.recipe.route(spec, str(user))
-            with tally.clock("seal"):
-                route, body = self._seal(plan, route, local)
-            with tally.clock("fold"):
-                self.mechanism.check(plan, route, body)
-                waiting.append((route, body))
-                if len(waiting) == FOLD_BATCH or user == cohort[-1]:
-                    partial = self.mechanism.fold(plan, partial, waiting)
-                    waiting = []
+            route, body = self._seal(plan, route, local)
+            self.mechanism.check(plan, route, body)
+            waiting.append((route, body))
+            if len(waiting) == FOLD_BATCH or user == cohort[-1]:
+                partial = self.mechanism.fold(plan, partial, waiting)
+                waiting = []
             tally.bytes += len(body)
-        with tally.clock("open"):
-            aggregate = self.mechanism.release(plan, partial or b"")
-            total = self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
-            return without_participation(plan, total)
+        aggregate = self.mechanism.release(plan, partial or b"")
+        total = self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
+        return without_participation(plan, total)
 
     def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
         """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
@@ -348,16 +324,12 @@ class Federation:
     def _sum_masked(
         self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
-        """Run all stages of a masked round without dropouts; float64 (layout.length,).
-
-        The time counts as sealing, because the parties' shares of it cannot be separated.
-        """
+        """Run all stages of a masked round without dropouts; float64 (layout.length,)."""
         vectors = {}
         for user in cohort:
             local = self._train(spec, int(user), tally)
             vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
-        with tally.clock("seal"):
-            transcript = run_masked_sum(plan, vectors)
+        transcript = run_masked_sum(plan, vectors)
         tally.bytes += sum(map(len, transcript.contributions.values()))
         return transcript.total
 
@@ -378,14 +350,11 @@ class Federation:
     def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         history = self.history(user)
-        with tally.clock("train"):
-            local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
-            if isinstance(self.recipe, Private):
-                finish = (
-                    self.recipe.noised if self._each_adds_noise(self._plan(spec.sum_index)) else self.recipe.limited
-                )
-                local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
-            self.client_states[user] = local.client_state if local.finish is None else local.finish()
+        local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
+        if isinstance(self.recipe, Private):
+            finish = self.recipe.noised if self._each_adds_noise(self._plan(spec.sum_index)) else self.recipe.limited
+            local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
+        self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)
         self.took_part[user] = True

@@ -17,7 +17,7 @@ from client_sdk.lab.data.splits import Split
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verdict
 from client_sdk.lab.traffic import wire_traffic
-from client_sdk.model.best import top_items
+from client_sdk.rounds.newest import top_items
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import (
     MESSAGE_BUDGET,

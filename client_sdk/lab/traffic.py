@@ -18,7 +18,7 @@ from typing import Any, Final
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, VectorLayout
 from protocols.recipes.base import Recipe, main_layout
-from protocols.recipes.fedmf import SVD
+from protocols.recipes.colr import SVD
 from protocols.recipes.topk import TopKRecipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task

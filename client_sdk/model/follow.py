@@ -3,6 +3,11 @@
 Every client starts from the state that follows from the task's seed and absorbs the aggregate of each completed round.
 A client that missed many rounds may download the newest snapshot instead and absorb the aggregates after it. Members
 seal the snapshots of tasks whose sums the server cannot open; the server makes those of all other tasks.
+
+Tasks with federated evaluation may end with the best measured model. Where anyone can open the sums, the server keeps
+its snapshot. Where only members can, a device keeps the best model that it passes while it catches up, and nothing is
+requested for it: which model was the best follows from opened sums, so a request that depends on it would tell the
+server about them.
 """
 
 from __future__ import annotations
@@ -15,8 +20,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, ModelUnavailable
-from client_sdk.model.best import best_model, ends_with_best, keep_if_best
+from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
 from client_sdk.model.sync import (
     RejectedAggregate,
     SyncPlan,
@@ -25,14 +29,17 @@ from client_sdk.model.sync import (
     plan_sync,
     read_snapshot,
 )
-from client_sdk.store.client_store import ClientStore
+from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
 from client_sdk.store.states import FollowedState
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, EnvelopeError
 from protocols.messages import RoundView, SnapshotView
-from protocols.recipes.base import ModelState
+from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.evaluated import Evaluated
+from protocols.recipes.evaluation_curve import Curve
+from protocols.recipes.private import unwrapped
 
 _TRIES: Final = 4
 
@@ -254,3 +261,63 @@ class ModelFollower:
         except Conflict:
             return False
         return True
+
+
+# --- the best measured model ------------------------------------------------------------------------------------------
+
+
+def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
+    """Return the measurements in `state`; None for a task without federated evaluation."""
+    measured = unwrapped(recipe)
+    return measured.curve(state) if isinstance(measured, Evaluated) else None
+
+
+def ends_with_best(recipe: Recipe) -> bool:
+    """Return whether the task ends with the best measured model."""
+    measured = unwrapped(recipe)
+    return isinstance(measured, Evaluated) and measured.evaluation.keep == "best"
+
+
+def best_round(recipe: Recipe, state: ModelState) -> int | None:
+    """Return the round after which the model was best, by the curve in `state`; None without a measurement."""
+    curve = curve_of(recipe, state)
+    return None if curve is None or curve.best is None else curve.best.model_round
+
+
+def keep_if_best(terms: TaskTerms, store: ClientStore | None, before: ModelState | None, after: ModelState) -> None:
+    """Store `before` if the curve in the state `after` it says that it is the best model so far.
+
+    Only in tasks that end with the best model and whose sums the server cannot open.
+    """
+    if store is None or before is None or terms.opened_by == "anyone" or not ends_with_best(terms.recipe):
+        return
+    if best_round(terms.recipe, after) == before.round_number:
+        keep_best_state(store, terms.task_id, terms.recipe, before)
+
+
+def best_model(
+    calls: ApiCalls, terms: TaskTerms, store: ClientStore | None, newest: ModelState, view_group: int | None
+) -> Program[ModelState]:
+    """Return the best measured model by the curve in the state `newest`; `newest` itself without a measurement.
+
+    Raises `ModelUnavailable` where this device has not kept it and may not request it, `ContractBroken` when the server
+    announces the model of another round.
+    """
+    number = best_round(terms.recipe, newest)
+    if number is None or number == newest.round_number:
+        return newest
+    if number == 0:
+        return terms.recipe.initial_state(terms.seed)
+    if terms.opened_by != "anyone":
+        kept = None if store is None else read_best_state(store, terms.task_id, terms.recipe)
+        if kept is None or kept.round_number != number:
+            raise ModelUnavailable(number, f"the best model, of round {number}, was not kept on this device")
+        return kept
+    view = yield from calls.best_snapshot(terms.task_id)
+    body = None if view is None else (yield from calls.snapshot(terms.task_id, view, terms.longest_snapshot))
+    if view is None or body is None:
+        raise ModelUnavailable(number, f"the server does not keep the best model, of round {number}")
+    if view.round != number:
+        detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
+        raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)
+    return read_snapshot(terms, None, view_group, view, body).state

@@ -10,9 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
-from client_sdk.rounds.keyring import check_keyring, create_keyring, envelope_sender, publish_key
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
 from client_sdk.rounds.polling import RoundChange, RoundChanged
 from protocols import messages
 from protocols.codec import b64decode

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +14,11 @@ from numpy.typing import NDArray
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavailable, UntrustedServer
 from client_sdk.history import History
-from client_sdk.model.best import Recommendations, curve_of, ends_with_best, top_items
+from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress
 from client_sdk.rounds.part import Part, report_rejected
 from client_sdk.rounds.polling import is_over
+from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
@@ -72,6 +75,51 @@ def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
         raise ParameterError(f"the model of recipe {recipe.name!r} has no named arrays: use model()")
     state = yield from newest_model(part)
     return {name: array.copy() for name, array in recipe.arrays(state).items()}
+
+
+# --- recommendations, computed on the device from scores that never leave it -----------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """The best items for one user.
+
+    items: int32 (k,), item numbers, best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor
+    models). ids, titles: the app's own of each item, in tasks with an item catalogue. Iterating yields pairs of item
+    and score: the item's id where it has one, otherwise its number.
+    """
+
+    items: NDArray[np.int32]
+    scores: NDArray[np.float32]
+    ids: tuple[str, ...] | None = None
+    titles: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return int(self.items.size)
+
+    def __iter__(self) -> Iterator[tuple[Any, float]]:
+        return iter(zip(self.ids or self.items.tolist(), self.scores.tolist(), strict=True))
+
+    def named(self, catalogue: Catalogue) -> Recommendations:
+        """Return these items with their ids and titles in `catalogue`."""
+        numbers = self.items.tolist()
+        ids, titles = (tuple(of[number] for number in numbers) for of in (catalogue.ids, catalogue.titles))
+        return replace(self, ids=ids, titles=titles)
+
+
+def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:
+    """Return the `k` items of highest score that are not in `seen`; the lower item number wins a tie.
+
+    scores: float32 (items,). seen: int32, distinct item numbers. Raises `ParameterError` unless 1 <= k <= number of
+    items that are not seen.
+    """
+    unseen = scores.size - seen.size
+    if not 1 <= k <= unseen:
+        raise ParameterError(f"k must be in 1..{unseen} (the number of items not seen yet), got {k}")
+    allowed = scores.astype(np.float32)
+    allowed[seen] = -np.inf
+    best = np.argsort(-allowed, kind="stable")[:k]
+    return Recommendations(best.astype(np.int32), allowed[best])
 
 
 def recommend(

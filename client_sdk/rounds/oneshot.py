@@ -25,7 +25,7 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store.client_store import ClientStore, decoded
 from client_sdk.store.signed_sets import member_tag
 from protocols.crypto.certificates import CERTIFICATE_BYTES, CertifiedRole
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import AlreadySummed, CertificateError, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView

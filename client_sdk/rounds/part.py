@@ -15,8 +15,7 @@ import numpy as np
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
 from client_sdk.errors import Abstained, ContractBroken
 from client_sdk.history import History
-from client_sdk.model.best import curve_of
-from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
 from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, require_known_people
@@ -146,7 +145,7 @@ class Part:
         member = self.member
         if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
-        from client_sdk.rounds.keyring import enter_rounds  # which only tasks with keys need
+        from client_sdk.rounds.member import enter_rounds  # which only tasks with keys need
 
         kept = member.store.keyring(member.task_id)
         if kept is None:
@@ -165,7 +164,7 @@ class Part:
         return True
 
     def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
-        from client_sdk.rounds.keyring import receive_keyring
+        from client_sdk.rounds.member import receive_keyring
 
         kept = yield from receive_keyring(self.member, 0.0)
         if kept is not None:
@@ -273,7 +272,7 @@ class Part:
 
         Keys and masks are bound to it, so the client computes it itself.
         """
-        from protocols.task_binding import broadcast_digest  # which masked and one-shot sums need
+        from protocols.task_terms import broadcast_digest  # which masked and one-shot sums need
 
         recipe = self.member.terms.recipe
         held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index)) if state.round_number else None

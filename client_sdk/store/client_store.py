@@ -23,18 +23,17 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import Equivocation, LocalFileError
+from client_sdk.store.identity import Membership
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
 from client_sdk.store.stores import Store
 from protocols.catalogue import Catalogue
-from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
-from protocols.crypto.certificates import CERTIFICATE_BYTES, RevocationList
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.certificates import RevocationList
+from protocols.crypto.keys import Keyring, decode_keyring, digest, encode_keyring
 from protocols.errors import ParameterError
 from protocols.layout import Data
-from protocols.messages import OrganiserPin, Role
+from protocols.messages import OrganiserPin
 from protocols.recipes.base import ModelState, Recipe
 
 T = TypeVar("T")
@@ -50,27 +49,6 @@ _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
 _REVOCATIONS: Final = "revocations.bin"
 _SPENDING: Final = "privacy.json"
-
-
-@dataclass(frozen=True, repr=False)
-class Membership:
-    """One client's membership of one task. Its repr omits the token.
-
-    device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
-    """
-
-    url: str
-    task_id: str
-    task_name: str
-    client_id: str
-    role: Role
-    token: str
-    certificate: bytes | None = None
-    organiser: OrganiserPin | None = None
-    device_group: int = 0
-
-    def __repr__(self) -> str:
-        return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
 
 
 @dataclass(frozen=True)
@@ -90,16 +68,6 @@ def decoded(body: bytes | None, decode: Callable[[bytes], T], what: str) -> T | 
         return None if body is None else decode(body)
     except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
         raise LocalFileError(f"the stored {what} damaged") from error
-
-
-def _decode_membership(body: bytes) -> Membership:
-    content = json.loads(body)
-    certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
-    return Membership(
-        **content,
-        certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
-        organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
-    )
 
 
 def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
@@ -177,17 +145,11 @@ class ClientStore:
 
     @staticmethod
     def _parsed(task_id: str, body: bytes | None) -> Membership | None:
-        return decoded(body, _decode_membership, f"membership of task {task_id} is")
+        return decoded(body, Membership.decode, f"membership of task {task_id} is")
 
     def keep_membership(self, membership: Membership) -> None:
         """Store a membership, including its token."""
-        certificate, organiser = membership.certificate, membership.organiser
-        content = {
-            **vars(membership),
-            "certificate": None if certificate is None else b64encode(certificate),
-            "organiser": None if organiser is None else organiser.model_dump(),
-        }
-        self.write(membership.task_id, _MEMBERSHIP, json.dumps(content, indent=1).encode())
+        self.write(membership.task_id, _MEMBERSHIP, membership.encode())
 
     def agreed(self, task_id: str) -> AgreedTerms | None:
         """Return the terms of one task that this client agreed to when it joined, None if none are stored."""

@@ -1,4 +1,7 @@
-"""The identity of a client: an Ed25519 key that signs, and an X25519 key that keyring envelopes are sealed to."""
+"""The identity of a client, and its membership of a task.
+
+An identity is an Ed25519 key that signs, and an X25519 key that keyring envelopes are sealed to.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from client_sdk.errors import LocalFileError
 from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.domain import digest
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.envelope import enrolment_message
+from protocols.crypto.keys import digest
 from protocols.errors import CodecError
-from protocols.messages import EnrolmentRequest
+from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 
 _FORMAT: Final = "hushrec identity 1"
 _KEY_BYTES: Final = 32
@@ -105,4 +109,45 @@ class Identity:
             certificate=None if certificate is None else b64encode(certificate),
             group=device_group,
             renewal=renewal,
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Membership:
+    """One client's membership of one task. Its repr omits the token.
+
+    device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
+    """
+
+    url: str
+    task_id: str
+    task_name: str
+    client_id: str
+    role: Role
+    token: str
+    certificate: bytes | None = None
+    organiser: OrganiserPin | None = None
+    device_group: int = 0
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
+
+    def encode(self) -> bytes:
+        """Return the record as JSON, with the token."""
+        content = {
+            **vars(self),
+            "certificate": None if self.certificate is None else b64encode(self.certificate),
+            "organiser": None if self.organiser is None else self.organiser.model_dump(),
+        }
+        return json.dumps(content, indent=1).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
+        content = json.loads(body)
+        certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
+        return cls(
+            **content,
+            certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
+            organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
         )

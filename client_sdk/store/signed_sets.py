@@ -37,7 +37,7 @@ from functools import lru_cache
 from typing import Final
 
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import AlreadySummed, RefusalError
 
 _TAG_BYTES: Final = 16

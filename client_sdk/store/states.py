@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import RefusalError
-from protocols.privacy.renyi import ORDERS, Curve, epsilon_of
+from protocols.privacy.noise import ORDERS, Curve, epsilon_of
 from protocols.recipes.base import ModelState
 
 ClientState = Mapping[str, NDArray[Any]]

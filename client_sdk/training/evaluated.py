@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.evaluated import Evaluated, EvaluatedState

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Final
 
 from protocols.codec import exact
-from protocols.crypto.domain import DIGEST_BYTES, digest
 from protocols.crypto.http_signature import SignedRequest, verify_request
+from protocols.crypto.keys import DIGEST_BYTES, digest
 from protocols.errors import SignatureError
 
 AGGREGATE_CHAIN: Final = "aggregate-chain"

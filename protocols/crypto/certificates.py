@@ -20,8 +20,7 @@ from typing import Final, Literal, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.codec import Reader, exact
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, domain_tag
-from protocols.crypto.keys import check_public_key, verifies
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, check_public_key, domain_tag, verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 CertifiedRole = Literal["member", "holder", "committee"]
@@ -182,6 +181,12 @@ def subject_of(certificate: bytes) -> bytes | None:
     An organiser gives each subject of a scope one serial, and another one only after it revoked the first.
     """
     return None if certificate == NO_CERTIFICATE else certificate[1 : 1 + _SERIAL.size]
+
+
+def shares_subject(certificates: Iterable[bytes]) -> bool:
+    """Return whether two of these encoded certificates are of one subject; those of no organiser are of none."""
+    subjects = [subject for each in certificates if (subject := subject_of(each)) is not None]
+    return len(set(subjects)) < len(subjects)
 
 
 def revoke(organiser: Ed25519PrivateKey, scope: str, serials: Iterable[int], issued_at: int) -> RevocationList:

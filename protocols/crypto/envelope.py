@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, derive_key, domain_tag
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, derive_key, domain_tag, verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import EnvelopeError
 

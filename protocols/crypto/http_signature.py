@@ -25,8 +25,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.crypto.domain import DIGEST_BYTES
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import DIGEST_BYTES, verifies
 from protocols.errors import CodecError, SignatureError
 
 _ALGORITHM: Final = "sha-256"

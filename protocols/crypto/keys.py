@@ -1,23 +1,79 @@
-"""Keys: signatures and agreement with keys that come from the wire, and the keyring of a task.
+"""Keys: what is derived, signed or sealed for one purpose, keys that come from the wire, and the keyring of a task.
 
-Signatures are Ed25519 (RFC 8032), agreement is X25519 (RFC 7748). The keyring holds the keys that the clients of a task
-share and the server never has, for all mechanisms.
+*Domain separation* of keys, seeds and digests by purpose. No other module calls a KDF. Signatures are Ed25519 (RFC
+8032), agreement is X25519 (RFC 7748), and a message between two parties is sealed under a key of its own. The keyring
+holds the keys that the clients of a task share and the server never has, for all mechanisms.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols.codec import Reader, pack
-from protocols.crypto.domain import digest
-from protocols.errors import CodecError, KeyringError
+from protocols.errors import CodecError, KeyringError, ParameterError
+
+SEED_BYTES: Final = 32
+KEY_BYTES: Final = 32
+"""Of Ed25519, X25519 and AES-256 keys."""
+DIGEST_BYTES: Final = 32
+"""Of SHA-256."""
+SIGNATURE_BYTES: Final = 64
+"""Of Ed25519."""
+_PREFIX: Final = b"hushrec/1"
+
+
+def domain_tag(purpose: str, *context: str | int | bytes) -> bytes:
+    """Return the tag of `purpose` in `context` (task, round, pair): different inputs have different tags.
+
+    Raises `ParameterError` for an empty purpose.
+    """
+    if not purpose:
+        raise ParameterError("a domain tag needs a purpose")
+    return _PREFIX + pack(purpose.encode(), *[_part(part) for part in context])
+
+
+def _part(part: str | int | bytes) -> bytes:
+    if isinstance(part, bytes):
+        return b"b" + part
+    if isinstance(part, int):
+        return b"i" + str(part).encode()
+    return b"s" + part.encode()
+
+
+def derive_key(secret: bytes, purpose: str, *context: str | int | bytes, length: int = 32) -> bytes:
+    """Return a key of `length` bytes derived from `secret` by HKDF-SHA256 (RFC 5869), bound to purpose and context."""
+    return HKDF(hashes.SHA256(), length, salt=None, info=domain_tag(purpose, *context)).derive(secret)
+
+
+def derive_seed(seed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """Return 32 bytes derived from a PUBLIC seed, bound to purpose and context: for broadcasts, not for secrets."""
+    return digest(purpose, seed, *context)
+
+
+def digest(purpose: str, *parts: str | int | bytes) -> bytes:
+    """Return the SHA-256 digest (32 bytes) of an injective encoding of purpose and parts."""
+    return hashlib.sha256(domain_tag(purpose, *parts)).digest()
+
+
+def repeatable_place(task_seed: bytes, identity_key: bytes) -> int:
+    """Return a client's place, 0 <= place < 2^62, which follows from its Ed25519 `identity_key` (32 bytes).
+
+    Cohorts are drawn in the order of the places. Anyone can compute them, so a client could try keys until it likes its
+    place: for experiments only.
+    """
+    return int.from_bytes(digest("round-robin place", task_seed, identity_key)[:8], "big") >> 2
+
 
 _KEPT: Final = 8192
 """Parsed keys, of about 500 bytes each: a client sends several requests in a row; parsing takes a tenth of a check."""
@@ -63,6 +119,28 @@ def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
 def check_public_key(key: bytes) -> None:
     """Raise `CodecError` if the X25519 public key has low order."""
     agree(_FIXED, key)
+
+
+_NONCE: Final = bytes(12)
+
+
+def seal_once(shared: bytes, plain: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """Return `plain` encrypted with AES-256-GCM, and 16 bytes longer; purpose and context are authenticated with it.
+
+    shared: a secret that two parties agreed on. The key is derived for this purpose and context, in which there must be
+    one message only: the nonce is fixed.
+    """
+    key = derive_key(shared, purpose, *context)
+    return AESGCM(key).encrypt(_NONCE, plain, domain_tag(purpose, *context))
+
+
+def open_once(shared: bytes, sealed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
+    """Inverse of `seal_once`; `CodecError` for anything that was not sealed with this secret for this context."""
+    try:
+        key = derive_key(shared, purpose, *context)
+        return AESGCM(key).decrypt(_NONCE, sealed, domain_tag(purpose, *context))
+    except InvalidTag as error:
+        raise CodecError("a sealed message does not open with this key") from error
 
 
 _MAGIC: Final = b"hushrec keyring 3\n"

@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import KEY_BYTES, derive_seed
+from protocols.crypto.keys import KEY_BYTES, derive_seed
 
 Randomness = Callable[[int], bytes]
 """random(n) -> n secret random bytes; `os.urandom` except in tests and test vectors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.messages.base import ProblemDocument
 from protocols.messages.members import (
     CertificateRequest,
     Enrolment,
@@ -21,7 +22,6 @@ from protocols.messages.members import (
     OrganiserView,
     Role,
 )
-from protocols.messages.problem import ProblemDocument
 from protocols.messages.rounds import (
     Attestation,
     AttestationPage,

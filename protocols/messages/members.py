@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
-from protocols.messages.base import Key32, Message, Name, Signature64
+from protocols.messages.base import Key32, Message, Name, Signature64, bytes_of
 
 Role = Literal["member", "holder", "committee"]
 
@@ -169,13 +169,8 @@ class OperatorToken(OperatorView):
     token: str = Field(description="Bearer token.")
 
 
-def _certificate(text: str) -> str:
-    b64decode(text, CERTIFICATE_BYTES)
-    return text
-
-
 CertificateText = Annotated[
-    str, Field(min_length=108, max_length=108, description="81 bytes, base64url."), AfterValidator(_certificate)
+    str, Field(min_length=108, max_length=108, description="81 bytes, base64url."), bytes_of(CERTIFICATE_BYTES)
 ]
 """A membership certificate as text."""
 

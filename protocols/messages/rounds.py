@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from protocols.messages.base import HexDigest, Key32, Message, Name
+from protocols.messages.base import HexDigest, Key32, Message, Name, SparseMessage
 from protocols.messages.stages import RoundState
 
 LONGEST_STAGE: Final = 604_800
@@ -159,9 +160,10 @@ class AttestationPage(Message):
     more: bool = False
 
 
-class SegmentView(Message):
+class SegmentView(SparseMessage):
     """A run of values of one kind."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {"signed": False}
     name: str
     length: int = Field(ge=1, description="Number of values.")
     clip: float = Field(gt=0, description="Largest size of a value in one contribution.")
@@ -171,11 +173,6 @@ class SegmentView(Message):
     )
     sum_bound: float | None = Field(description="Proven bound on a value of the sum, below contributions * clip.")
     scale: float | None = Field(description="Steps per 1.0 of the fixed-point form; null for floats.")
-
-    @model_serializer(mode="wrap")
-    def _without_unsigned(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out what only tasks with a privacy block have; a return type would replace the schema of the fields."""
-        return {name: value for name, value in handler(self).items() if (name, value) != ("signed", False)}
 
 
 class BlockView(Message):

@@ -5,20 +5,19 @@ A task is a recipe, a mechanism and a schedule, fixed when it is created.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Self, dataclass_transform
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, dataclass_transform
 
 from pydantic import (
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
 from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
-from protocols.messages.base import HexDigest, Key32, Message, Name
+from protocols.messages.base import HexDigest, Key32, Message, Name, SparseMessage
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import LONGEST_STAGE, Evaluation, ResolvedTask
 from protocols.parameter_text import first_fault
@@ -143,19 +142,12 @@ PLANS: Final[dict[str, type[PlanView]]] = {
 TaskState = Literal["open", "closed", "complete", "failed"]
 
 
-class _Choice(Message):
+class _Choice(SparseMessage):
     """A recipe or a mechanism by name, with the version that the server and the clients must have."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {"version": 1}
     name: Name
     version: int = Field(default=1, ge=1, description="Version of its package entry; left out if it is 1.")
-
-    @model_serializer(mode="wrap")
-    def _without_first_version(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out version 1: digests of the terms are what they were before there were versions.
-
-        A return type would replace the schema of the fields.
-        """
-        return {name: value for name, value in handler(self).items() if (name, value) != ("version", 1)}
 
 
 class RecipeChoice(_Choice):
@@ -235,17 +227,10 @@ class OrganiserPin(Message):
     )
 
 
-class _OptionalTerms(Message):
+class _OptionalTerms(SparseMessage):
     """A message with terms that not every task has: an item catalogue, and a privacy block."""
 
-    @model_serializer(mode="wrap")
-    def _without_absent_terms(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
-        """Leave out what is null: clients that know no catalogue or no privacy block refuse fields they do not know.
-
-        A return type would replace the schema of the fields.
-        """
-        absent = (("catalogue_digest", None), ("privacy", None))
-        return {name: value for name, value in handler(self).items() if (name, value) not in absent}
+    left_out: ClassVar[Mapping[str, Any]] = {"catalogue_digest": None, "privacy": None}
 
 
 class TaskRequest(_OptionalTerms):

@@ -41,6 +41,7 @@ from protocols.recipes.arrays_update import (
     weight_name,
 )
 from protocols.recipes.base import (
+    AbsorbsByParts,
     Contribution,
     Local,
     ModelState,
@@ -51,9 +52,9 @@ from protocols.recipes.base import (
     check_follows,
     noise_level,
 )
+from protocols.recipes.factors import WEIGHTS_WARNING
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
-from protocols.recipes.weighted import WEIGHTS_WARNING
 
 _Piece = NDArray[np.float32]
 
@@ -126,7 +127,7 @@ PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Arrays(Recipe):
+class Arrays(Recipe, AbsorbsByParts):
     """One block: every array, counts or weights of touched rows, and the weight."""
 
     parameters: ArraysParameters
@@ -135,7 +136,6 @@ class Arrays(Recipe):
     state_class = ArraysState
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the one block, the same for every sum."""
         return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
@@ -192,7 +192,6 @@ class Arrays(Recipe):
         return self.absorb_parts(state, spec, lambda start, stop: total[start:stop], contributions)
 
     def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ArraysState:
-        """Return what `absorb` returns; see `protocols.recipes.base.AbsorbsByParts`."""
         own, p = state_as(state, ArraysState), self.parameters
         check_follows(own, spec)
         after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())
@@ -235,7 +234,6 @@ class Arrays(Recipe):
             yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the sums of touched rows and of weights reveal."""
         p, found = self.parameters, []
         if p.rows:
             what = "how many clients" if p.max_weight is None else "with which total weight the clients"

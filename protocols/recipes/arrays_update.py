@@ -126,7 +126,6 @@ class ArraysParameters(RecipeParameters):
 
     @property
     def start_digest(self) -> str | None:
-        """See `RecipeParameters`."""
         return None if self.initial is None else self.initial.digest
 
     def clip_of(self, name: str) -> float:

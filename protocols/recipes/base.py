@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
@@ -254,8 +254,17 @@ class Recipe(ABC):
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far)."""
-        return round_spec(task_seed, number, sum_index)
+        """Return what the server broadcasts for round `number` and sum `sum_index` (None: no round failed so far).
+
+        Its seed is derived from the task's, so that nobody can choose it later. Raises `ParameterError` unless
+        1 <= sum_index <= number.
+        """
+        if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
+            raise ParameterError(
+                f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round "
+                f"{number}, sum {sum_index}"
+            )
+        return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
 
     def most_levels(self, sum_index: int) -> int:
         """Return the highest level that a client can draw for sum `sum_index`; 0 if clients draw no levels."""
@@ -366,45 +375,27 @@ class RecipeAround(Recipe):
 
     @property
     def name(self) -> str:
-        """The name of the wrapped recipe."""
         return self.inner.name
 
     @property
     def parameters(self) -> RecipeParameters:
-        """The parameters of the wrapped recipe."""
         return self.inner.parameters
 
     @property
     def predicts_ratings(self) -> bool:
-        """That of the wrapped recipe."""
         return self.inner.predicts_ratings
 
     @property
     def by_snapshot(self) -> bool:
-        """That of the wrapped recipe."""
         return self.inner.by_snapshot
 
     @property
     def main_sum(self) -> int:
-        """That of the wrapped recipe."""
         return self.inner.main_sum
 
     def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
         """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
         return self.inner.round_spec(task_seed, number, sum_index)
-
-
-def round_spec(task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-    """Return the broadcast of round `number`. Its seed is derived from the task's, so that nobody can choose it later.
-
-    Raises `ParameterError` unless 1 <= sum_index <= number.
-    """
-    if number < 1 or not (sum_index is None or 1 <= sum_index <= number):
-        raise ParameterError(
-            f"rounds and sums are numbered from 1, and a round's sum index is at most its number: got round {number}, "
-            f"sum {sum_index}"
-        )
-    return RoundSpec(number, derive_seed(task_seed, "round", number), number if sum_index is None else sum_index)
 
 
 def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False) -> None:

@@ -1,16 +1,23 @@
-"""CoLR and SCoLR: clients train and send a low-rank factor of the change of the item factors.
+"""FedMF, which sums the whole change of the item factors, and its low-rank compressions: SVD, CoLR and SCoLR.
 
-Nguyen et al., "Towards Efficient Communication and Secure Federated Recommendation System via Low-rank Training"
-(WWW 2024), eq. 5 to 7: Delta Q = A B with B (r x d) shared and frozen, A (N x r) trained from zero and summed.
-B is redrawn each round and broadcast as 32 bytes.
+**FedMF** is the baseline that the others compress: Chai et al., "Secure Federated Matrix Factorization" (2019), with
+the aggregation of the released CoLR code. The others are from Nguyen et al., "Towards Efficient Communication and
+Secure Federated Recommendation System via Low-rank Training" (WWW 2024).
 
-**SCoLR** is CoLR for clients with different resources; each client trains and sends only some columns of A.
+**SVD** (section 3.2): clients train FedMF's full change and send factors U_u (items x r) and V_u (r x dim) of its best
+rank-r part. The server adds the products U_u V_u and compresses the sum again for the download, as the released code
+does. A sum of products is not a product of sums, so each client's factors must be multiplied before they are added.
+This is not possible with ciphertexts, and the SVD of an encrypted sum is an open problem (appendix C). The recipe
+therefore needs plain sums. Here a contribution is the dense product U_u V_u, with all its values on the wire.
 
-Nguyen et al. (WWW 2024), section 4.4: client u trains r_u <= r columns, the first r_u of a shuffled list of the r. Here
-these are columns 0 to r_u - 1 for all clients: rows of B are exchangeable and redrawn every round, so shuffling changes
-nothing, and with nested columns the sums show less. A client draws its level in a round, 1 to L = `levels`, uniform,
-from the round's seed and its id; at level l it trains ceil(l r / L) columns. With L = r the rank that it draws is
-uniform in 1..r (paper, section 5.5).
+**CoLR** (eq. 5 to 7): Delta Q = A B with B (r x d) shared and frozen, A (N x r) trained from zero and summed. B is
+redrawn each round and broadcast as 32 bytes.
+
+**SCoLR** (section 4.4) is CoLR for clients with different resources; each client trains and sends only some columns of
+A. Client u trains r_u <= r columns, the first r_u of a shuffled list of the r. Here these are columns 0 to r_u - 1 for
+all clients: rows of B are exchangeable and redrawn every round, so shuffling changes nothing, and with nested columns
+the sums show less. A client draws its level in a round, 1 to L = `levels`, uniform, from the round's seed and its id;
+at level l it trains ceil(l r / L) columns. With L = r the rank that it draws is uniform in 1..r (paper, section 5.5).
 
 The sum has a block for each level, with the columns that the level adds; a client contributes to the blocks up to its
 own level. Whoever sees the sums can compare two blocks, whose difference comes from the clients of one level. So each
@@ -24,7 +31,7 @@ column, of which each block counts the number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, Self
@@ -33,25 +40,105 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import normals, uniforms
+from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
-from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
 
-class CoLRParameters(NormalisedParameters):
-    """CoLR's parameters: the shape of the item factors and the rank."""
+class FedMFParameters(NormalisedParameters):
+    """FedMF has no parameters of its own."""
 
-    rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
+
+@dataclass(frozen=True)
+class FedMF(RowRecipe):
+    """Full item factors: N*d values per contribution."""
+
+    parameters: FedMFParameters
+    name: str = "fedmf"
+
+
+FEDMF_ENTRY: Final = RecipeEntry(
+    name="fedmf",
+    parameters=FedMFParameters,
+    make=FedMF,
+    half="client_sdk.training.factors:half",
+    source="Chai et al., 2019",
+)
+
+
+class LowRankParameters(NormalisedParameters):
+    """The shape of the item factors, and the rank."""
+
+    rank: int = Field(default=4, ge=1, description="Rank r to which each client's change and their mean are reduced.")
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Self:
         if self.rank > self.dim:
             raise ValueError(f"rank {self.rank} is greater than dim {self.dim}: nothing would be compressed")
         return self
+
+
+def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
+    """Return the matrix of rank <= `rank` nearest to `rows` (k, d), float64 (k, d): its truncated SVD.
+
+    Eckart and Young (1936). It is rows V V^T, with V the `rank` leading eigenvectors of rows^T rows (the right singular
+    vectors). Raises `ParameterError` for values that are not finite.
+    """
+    exact = np.asarray(rows, dtype=np.float64)
+    if not np.isfinite(exact).all():
+        raise ParameterError("an update holds values that are not finite: training diverged")
+    leading = np.linalg.eigh(exact.T @ exact)[1][:, -rank:]
+    return np.asarray(exact @ leading @ leading.T)
+
+
+@dataclass(frozen=True)
+class SVD(RowRecipe):
+    """FedMF with compressed changes: N*d values of rank r per contribution."""
+
+    parameters: LowRankParameters
+    name: str = "svd"
+
+    def sensitivity(self, sum_index: int) -> Sensitivity:
+        """Raise `ParameterError`: the recipe needs plain sums, which have no noise."""
+        return super(RowRecipe, self).sensitivity(sum_index)
+
+    def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
+        """Return the best rank-r part of the client's rows (an `Update`)."""
+        update = local.update
+        if update.values.ndim == 2:  # `dense_rows` raises for other shapes
+            compressed = low_rank(update.values, self.parameters.rank).astype(np.float32)
+            local = replace(local, update=Update(update.items, compressed))
+        return super().contribute(state, spec, local)
+
+    def change(
+        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
+    ) -> NDArray[np.float64]:
+        """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
+        return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
+
+
+SVD_ENTRY: Final = RecipeEntry(
+    name="svd",
+    parameters=LowRankParameters,
+    make=SVD,
+    half="client_sdk.training.factors:half",
+    needs=frozenset({"clear contributions"}),
+    why_not="each client's factors U and V must be multiplied before they are added, which is not possible with "
+    "encrypted or masked factors, and compressing the sum again would need the SVD of an encrypted matrix, an open "
+    "problem (Nguyen et al., WWW 2024, section 3.2 and appendix C)",
+    source="Nguyen et al., WWW 2024, section 3.2",
+)
+
+
+class CoLRParameters(LowRankParameters):
+    """CoLR's parameters: the shape of the item factors and the rank."""
+
+    rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
 
 
 @lru_cache(maxsize=8)
@@ -144,7 +231,6 @@ class SCoLR(FactorRecipe):
     name: str = "scolr"
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that ranks are public, and what touch counts reveal, if the sums have them."""
         own = (
             "Which columns a client trains is public: it follows from the round's seed, the client's id and the levels "
             "in use, which the server announces."
@@ -160,7 +246,6 @@ class SCoLR(FactorRecipe):
         return 0 if sum_index <= self.count_sums else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return the levels in use in a round that asks `clients`; empty for sums of counts."""
         most = self.most_levels(spec.sum_index)
         return levels_in_use((client_level(spec, each, most) for each in clients), min_clients) if most else ()
 

@@ -64,11 +64,9 @@ class EvaluatedState(ModelState):
 
     @property
     def sums(self) -> int:
-        """Those of the model."""
         return self.model.sums
 
     def freeze(self) -> None:
-        """Make every array of the model read-only."""
         self.model.freeze()
 
 
@@ -169,21 +167,17 @@ class Evaluated(RecipeAround):
         )
 
     def longest_vector(self) -> int:
-        """Return the largest number of values of any sum."""
         return max(self.inner.longest_vector(), 1 + len(self.measures) + len(self.constants))
 
     def most_levels(self, sum_index: int) -> int:
-        """Return the wrapped recipe's; 0 for a measurement."""
         return 0 if self.measures_in(sum_index) else self.inner.most_levels(self._inner_index(sum_index))
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
-        """Return the wrapped recipe's; none for a measurement."""
         if self.measures_in(spec.sum_index):
             return ()
         return self.inner.levels_in_use(self.inner_spec(spec), clients, min_clients)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the wrapped recipe's route, or that to the block of a measurement."""
         return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
@@ -239,7 +233,6 @@ class Evaluated(RecipeAround):
     # --- states --------------------------------------------------------------------------------------------------
 
     def initial_state(self, task_seed: bytes) -> EvaluatedState:
-        """Return the wrapped recipe's initial state, without measurements."""
         return EvaluatedState(0, self.inner.initial_state(task_seed), ())
 
     @property
@@ -252,11 +245,9 @@ class Evaluated(RecipeAround):
         return self._point.itemsize * points + (8 * len(self.constants) if points else 0)
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return the wrapped recipe's length and that of the measurements after `sum_index` sums."""
         return self.inner.state_bytes(self._inner_index(sum_index)) + self._measured_bytes(self.points_after(sum_index))
 
     def longest_state_bytes(self) -> int:
-        """Return the length of the state after the last round of the schedule."""
         return self.inner.longest_state_bytes() + self._measured_bytes(self.points_after(self.rounds))
 
     def encode_state(self, state: ModelState) -> bytes:
@@ -270,7 +261,6 @@ class Evaluated(RecipeAround):
         return self.inner.encode_state(own.model) + popularity.tobytes() + points.tobytes()
 
     def decode_state(self, round_number: int, body: bytes) -> EvaluatedState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         length = self.inner.state_bytes(1)
         constants = 8 * len(self.constants) if len(body) > length else 0
         count, rest = divmod(len(body) - length - constants, self._point.itemsize)
@@ -307,7 +297,6 @@ class Evaluated(RecipeAround):
         return stopped or self.inner.is_done(state_as(state, EvaluatedState).model)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the wrapped recipe's warnings, and what the measurements tell."""
         return (*self.inner.warnings(), _WARNING)
 
 

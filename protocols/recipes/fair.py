@@ -8,7 +8,7 @@ item table, psi = projection(theta) (`protocols.recipes.subspaces`), trains it, 
 
 All devices of one capacity share S_c. Each capacity is therefore a *device group* with its own secure sum over its own
 m_c values, and the groups take turns: a turn is C sums, all from the same theta, which changes after the last one.
-Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.weighted`), else with
+Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.factors`), else with
 w_i = 1. With D_c = sum of w_i delta_i and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the
 same for the whole group,
 
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.domain import SEED_BYTES, derive_seed
+from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
@@ -47,6 +47,7 @@ from protocols.recipes.base import (
     RoundSpec,
     check_follows,
 )
+from protocols.recipes.factors import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
     SUM_INDEX,
@@ -68,7 +69,6 @@ from protocols.recipes.subspaces import (
     hash_key,
     means,
 )
-from protocols.recipes.weighted import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 
 TABLES: Final = ("gmf", "mlp")
 """Names of the item tables; each has its own hash key."""
@@ -90,7 +90,6 @@ class FairState(ModelState):
     given: tuple[NDArray[np.float32], ...] = ()
 
     def freeze(self) -> None:
-        """Make every array read-only, including the sums of the turn."""
         super().freeze()
         for total in self.given:
             total.flags.writeable = False
@@ -187,7 +186,6 @@ class Fair(Recipe):
 
     @property
     def device_groups(self) -> int:
-        """Number of device groups: one per capacity."""
         return len(self.parameters.capacities)
 
     def device_group_of(self, sum_index: int) -> int:
@@ -285,7 +283,6 @@ class Fair(Recipe):
         return self.state_bytes(self.device_groups - 1)
 
     def longest_vector(self) -> int:
-        """Return the length of the sums of the group with the most memory."""
         return max(self.layout(sum_index).length for sum_index in range(1, self.device_groups + 1))
 
     def _sum_length(self, device_group: int) -> int:
@@ -307,7 +304,6 @@ class Fair(Recipe):
         return vars(state) | {f"{_GIVEN}{group}": one for group, one in enumerate(state.given)}
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> FairState:
-        """Return the state."""
         given = tuple(values.pop(name) for name in list(values) if name.startswith(_GIVEN))
         return FairState(round_number, **values, given=given)
 
@@ -321,7 +317,6 @@ class Fair(Recipe):
         return FairView(own.round_number, own.sum_index, own.seed, tables, own.dense)
 
     def initial_view(self, task_seed: bytes, device_group: int) -> FairView:
-        """Return `view` of the initial model, drawn and projected chunk by chunk."""
         seed, buckets, elements = _hash_seed(task_seed), self.buckets[device_group], self.parameters.elements
         tables = np.empty((len(TABLES), buckets), dtype=np.float32)
         for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
@@ -337,7 +332,6 @@ class Fair(Recipe):
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
-        """Return the length in bytes of an encoded view: the group's buckets of both tables, and the layers."""
         return fields_bytes(self._model_fields(self.buckets[device_group]))
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
@@ -345,14 +339,12 @@ class Fair(Recipe):
         return encode(self._model_fields(self.buckets[device_group]), vars(state_as(view, FairView)))
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> FairView:
-        """Decode the bytes of `encode_view`; `CodecError` unless the length and every value are valid."""
         sum_index_of(body, round_number)
         return FairView(round_number, **decode(self._model_fields(self.buckets[device_group]), body))
 
     # --- public facts --------------------------------------------------------------------------------------------
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that changes are alike from round to round, that device groups are public, and what weights reveal."""
         groups = (
             f"The server knows which of {self.device_groups} memory sizes each client has, and sees one sum per size: "
             "a client is hidden only among the clients of its own size."

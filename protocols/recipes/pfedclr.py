@@ -3,7 +3,7 @@
 Chen et al., "Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition" (2025),
 Algorithm 1. Client u trains the item factors Q to Q_u with its own factor p frozen (step 1), sends Q_u, and then
 trains p and a personal change A_u B_u of the items (step 2), which it never sends. The server takes the mean of the
-Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.weighted`). Clients send the change
+Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.factors`). Clients send the change
 Q_u - Q, which gives the same mean and has a bound as small as one round's training. The whole item table is sent, so
 the length of an upload reveals nothing about its items.
 
@@ -35,10 +35,19 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
-from protocols.recipes.factors import MAX_DIM, BiasedParameters, dense_rows, noise_warning
+from protocols.recipes.factors import (
+    MAX_DIM,
+    BiasedParameters,
+    WeightedParameters,
+    dense_rows,
+    noise_warning,
+    weigh,
+    weighted_block,
+    weighted_mean,
+    with_weight,
+)
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
-from protocols.recipes.weighted import WeightedParameters, weigh, weighted_block, weighted_mean, with_weight
 
 _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
@@ -88,7 +97,6 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
         return self
 
     def training_settings(self) -> dict[str, float | int]:
-        """Return the training settings that the task sets, by name."""
         own = self.buffer_learning_rate
         return super().training_settings() | ({} if own is None else {"buffer_learning_rate": own})
 
@@ -125,7 +133,6 @@ class PFedCLR(FactorModel):
         return (p.start_scale * user).astype(np.float32), basis.astype(np.float32)
 
     def change_layout(self) -> VectorLayout:
-        """Return the one block, the same for every sum of changes."""
         p = self.parameters
         bound = p.clip if p.noise is None else p.noise.bound
         return VectorLayout((weighted_block(p, "items", p.items * p.dim, bound),), sum_class=TRAINED)
@@ -154,7 +161,6 @@ class PFedCLR(FactorModel):
         return weighted_mean(with_weight(p, total, contributions)).reshape(p.items, p.dim)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return the privacy cost of a task with noise, and what weights reveal."""
         noise = self.parameters.noise
         if noise is None:
             return (MOVES_ALIKE, *self.parameters.weight_warnings())

@@ -32,8 +32,17 @@ from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms, SumNoise, bound_in_steps, norm_of, round_within, skellam, within_steps
-from protocols.privacy.renyi import Curve, Sensitive
+from protocols.privacy.noise import (
+    Curve,
+    NoiseTerms,
+    Sensitive,
+    SumNoise,
+    bound_in_steps,
+    norm_of,
+    round_within,
+    skellam,
+    within_steps,
+)
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
 _RATE: Final = 0.2
@@ -60,7 +69,6 @@ class Private(RecipeAround):
 
     @property
     def ends_after(self) -> int | None:
-        """That of the wrapped recipe."""
         return self.inner.ends_after
 
     # --- noise ---------------------------------------------------------------------------------------------------
@@ -184,11 +192,9 @@ class Private(RecipeAround):
         return self.inner.longest_vector() + 1
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Return the wrapped recipe's."""
         return self.inner.sensitivity(sum_index)
 
     def sum_kinds(self) -> tuple[int, ...]:
-        """Return those of the wrapped recipe."""
         return self.inner.sum_kinds()
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
@@ -221,7 +227,6 @@ class Private(RecipeAround):
         return self.inner.report(state) | ({"l2_clip": state.l2_clip} if adapts else {})
 
     def is_done(self, state: ModelState) -> bool:
-        """Return whether the wrapped recipe is done."""
         return self.inner.is_done(state)
 
     def warnings(self) -> tuple[str, ...]:
@@ -236,7 +241,6 @@ class Private(RecipeAround):
     # --- states --------------------------------------------------------------------------------------------------
 
     def initial_state(self, task_seed: bytes) -> ModelState:
-        """Return the wrapped recipe's initial state, with the block's bound."""
         return self.starting(self.inner.initial_state(task_seed))
 
     def starting(self, state: M) -> M:
@@ -248,7 +252,6 @@ class Private(RecipeAround):
         return self.inner.state_bytes(sum_index) + (_CLIP.size if sum_index else 0)
 
     def longest_state_bytes(self) -> int:
-        """Return the wrapped recipe's length and that of the bound."""
         return self.inner.longest_state_bytes() + _CLIP.size
 
     def encode_state(self, state: ModelState) -> bytes:
@@ -257,7 +260,6 @@ class Private(RecipeAround):
         return body + _CLIP.pack(state.l2_clip) if state.round_number else body
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid."""
         if not round_number:
             return self.starting(self.inner.decode_state(0, body))
         if len(body) < _CLIP.size:

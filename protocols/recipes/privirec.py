@@ -154,7 +154,6 @@ class PriviRecK(Recipe):
 
     @property
     def ends_after(self) -> int | None:
-        """`steps`."""
         return self.steps
 
     def sum_of(self, sum_index: int) -> Sum:
@@ -222,11 +221,9 @@ class PriviRecK(Recipe):
         return tuple(sorted({1, min(2, self.steps), self.steps}))
 
     def longest_state_bytes(self) -> int:
-        """Return the length in bytes of the state after the last sum."""
         return self.state_bytes(self.steps)
 
     def longest_vector(self) -> int:
-        """Return the length of the longest sum: of the degrees, of an iteration or of the Gram matrix."""
         return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
@@ -258,7 +255,6 @@ class PriviRecK(Recipe):
         return super().decode_state(round_number, body)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
-        """Return the state; raises as `decode_state` does."""
         if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
         if "singular_values" in values and values["singular_values"].min() < 0:
@@ -411,7 +407,6 @@ class PriviRecK(Recipe):
         return own.sum_index >= self.steps or (own.sum_index >= self.first_vectors and self._converged(own.change))
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the sums reveal with any mechanism."""
         p = self.parameters
         sums = f"{'the item degrees and ' if p.degrees else ''}{p.iterations} x {p.items * p.columns:,}"
         return (
@@ -438,7 +433,6 @@ class PriviRec(PriviRecK):
         return super().steps + 1
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what the Gram matrix reveals, then what the other sums reveal."""
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
 

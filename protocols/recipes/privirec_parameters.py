@@ -48,7 +48,6 @@ class PriviRecKParameters(ItemParameters):
 
     @property
     def start_digest(self) -> str | None:
-        """See `RecipeParameters`."""
         return None if self.start_from is None else self.start_from.digest
 
     @property

@@ -45,14 +45,14 @@ OWN: Final[dict[str, str]] = {
     "arrays": "protocols.recipes.arrays:ENTRY",
     "colr": "protocols.recipes.colr:ENTRY",
     "fair": "protocols.recipes.fair:ENTRY",
-    "fedmf": "protocols.recipes.fedmf:ENTRY",
+    "fedmf": "protocols.recipes.colr:FEDMF_ENTRY",
     "pfedclr": "protocols.recipes.pfedclr:ENTRY",
     "privirec": "protocols.recipes.privirec:PRIVIREC",
     "privirec-k": "protocols.recipes.privirec:PRIVIREC_K",
     "rfrec": "protocols.recipes.rfrec:RFREC",
     "rfrecf": "protocols.recipes.rfrec:RFRECF",
     "scolr": "protocols.recipes.colr:SCOLR_ENTRY",
-    "svd": "protocols.recipes.fedmf:SVD_ENTRY",
+    "svd": "protocols.recipes.colr:SVD_ENTRY",
     "topk": "protocols.recipes.topk:ENTRY",
 }
 """Our recipes: name -> "module:attribute" of the entry."""

@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import SEED_BYTES, derive_seed
+from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, TRAINED, Block, Segment, VectorLayout
@@ -126,7 +126,6 @@ class RFRec(Recipe):
 
     @property
     def predicts_ratings(self) -> bool:
-        """True."""
         return True
 
     @property
@@ -136,7 +135,6 @@ class RFRec(Recipe):
 
     @property
     def main_sum(self) -> int:
-        """The index of the first sum that trains."""
         return 1 + self.count_sums
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
@@ -195,7 +193,6 @@ class RFRec(Recipe):
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
-        """Return the state."""
         kind = RFRecMeansState if self.parameters.counting else RFRecState
         return kind(round_number, **values)
 
@@ -204,7 +201,6 @@ class RFRec(Recipe):
         return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}
 
     def warnings(self) -> tuple[str, ...]:
-        """Return that changes are alike from round to round; of a task with noise the privacy cost."""
         p = self.parameters
         if p.ldp is None:
             return (MOVES_ALIKE,)
@@ -249,7 +245,6 @@ class RFRecF(RFRec):
         return (first, StateField("coins", "u1", (SEED_BYTES,)), *others)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
-        """Return the state."""
         return RFRecFState(round_number, **values)
 
     def report(self, state: ModelState) -> dict[str, float]:
@@ -259,7 +254,6 @@ class RFRecF(RFRec):
         return {"iterations": float(until), "sums": float(own.sum_index), "sums_in_all": float(len(found))}
 
     def is_done(self, state: ModelState) -> bool:
-        """Return whether the last stretch is complete."""
         return state_as(state, RFRecState).sum_index >= len(self.stretches(state))
 
 

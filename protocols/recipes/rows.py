@@ -178,7 +178,6 @@ class FactorModel(Recipe):
 
     @property
     def main_sum(self) -> int:
-        """The index of the first sum that trains."""
         return 1 + self.count_sums
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
@@ -290,7 +289,6 @@ class RowRecipe(FactorRecipe):
         return self.mean_update(state, total, contributions, spec.noise)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what touch counts reveal, if the sums have them."""
         return self.parameters.touch_warnings()
 
 

@@ -35,7 +35,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import derive_seed
+from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 
 CHUNK: Final = 2**16

@@ -175,11 +175,9 @@ class SharedTopK(TopKRecipe):
         return _shared_layout(self.parameters, self.kept)
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what touch counts and votes reveal, if the sums have them."""
         return self.parameters.touch_warnings()
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return those of the factors and counts, and the support."""
         return (*super().state_fields(sum_index), StateField("support", "<u4", (self.kept,)))
 
     def initial_state(self, task_seed: bytes) -> TopKState:
@@ -271,7 +269,6 @@ class OwnTopK(TopKRecipe):
         return 2 * self.parameters.entries
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what own support reveals to the server."""
         return (
             "Own support: every contribution names in the clear the entries of the item factors that it changes most, "
             "so the server learns which items each client touched, whatever hides the values.",

@@ -1,1 +1,1 @@
-"""Mechanisms, which define how vectors are summed: plain, ckks, paillier, masked. None depends on a recipe."""
+"""Mechanisms, which define how vectors are summed: plain, ckks, paillier, masked, oneshot. None depends on a recipe."""

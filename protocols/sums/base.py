@@ -44,11 +44,7 @@ class SumPlan(ABC):
     Plans are subclasses, frozen and hashable. Each party computes them from the task's parameters, never takes them
     from the wire. layout: of the aggregate. max_contributions: a fold beyond it raises `BudgetError`. mechanism: name
     of the mechanism that made the plan. opened_by: who can open the aggregate: anyone, or every member (ckks,
-    paillier). folds_slowly: whether adding a contribution takes much longer than reading it, so that the server adds
-    contributions soon after they arrive, in small batches. committee: members of a round's committee, 0 for none.
-    ticket_bytes: what is before the contribution in an upload and is not summed. confirms: whether clients confirm the
-    set of survivors before the sum opens. repeated: whether clients also keep to one roster, because all sums of the
-    task are over the same data and the server may lie about the survivors.
+    paillier).
     """
 
     layout: VectorLayout
@@ -70,13 +66,13 @@ class SumPlan(ABC):
 
     @property
     @abstractmethod
-    def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes."""
-
-    @property
-    @abstractmethod
     def aggregate_bytes(self) -> int:
         """Length of a released aggregate in bytes."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """Length of a partial sum in bytes: the contribution count, then by default the fields of an aggregate."""
+        return COUNT_BYTES + self.aggregate_bytes
 
     @abstractmethod
     def contribution_bytes(self, route: Route) -> int:
@@ -93,27 +89,29 @@ class SumPlan(ABC):
 
     @property
     def folds_slowly(self) -> bool:
-        """See the class."""
+        """Whether adding a contribution takes much longer than reading it, so that the server adds contributions soon
+        after they arrive, in small batches."""
         return False
 
     @property
     def committee(self) -> int:
-        """See the class."""
+        """Members of a round's committee, 0 for none."""
         return 0
 
     @property
     def ticket_bytes(self) -> int:
-        """See the class."""
+        """Length of what is before the contribution in an upload and is not summed."""
         return 0
 
     @property
     def confirms(self) -> bool:
-        """See the class."""
+        """Whether clients confirm the set of survivors before the sum opens."""
         return False
 
     @property
     def repeated(self) -> bool:
-        """See the class."""
+        """Whether clients also keep to one roster, because all sums of the task are over the same data and the server
+        may lie about the survivors."""
         return False
 
     def quorum(self, cohort: int) -> int:
@@ -161,7 +159,6 @@ class FixedPointPlan(SumPlan):
 
     @property
     def segment_scales(self) -> dict[str, float]:
-        """Steps per 1.0 by `block/segment`."""
         return {name: scale for name, (scale, _) in self.precision.items()}
 
     @property

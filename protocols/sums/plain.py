@@ -25,7 +25,7 @@ from protocols.codec import exact
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, ChecksByParts, OneMessage, OpensByParts, SumPlan
 from protocols.sums.wire import BytesBuilder, PartialSum, head_bytes, name_blocks, read_blocks, read_count
 
 _FLOAT64: Final = np.dtype(np.float64)
@@ -61,23 +61,19 @@ class PlainPlan(SumPlan):
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes."""
         return COUNT_BYTES + 8 * self.layout.length
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes."""
         return 4 * self.layout.length
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the exact length in bytes of a contribution along `route`."""
         if self.layout.chosen:
             self.layout.check_route(route)
             return head_bytes(self.layout) + 4 * self.layout.chosen * self.layout.blocks[0].length
         return 4 * _limits(self.layout, route)[-1][0] if route else 0
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             "security_bits": 0,
@@ -88,7 +84,7 @@ class PlainPlan(SumPlan):
         }
 
 
-class PlainMechanism(OneMessage):
+class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
     """Sums of vectors in the clear; see `protocols.sums.base.Mechanism`."""
 
     name: ClassVar[str] = "plain"
@@ -129,14 +125,13 @@ class PlainMechanism(OneMessage):
             _check_values(own, route, start // 4, view[start : start + _CHECKED])
 
     def check_part(self, plan: SumPlan, route: Route, start: int, part: Buffer) -> None:
-        """Check a part of a contribution; see `protocols.sums.base.ChecksByParts`. Not for blocks that are chosen."""
+        """Do what `ChecksByParts.check_part` does; `ParameterError` for a layout with chosen blocks."""
         own = PlainPlan.of(plan)
         if own.layout.chosen:
             raise ParameterError("a contribution that names its blocks is checked as a whole")
         _check_values(own, route, start // 4, part)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Return the partial sum plus checked contributions, in float64; see `protocols.sums.base.Mechanism.fold`."""
         own = PlainPlan.of(plan)
         total = PartialSum(own, _FLOAT64)
         if partial is not None:
@@ -174,10 +169,6 @@ class PlainMechanism(OneMessage):
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the sum, float64 (layout.length,). `keyring` is not used.
-
-        Raises `CodecError` for another length or values that are not finite.
-        """
         own = PlainPlan.of(plan)
         own.require_count(contributions)
         return self.open_part(own, aggregate, contributions, 0, own.layout.length)
@@ -185,7 +176,6 @@ class PlainMechanism(OneMessage):
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
-        """Return values `start` to `stop` of the sum; see `protocols.sums.base.OpensByParts`."""
         own = PlainPlan.of(plan)
         narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
         if not np.isfinite(narrow).all():

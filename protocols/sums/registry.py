@@ -46,14 +46,14 @@ CKKS: Final = MechanismEntry(
 )
 MASKED: Final = MechanismEntry(
     name="masked",
-    mechanism="protocols.sums.masked.mechanism:MASKED",
+    mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
     name="oneshot",
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
-    parameters="protocols.sums.oneshot.parameters:OneshotParameters",
+    parameters="protocols.sums.oneshot.plan:OneshotParameters",
     carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 PAILLIER: Final = MechanismEntry(

@@ -1,10 +1,6 @@
-"""Sums of fixed-point values in a ring of 2^b: segments with a scale each, and ring elements as bytes.
+"""Sums of fixed-point values in a ring of 2^b, where only the total of a sum must fit: segments with a scale each.
 
-*Elements as bytes.* Element i takes bits i*bits to (i+1)*bits of the body, lowest first, bit b being bit b%8 of byte
-b//8: for 16, 32 and 64 bits that is the raw little-endian form. The last byte's unused bits are zero. 64 elements fill
-exactly `bits` words of 64 bits, so packing is a few shifts over all groups of 64 at once.
-
-*Scales.* The ring is shared by all segments of a layout. Every segment has the finest power-of-two scale whose sums fit
+The ring is shared by all segments of a layout. Every segment has the finest power-of-two scale whose sums fit
 (`FixedPoint.widest`), by the segment's bound on the SUM, which a recipe may prove to be far below contributions * clip.
 Counts have scale 1 and are exact. A layout does not fit unless a ring step is at most the clip: with a coarser step,
 nothing but rounding error would remain of a value. Rounding to nearest has an error of half a step per contribution.
@@ -16,9 +12,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import floor, log2
+from math import floor, isfinite, log2
 from typing import Any, Final
 
 import numpy as np
@@ -26,114 +23,118 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.fixed_point import FixedPoint
 from protocols.layout import Route, Segment, VectorLayout
 from protocols.sums.base import Buffer, FixedPointPlan
-from protocols.sums.wire import BytesBuilder
+from protocols.sums.wire import packed_bytes, ring_dtype, unpack, unpack_part
 
-Ring = NDArray[np.unsignedinteger[Any]]
+_EXACT: Final = 2**53
+"""Whole numbers up to this one are exact in float64."""
 
-RAW_BITS: Final = frozenset({16, 32, 64})
-"""Widths whose wire form equals the form in memory."""
-
-GROUP: Final = 64
-"""Number of elements that fill a whole number of 64-bit words at any width."""
-
-_PIECE: Final = 4096 * GROUP
-"""Elements packed at a time, so that intermediate arrays stay small beside a long vector."""
+_PIECE: Final = 8192
+"""Values encoded at a time, so that intermediate arrays stay in the processor's cache."""
 
 
-def ring_dtype(bits: int) -> np.dtype[Any]:
-    """Return the narrowest of uint16, uint32 and uint64 that holds `bits` bits; `ParameterError` outside 16..64."""
-    if not 16 <= bits <= 64:
-        raise ParameterError(f"a ring has 16 to 64 bits, got {bits}")
-    return np.dtype(np.uint16 if bits == 16 else np.uint32 if bits <= 32 else np.uint64)
+@dataclass(frozen=True)
+class FixedPoint:
+    """The encoding of a value x as the ring element round(x * scale) mod 2^bits.
 
+    bits: size of the ring, 16 to 64; arrays have the narrowest of uint16, uint32 and uint64 that holds it.
+    bound: largest size of any coordinate of the TRUE SUM. Intermediate sums may wrap around, which cancels.
+    scale: ring steps per 1.0.
 
-def packed_bytes(count: int, bits: int) -> int:
-    """Return the length in bytes of `count` packed elements."""
-    return (count * bits + 7) // 8
-
-
-def pack(elements: Ring, bits: int) -> bytes:
-    """Return the elements (any number, of the ring's dtype) modulo 2^bits as `packed_bytes(size, bits)` bytes.
-
-    Raises `ParameterError` for another dtype.
+    Invariant: bound * scale < 2^(bits-1). A recipe may prove a bound on the sum that is far below contributions * clip,
+    so only the bound counts. Raises `ParameterError` for invalid fields, `BudgetError` if the invariant does not hold.
     """
-    dtype = ring_dtype(bits)
-    if elements.dtype != dtype:
-        raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
-    if bits in RAW_BITS:
-        return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
-    if elements.size <= _PIECE:
-        return _pack_piece(elements, bits)
-    builder = BytesBuilder(packed_bytes(elements.size, bits))
-    for start in range(0, elements.size, _PIECE):
-        piece = _pack_piece(elements[start : start + _PIECE], bits)
-        place = start * bits // 8
-        builder.body[place : place + len(piece)] = piece
-    return builder.finish()
 
+    bits: int
+    bound: float
+    scale: float
 
-def _pack_piece(elements: Ring, bits: int) -> bytes:
-    groups = -(-elements.size // GROUP)
-    padded = np.zeros(groups * GROUP, np.uint64)
-    padded[: elements.size] = elements
-    padded &= np.uint64((1 << bits) - 1)
-    columns = np.ascontiguousarray(padded.reshape(groups, GROUP).T)
-    words = np.zeros((bits, groups), np.uint64)
-    for position, column in enumerate(columns):
-        word, shift = divmod(position * bits, 64)
-        words[word] |= column << np.uint64(shift)
-        if shift + bits > 64:
-            words[word + 1] |= column >> np.uint64(64 - shift)
-    return words.T.astype("<u8", order="C").tobytes()[: packed_bytes(elements.size, bits)]
+    def __post_init__(self) -> None:
+        ring_dtype(self.bits)  # raises for a width that no ring has
+        if not (isfinite(self.bound) and self.bound > 0 and isfinite(self.scale) and self.scale > 0):
+            raise ParameterError(f"bound and scale must be finite and positive, got {self.bound} and {self.scale}")
+        if self.bound * self.scale >= 2.0 ** (self.bits - 1):
+            raise BudgetError(self._error_text())
 
+    @classmethod
+    def widest(cls, bits: int, bound: float, contributions: int = 0) -> FixedPoint:
+        """Return the encoding with the finest power-of-two scale for sums of up to `contributions` encodings.
 
-def unpack(body: Buffer, bits: int, count: int) -> Ring:
-    """Return `count` elements in the ring's dtype; for 16, 32 and 64 bits a read-only view of `body`.
+        There is room for a step of rounding of every contribution. Raises `BudgetError` if no scale fits.
+        """
+        if not 16 <= bits <= 64 or not (isfinite(bound) and bound > 0):
+            raise ParameterError(f"a ring has 16 to 64 bits and a positive bound, got {bits} and {bound}")
+        if contributions < 0 or contributions >= 2 ** (bits - 1) - 1:
+            raise BudgetError(f"the rounding errors of {contributions} contributions alone fill a ring of {bits} bits")
+        room = min(2 ** (bits - 1) - 1 - contributions, _EXACT)
+        scale = 2.0 ** floor(log2(room / bound))
+        return cls(bits, bound, scale if bound * scale <= room else scale / 2)
 
-    Raises `CodecError` for another length, or if the unused bits of the last byte are not zero.
-    """
-    dtype = ring_dtype(bits)
-    view = exact(body, packed_bytes(count, bits), f"{count} elements of {bits} bits")
-    if bits in RAW_BITS:
-        elements = np.frombuffer(view.toreadonly(), dtype.newbyteorder("<"))
-        return elements.astype(dtype, copy=False)
-    unused = 8 * view.nbytes - count * bits
-    if unused and view[-1] >> (8 - unused):
-        raise CodecError("the unused bits of the last byte are not zero")
-    groups = -(-count // GROUP)
-    raw = np.zeros(groups * bits, "<u8")
-    raw.view(np.uint8)[: view.nbytes] = np.frombuffer(view, np.uint8)
-    words = np.ascontiguousarray(raw.reshape(groups, bits).T, np.uint64)
-    columns = np.empty((GROUP, groups), np.uint64)
-    for position in range(GROUP):
-        word, shift = divmod(position * bits, 64)
-        np.right_shift(words[word], np.uint64(shift), out=columns[position])
-        if shift + bits > 64:
-            columns[position] |= words[word + 1] << np.uint64(64 - shift)
-    columns &= np.uint64((1 << bits) - 1)
-    return columns.T.reshape(-1)[:count].astype(dtype)
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """dtype of ring elements: uint16, uint32 or uint64."""
+        return ring_dtype(self.bits)
 
+    def _error_text(self) -> str:
+        needed = log2(self.bound) + log2(self.scale) + 1
+        largest_scale = floor(self.bits - 1 - log2(self.bound)) - 1
+        fitting = f"{floor(needed) + 1} bits, or " if needed < 64 else ""
+        return (
+            f"a sum of up to {self.bound:g} at scale {self.scale:g} does not fit in {self.bits} bits: it would fit "
+            f"with {fitting}a scale of 2^{largest_scale}"
+        )
 
-def unpack_part(body: Buffer, bits: int, count: int, start: int, stop: int) -> Ring:
-    """Return elements `start` to `stop` of `count` packed ones, in the ring's dtype; read-only for 16, 32 and 64 bits.
+    def encode(
+        self, values: NDArray[np.floating[Any]], clip: float, into: NDArray[np.unsignedinteger[Any]] | None = None
+    ) -> tuple[NDArray[np.unsignedinteger[Any]], int]:
+        """Return the ring elements of `values` (any shape), and how many were clipped to +-`clip`: callers report it.
 
-    Raises `CodecError` for another length of the body, `ParameterError` unless 0 <= start <= stop <= count.
-    """
-    if not 0 <= start <= stop <= count:
-        raise ParameterError(f"there are {count} elements, not {start} to {stop}")
-    view = exact(body, packed_bytes(count, bits), f"{count} elements of {bits} bits")
-    first, last = start - start % GROUP, min(count, stop + -stop % GROUP)
-    part = view[first * bits // 8 : packed_bytes(last, bits)]
-    return unpack(part, bits, last - first)[start - first : stop - first]
+        into: a vector of as many elements of the ring's dtype, to which they are written; None: a new array. Rounds to
+        nearest. Raises `ParameterError` for values that are not finite, `BudgetError` if `clip` has more than 2^53
+        steps.
+        """
+        if not (isfinite(clip) and clip > 0):
+            raise ParameterError(f"a clip must be finite and positive, got {clip}")
+        if clip * self.scale > _EXACT:
+            raise BudgetError(f"clip {clip:g} at scale {self.scale:g} is over 2^53 steps, which float64 cannot hold")
+        exact, clipped = np.asarray(values, dtype=np.float64).reshape(-1), 0
+        elements = np.empty(exact.size, self.dtype) if into is None else into
+        for start in range(0, exact.size, _PIECE):
+            steps = exact[start : start + _PIECE]
+            sizes = np.abs(steps)
+            largest = sizes.max()
+            if not isfinite(largest):
+                raise ParameterError("values that are not finite cannot be encoded")
+            if largest > clip:
+                clipped += int(np.count_nonzero(sizes > clip))
+                steps = np.clip(steps, -clip, clip)
+            steps = np.rint(np.multiply(steps, self.scale, out=sizes), out=sizes)
+            elements[start : start + _PIECE] = self.reduce(steps.astype(np.int64).view(np.uint64))
+        return elements.reshape(values.shape), clipped
+
+    def reduce(self, elements: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
+        """Return the elements modulo 2^bits, in the ring's dtype; after additions not needed for 16, 32 or 64 bits."""
+        narrow = elements.astype(self.dtype, copy=False)  # modulo its own width
+        return narrow & self.dtype.type((1 << self.bits) - 1) if self.bits < 8 * self.dtype.itemsize else narrow
+
+    def decode(self, total: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
+        """Return the sum as float64, of the same shape, exact up to 2^53 steps.
+
+        Elements from 2^(bits-1) on are negative. Raises `ParameterError` for another dtype, `BudgetError` for an
+        element that is not below 2^bits.
+        """
+        if total.dtype != self.dtype:
+            raise ParameterError(f"a sum in this ring must have dtype {self.dtype}, got {total.dtype}")
+        if self.bits < 8 * total.dtype.itemsize and bool((total >> total.dtype.type(self.bits)).any()):
+            raise BudgetError(f"the sum has elements that are not below 2^{self.bits}: reduce it first")
+        shift = np.uint64(64 - self.bits)
+        signed = (total.astype(np.uint64) << shift).view(np.int64) >> np.int64(shift)
+        return signed / self.scale
 
 
 Places = tuple[tuple[tuple[FixedPoint, slice], ...], ...]
 """The fixed point and the slice of every segment, by block of the aggregate."""
-
-_EXACT: Final = 2.0**53
 
 
 def require_fit(layout: VectorLayout, contributions: int, bits: range, clients: range) -> None:

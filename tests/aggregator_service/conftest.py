@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.cli import main
-from aggregator_service.clock import ManualClock
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
 from tests.support.api import Api, aggregator_inside
+from tests.support.clock import ManualClock
 from tests.support.replicas import TestDatabase, postgres_database
 from tests.support.s3 import BUCKET, S3Server, running_s3
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -18,9 +18,9 @@ from bench.experiments.ring_sums import (
 )
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
-from protocols.fixed_point import FixedPoint
 from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRec
+from protocols.sums.ring import FixedPoint
 
 USERS, ITEMS = 40, 23
 

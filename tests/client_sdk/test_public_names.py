@@ -19,7 +19,7 @@ from client_sdk import AsyncClient, Client, ClientOptions, Identity, MemoryStore
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import ConnectionFailed, ContractBroken, GaveUp, LocalFileError, NotEnrolled
 from protocols.errors import CodecError, EnvelopeError, KeyringError
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 from tests.support.server import free_port
 
 

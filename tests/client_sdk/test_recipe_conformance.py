@@ -16,7 +16,7 @@ from client_sdk.training.base import LocalResult
 from client_sdk.training.mf import MFConfig
 from protocols.errors import BudgetError
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.recipes.fedmf import FedMF
+from protocols.recipes.colr import FedMF
 from protocols.recipes.registry import OWN
 
 SMALL = {"items": 30, "dim": 4}

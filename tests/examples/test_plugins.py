@@ -29,13 +29,13 @@ from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Pol
 from client_sdk.errors import InvalidParameters, PolicyRefused
 from client_sdk.task import Task
 from protocols import plugins
-from protocols.combinations import carriers, check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
 from protocols.messages.tasks import OtherPlanView
 from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
 from protocols.recipes.state import state_as
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
+from protocols.task_terms import carriers, check_combination
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, take_part_together
@@ -141,7 +141,7 @@ def test_two_packages_cannot_define_one_recipe(monkeypatch: pytest.MonkeyPatch) 
     [
         ("no_such_package.recipe:ENTRY", "cannot be loaded: No module named"),
         ("protocols.errors:ENTRY", "cannot be loaded: module 'protocols.errors' has no attribute"),
-        ("protocols.recipes.fedmf:ENTRY", "is no entry of a recipe called 'broken'"),
+        ("protocols.recipes.colr:FEDMF_ENTRY", "is no entry of a recipe called 'broken'"),
     ],
 )
 def test_an_entry_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, place: str, fault: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import schemathesis
 
-from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument
+from protocols.messages.base import PROBLEM_TYPES, ProblemDocument
 from tests.support.api import promised
 
 _TEXT: Final = (Path(__file__).parents[2] / "openapi" / "openapi.json").read_text(encoding="utf-8")

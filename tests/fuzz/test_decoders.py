@@ -31,8 +31,8 @@ from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked import client, wire
-from protocols.sums.masked.mechanism import MASKED
 from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.masked.roster import make_roster, open_roster
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan

@@ -21,7 +21,6 @@ from protocols import catalogue
 from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
 from protocols.codec import Reader, b64decode, b64encode, canonical_json, pack
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, RoutingError
-from protocols.fixed_point import FixedPoint
 from protocols.layout import (
     TRAINED,
     Block,
@@ -38,6 +37,7 @@ from protocols.messages import MechanismChoice, RecipeChoice, TaskRequest
 from protocols.parameter_text import named_values
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ring import FixedPoint
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))

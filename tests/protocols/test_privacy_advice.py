@@ -11,7 +11,7 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
-from protocols.privacy.renyi import epsilon_of, sampled_curve
+from protocols.privacy.noise import epsilon_of, sampled_curve
 from protocols.privacy_advice import (
     NOISY_RECIPES,
     Left,

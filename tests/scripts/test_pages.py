@@ -22,7 +22,7 @@ from aggregator_service.settings import Settings
 from client_sdk import errors
 from client_sdk.rounds import events
 from client_sdk.training.base import TrainingConfig
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS

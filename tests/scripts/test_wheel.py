@@ -34,7 +34,7 @@ WORKS = {
     "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres,s3": "import psycopg, aggregator_service.storage.postgres, aggregator_service.storage.s3",
     "server,cluster": "import aggregator_service.compute.cluster",
-    "server,otel": "import opentelemetry.sdk, aggregator_service.observability.tracing",
+    "server,otel": "import opentelemetry.sdk, aggregator_service.app",
 }
 """Extras -> what works with them."""
 

@@ -12,6 +12,7 @@ import asyncio
 import base64
 import os
 import random
+import secrets
 import shutil
 import sqlite3
 import sys
@@ -30,9 +31,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.access import principals
-from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.observability.clocks import Clock
 from aggregator_service.rounds import differencing, disputes, openings
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage.blobs import BlobsUnavailableError
@@ -267,6 +268,7 @@ class InLinePool(FoldPool):
 def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
     """Inside the block, the service pauses for the driver instead of using threads, and draws from `choose`."""
     seeded = SimpleNamespace(  # replaces `secrets` and `os`
+        token_bytes=secrets.token_bytes,  # keys of tags, on which nothing depends
         token_hex=lambda count: choose.randbytes(count).hex(),
         token_urlsafe=lambda count: base64.urlsafe_b64encode(choose.randbytes(count)).decode(),
         urandom=choose.randbytes,

@@ -10,10 +10,8 @@ from typing import Final, TypeVar
 from sqlalchemy.orm import Session
 from starlette.responses import Response
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.interventions import abort_round, extend_round
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import abort_round, close_task, extend_round
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
 from aggregator_service.storage.rounds import last_round
@@ -26,6 +24,7 @@ from tests.simulation.invariants import Ledger
 from tests.simulation.plan import Fault, FaultInjector
 from tests.simulation.process import Message, Process
 from tests.support.api import signed_enrolment
+from tests.support.clock import ManualClock
 
 _REFUSED_FOR_GOOD: Final = {"round-closed", "not-in-cohort"}
 _TRY_AGAIN: Final = {"body-too-short", "bad-digest"}

@@ -18,23 +18,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from aggregator_service.access.principals import Enrolled, hash_token
-from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
-from aggregator_service.observability.tracing import Instruments
+from aggregator_service.observability.clocks import Clock
+from aggregator_service.observability.metrics import Instruments
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.routes import contributions, stages
-from aggregator_service.routes.bodies import RawBody
+from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings, Tuning
 from aggregator_service.storage.blobs import BlobsUnavailableError
-from aggregator_service.storage.cleanup import collect_bodies, collect_orphans, delete_orphans
+from aggregator_service.storage.data_directory import collect_bodies
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stages import Handout
+from aggregator_service.storage.stores import collect_orphans, delete_orphans
 from aggregator_service.uploads.stages import handed_out
 from protocols.messages.stages import MaskedMessage
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line

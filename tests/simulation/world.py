@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.storage.blobs import BlobsUnavailableError
-from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import DATABASE_GONE, Effects
+from aggregator_service.storage.stores import collect_orphans
 from protocols.errors import RefusalError
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from tests.simulation.clients import (
@@ -34,6 +33,7 @@ from tests.simulation.network import Network
 from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
+from tests.support.clock import ManualClock
 
 _CALM_AFTER: Final = 2500
 _GIVE_UP_AFTER: Final = 8000

@@ -25,7 +25,7 @@ from opentelemetry.trace import TracerProvider
 from sqlalchemy import select, update
 
 from aggregator_service.app import create_app
-from aggregator_service.clock import Clock
+from aggregator_service.observability.clocks import Clock
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database, changed_rows
@@ -41,7 +41,7 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 

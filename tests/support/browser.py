@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
-from protocols.sums.ring import unpack
+from protocols.sums.wire import unpack
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
 

@@ -19,7 +19,8 @@ from client_sdk.rounds.events import Event, Progress
 from client_sdk.rounds.loop import _Contributor
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
-from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Membership
 from client_sdk.training import client_half
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route

@@ -22,8 +22,7 @@ from protocols.sums.oneshot.committee import (
     split_shares,
     split_statements,
 )
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import Upload
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import vector_of

@@ -9,7 +9,7 @@ from typing import Any
 from client_sdk.api.wire import Failed, Pause, Program, Request, Response, Work
 from protocols.codec import b64encode
 from protocols.messages import RoundView, TaskView
-from protocols.messages.problem import PROBLEM_TYPES, ProblemDocument, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, ProblemDocument, problem_uri
 
 
 def problem(slug: str, detail: str = "", **headers: str) -> Response:

@@ -10,17 +10,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode, canonical_json, pack
-from protocols.crypto.domain import derive_key, digest, domain_tag
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, derive_key, digest, domain_tag, encode_keyring
 from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
-from protocols.fixed_point import FixedPoint
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism as mechanism_of
-from protocols.task_binding import bound_terms, broadcast_bytes, broadcast_digest
+from protocols.sums.ring import FixedPoint
+from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import segment_facts, vectors
 
 Outputs = dict[str, Any]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.domain import digest
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.crypto.keys import digest
+from protocols.sums.ckks.wire import MemoryFile, seal_context
 
 
 def expand_seed(name: str, degree: int, seed: bytes) -> list[int]:

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import HushRecError
 from protocols.layout import Segment
 

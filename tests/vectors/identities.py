@@ -18,9 +18,9 @@ from protocols.crypto.certificates import (
     check_revocations,
     revoke,
 )
-from protocols.crypto.domain import digest
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
+from protocols.crypto.keys import digest
 from tests.vectors.common import SEED, vectors
 
 Outputs = dict[str, Any]

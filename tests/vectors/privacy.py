@@ -8,11 +8,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.crypto.random import expanded
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms, largest_skellam, round_within, skellam, skellam_table
-from protocols.privacy.renyi import ORDERS, Sensitive, epsilon_of, sampled_curve, skellam_curve, smallest_multiplier
+from protocols.privacy.noise import (
+    ORDERS,
+    NoiseTerms,
+    Sensitive,
+    epsilon_of,
+    largest_skellam,
+    round_within,
+    sampled_curve,
+    skellam,
+    skellam_curve,
+    skellam_table,
+    smallest_multiplier,
+)
 from protocols.recipes.base import Contribution
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe as recipe_of

@@ -15,7 +15,7 @@ from protocols.layout import whole_route
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import Rows, contribution
-from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec, Update, round_spec
+from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import initial_factors
@@ -57,7 +57,7 @@ def _factors(task_seed: str) -> Outputs:
 
 @vectors("derived.json", "rounds")
 def _derived(task_seed: str, rank: int, dim: int, most_levels: int, number: int, levels: dict[str, int]) -> Outputs:
-    spec = round_spec(unhex(task_seed), number)
+    spec = recipe_of("scolr", {"items": 1}).round_spec(unhex(task_seed), number)
     found = {client: client_level(spec, client, most_levels) for client in levels}
     return {"seed": spec.seed, "levels": found, "projection": shared_projection(spec.seed, rank, dim)}
 

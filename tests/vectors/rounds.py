@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
 from protocols.sums.masked.masks import add_masks, mask_context, pair_mask_key, seed_commitment
@@ -27,10 +27,10 @@ from protocols.sums.masked.wire import SEALED_BYTES
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import check_committee_key, open_share
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import SIGMA, OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPolicy
 from protocols.sums.oneshot.plan import make_plan as make_oneshot_plan
 from protocols.sums.oneshot.polynomials import (
+    SIGMA,
     add_products,
     canonical,
     gaussian,
@@ -40,7 +40,7 @@ from protocols.sums.oneshot.polynomials import (
 )
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest, survivors_digest
-from protocols.sums.ring import pack, ring_dtype, unpack
+from protocols.sums.wire import pack, ring_dtype, unpack
 from tests.vectors.common import SEED, again, drawn_for, vectors
 
 Outputs = dict[str, Any]

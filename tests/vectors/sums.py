@@ -9,14 +9,12 @@ from typing import Any, Final
 import numpy as np
 from gmpy2 import mpz
 
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.ckks.encryption import load_secret_key, pack_blocks
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS, CkksPlan
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
-from protocols.sums.ckks.wire import WireBuffer, check_range, view_planes
+from protocols.sums.ckks.wire import MemoryFile, WireBuffer, check_range, seal_context, view_planes
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes

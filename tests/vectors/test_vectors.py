@@ -18,14 +18,13 @@ import pytest
 from tenseal import sealapi
 
 from aggregator_service.tasks.plans import plan_task, task_terms
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import PARAMETER_SETS
-from protocols.sums.ckks.seal_io import MemoryFile, seal_context
+from protocols.sums.ckks.wire import MemoryFile, seal_context
 from tests.vectors import generate
 from tests.vectors.ckks_lattice import Ring
 from tests.vectors.common import load

@@ -12,19 +12,19 @@ import pytest
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from protocols.crypto import certificates, envelope, http_signature
 from protocols.messages import stages as media_types
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.masked import shamir, wire
 from protocols.sums.oneshot import wire as oneshot
-from protocols.sums.oneshot.parameters import SIGMA
+from protocols.sums.oneshot.polynomials import SIGMA
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
-from protocols.task_binding import bound_terms
+from protocols.task_terms import bound_terms
 from tests.protocols.messages.test_messages import task
 from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
-_LABELLED = {"digest": 0, "domain_tag": 0} | dict.fromkeys(
+_LABELLED = {"digest": 0, "domain_tag": 0, "seal_once": 2, "open_once": 2} | dict.fromkeys(
     ("derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"), 1
 )
 """Functions of domain separation and of public randomness -> which argument is the label."""

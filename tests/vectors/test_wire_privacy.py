@@ -14,8 +14,7 @@ import pytest
 
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
-from protocols.privacy.noise import largest_skellam
-from protocols.privacy.renyi import smallest_multiplier
+from protocols.privacy.noise import largest_skellam, smallest_multiplier
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe

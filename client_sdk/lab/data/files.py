@@ -1,27 +1,30 @@
-"""The reader of files of interactions: recognises the format, reads it in bounded memory, and says what it found.
+"""The readers of files of interactions: of a whole data set, and of one user.
 
-It reads tables in text (CSV, TSV, `::`, semicolons, bars, blanks; with or without a header), lists of items by user
-(LightGCN) and parquet, plain or gzip. Ids of any kind are numbered from 0; `Interactions` keeps the ids.
+That of data sets recognises the format, reads in bounded memory, and says what it found. It reads tables in text (CSV,
+TSV, `::`, semicolons, bars, blanks; with or without a header), lists of items by user (LightGCN) and parquet, plain or
+gzip. Ids of any kind are numbered from 0; `Interactions` keeps the ids.
 """
 
 from __future__ import annotations
 
+import re
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from client_sdk.lab.data.columns import Columns, IdLists, TextTable, is_value, sniff
+from client_sdk.history import History
+from client_sdk.lab.data.chunks import chunks, csv_rows
+from client_sdk.lab.data.columns import NUMBER, Columns, IdLists, TextTable, is_value, sniff
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
+from protocols.catalogue import Catalogue
 
 if TYPE_CHECKING:
     from client_sdk.lab.data.tables import TableRows
-from array import array
-
-from numpy.typing import NDArray
-
-from client_sdk.lab.data.chunks import chunks
 
 _PARQUET: Final = b"PAR1"
 _FEW: Final = 10  # rows, which do not tell a header from data
@@ -204,3 +207,104 @@ def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64
             numbers.extend(map(int, words))
             lengths.append(len(words))
     return np.array(numbers, np.int64), np.array(lengths, np.int64)
+
+
+# --- the files of one user: items, ratings and titles; every error names the line -------------------------------------
+
+_ITEM: Final = "item"
+_RATING: Final = "rating"
+_TITLE: Final = "title"
+_INTEGER: Final = re.compile(r"\d{1,15}", re.ASCII)
+_MAX_ITEM: Final = 2**31 - 1
+_MAX_RATING: Final = 1e6
+
+
+def read_history(
+    path: Path, n_items: int | None = None, catalogue: Catalogue | None = None, any_id: bool = False
+) -> History:
+    """Return the items in the file, each listed once, and their ratings if the file has a column for them.
+
+    The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
+    column `rating`. In a task with a catalogue the column has the app's ids. n_items: number of items of the task, if
+    it is known. any_id: whether ids are accepted that no catalogue is at hand for: only the form of the file is checked
+    then, and the numbers of the result mean nothing. Raises `DataError` with the line number for any other content,
+    including a repeated item and one outside 0..n_items-1.
+    """
+    rows = _rows(path, (_ITEM,), _RATING)
+    items: dict[int, int] = {}
+    ratings: list[float] = []
+    texts: dict[str, int] = {}
+    headed = rows[0][0] > 1  # ids need a heading, or they could be one
+    for line, (text, *rating) in rows:
+        if catalogue is not None:
+            item = _listed(path, line, text, catalogue)
+        else:
+            item = texts.setdefault(text.strip(), len(texts)) if any_id and headed else _item(path, line, text)
+        if item in items:
+            raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
+        if n_items is not None and item >= n_items:
+            fault = f"item {item} is outside 0..{n_items - 1}, the items of the task"
+            raise DataError(f"{fault}: correct the file and run the command again", path, line)
+        items[item] = line
+        ratings += [_rating(path, line, text) for text in rating]
+    numbers = np.fromiter(items, dtype=np.int32, count=len(items))
+    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None)
+
+
+def read_titles(path: Path) -> dict[int, str]:
+    """Return item number -> title from a CSV file with the columns `item` and `title`.
+
+    Raises `DataError` with the line number if the file is malformed.
+    """
+    rows = _rows(path, (_ITEM, _TITLE))
+    titles: dict[int, str] = {}
+    for line, (text, title) in rows:
+        titles[_item(path, line, text)] = title
+    return titles
+
+
+def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list[tuple[int, list[str]]]:
+    """Return the number of each line and its cells.
+
+    The cells of a line are those of the columns `names`, followed by that of the column `optional` if there is one.
+    A file with a single column does not need a header.
+    """
+    rows = [row for chunk in chunks(path) for row in csv_rows(path, chunk)]
+    if len(names) == 1 and _INTEGER.fullmatch(",".join(rows[0][1]).strip()):
+        return [(line, [",".join(row)]) for line, row in rows]
+    header = [name.strip().lower() for name in rows[0][1]]
+    wanted = [*names, *([optional] if optional in header else [])]
+    for name in wanted:
+        if header.count(name) != 1:
+            prefix = "neither an item number nor " if len(names) == 1 else "not "
+            raise DataError(f"{prefix}a header with one column named {name!r}", path, 1)
+    for line, row in rows:
+        if len(row) != len(header):
+            raise DataError(f"the line has {len(row)} fields, but the header has {len(header)}", path, line)
+    if len(rows) == 1:
+        raise DataError("the file has a header but no lines", path)
+    return [(line, [row[header.index(name)] for name in wanted]) for line, row in rows[1:]]
+
+
+def _listed(path: Path, line: int, text: str, catalogue: Catalogue) -> int:
+    """Return the number of an id of the task's catalogue."""
+    number = catalogue.numbers.get(text.strip())
+    if number is None:
+        raise DataError(f"the task's catalogue has no item with the id {text.strip()[:40]!r}", path, line)
+    return number
+
+
+def _item(path: Path, line: int, text: str) -> int:
+    text = text.strip()
+    if not _INTEGER.fullmatch(text):
+        raise DataError(f"not an item number: {text[:40]!r}", path, line)
+    if int(text) > _MAX_ITEM:
+        raise DataError(f"item number {text} is greater than {_MAX_ITEM}", path, line)
+    return int(text)
+
+
+def _rating(path: Path, line: int, text: str) -> float:
+    text = text.strip()
+    if not (NUMBER.fullmatch(text) and abs(float(text)) <= _MAX_RATING):
+        raise DataError(f"not a rating: {text[:40]!r}", path, line)
+    return float(text)

@@ -165,34 +165,6 @@ class Interactions:
             user.size - order.size,
         )
 
-    @classmethod
-    def from_ids(
-        cls,
-        user_ids: NDArray[Any],
-        item_ids: NDArray[Any],
-        *,
-        ratings: ArrayLike | None = None,
-        timestamps: ArrayLike | None = None,
-        duplicates: Duplicates = "error",
-    ) -> Interactions:
-        """Return interactions from arrays of ids. Users and items are numbered in ascending order of their ids.
-
-        Raises `DataError` as `from_pairs` does.
-        """
-        known_users, users = np.unique(user_ids, return_inverse=True)
-        known_items, items = np.unique(item_ids, return_inverse=True)
-        return cls.from_pairs(
-            users,
-            items,
-            n_users=known_users.size,
-            n_items=known_items.size,
-            ratings=ratings,
-            timestamps=timestamps,
-            user_ids=known_users,
-            item_ids=known_items,
-            duplicates=duplicates,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:

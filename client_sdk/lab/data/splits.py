@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 SplitKind = Literal["leave-one-out", "random", "given"]
 """leave-one-out: each user's latest interaction, or a random one without times. random: a share of each user's, or of
 all rows for ratings. given: the test file."""
-SPLITS: Final[tuple[SplitKind, ...]] = get_args(SplitKind)
 _SHARE: Final = 0.2
 
 

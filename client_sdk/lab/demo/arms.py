@@ -30,9 +30,9 @@ from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
 from protocols.crypto.certificates import CertifiedRole
-from protocols.crypto.domain import derive_seed, repeatable_place
+from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.messages import Schedule, TaskView
-from protocols.sums.oneshot.parameters import OneshotParameters
+from protocols.sums.oneshot.plan import OneshotParameters
 
 _COMMITTEE: Final = OneshotParameters().committee
 _POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)

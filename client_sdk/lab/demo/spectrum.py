@@ -47,8 +47,7 @@ from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 
 PRIVIREC_DATASETS: Final = {

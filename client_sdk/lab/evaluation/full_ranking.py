@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.training.evaluated import gains
 from protocols.errors import ParameterError
 
 CHUNK_VALUES: Final = 32_000_000  # scores of a chunk: 128 MB of float32
@@ -77,12 +78,10 @@ def _chunk_metrics(
     found[_pairs(train, users)] = -np.inf
     owners, items = _pairs(test, users)
     ranks = _ranks(found, owners, found[owners, items], k)
-    hits = ranks <= k
     counts = np.bincount(owners, minlength=users.size)
-    gains = np.where(hits, 1.0 / np.log2(ranks + 1.0), 0.0)
     ideal = np.cumsum(1.0 / np.log2(np.arange(2.0, k + 2.0)))[np.minimum(counts, k) - 1]
-    recall = np.bincount(owners, weights=hits, minlength=users.size) / counts
-    return recall, np.bincount(owners, weights=gains, minlength=users.size) / ideal
+    recall = np.bincount(owners, weights=ranks <= k, minlength=users.size) / counts
+    return recall, np.bincount(owners, weights=gains(ranks, k), minlength=users.size) / ideal
 
 
 def _pairs(interactions: Interactions, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

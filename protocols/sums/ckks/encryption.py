@@ -18,12 +18,21 @@ from numpy.typing import NDArray
 from tenseal import sealapi
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
-from protocols.errors import CodecError, KeyringError, ParameterError
+from protocols.errors import CodecError, KeyringError
 from protocols.layout import Block, Route
 from protocols.sums.base import Buffer, require_keyring
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet
-from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import Planes, WireBuffer, check_range, join_planes, split_residues, view_planes
+from protocols.sums.ckks.wire import (
+    MemoryFile,
+    Planes,
+    SealContext,
+    WireBuffer,
+    check_range,
+    join_planes,
+    seal_context,
+    split_residues,
+    view_planes,
+)
 
 
 def generate_keyring(plan: CkksPlan) -> Keyring:
@@ -60,32 +69,21 @@ def _key_residues(body: bytes, parameter_set: ParameterSet, degree: int) -> NDAr
 def pack_blocks(blocks: Sequence[Block], vectors: Sequence[NDArray[np.float64]], degree: int) -> NDArray[np.complex128]:
     """Return the values divided by their clips, complex128 (ciphertexts, degree/2), blocks padded to whole ciphertexts.
 
-    Values 2j and 2j+1 of a ciphertext are the real and the imaginary part of slot j. Raises `ParameterError` for
-    another shape than (block.length,), `BudgetError` for a value that is not finite or exceeds its clip.
+    Values 2j and 2j+1 of a ciphertext are the real and the imaginary part of slot j. vectors: as
+    `VectorLayout.check_contribution` accepts them.
     """
-    if len(vectors) != len(blocks):
-        raise ParameterError(f"the route has {len(blocks)} blocks, {len(vectors)} were given")
     lengths = [-(-block.length // degree) * degree for block in blocks]
     padded = np.zeros(sum(lengths))
     start = 0
     for block, vector, length in zip(blocks, vectors, lengths, strict=True):
-        _normalise(block, vector, padded[start : start + block.length])
+        np.divide(vector, block.bounds(), out=padded[start : start + block.length])
         start += length
     return padded.view(np.complex128).reshape(-1, degree // 2)
 
 
-def _normalise(block: Block, vector: NDArray[np.float64], into: NDArray[np.float64]) -> None:
-    block.check_values(vector)
-    start = 0
-    for segment in block.segments:
-        end = start + segment.length
-        np.divide(vector[start:end], segment.clip, out=into[start:end])
-        start = end
-
-
 def seal_blocks(plan: CkksPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None) -> bytes:
     """Return a contribution of `plan.contribution_bytes(route)` bytes; see `protocols.sums.base.OneMessage.seal`."""
-    slots = pack_blocks(plan.layout.contribution_blocks(route), blocks, plan.degree)
+    slots = pack_blocks(plan.layout.check_contribution(route, blocks), blocks, plan.degree)
     context, polynomials = seal_context(plan.parameters.set, plan.degree), 1 if plan.seeded else 2
     prefix, marker = context.ciphertext_prefix(plan.scale, polynomials), context.seed_marker()
     suffix = len(marker) + SEED_BYTES if plan.seeded else 0

@@ -20,21 +20,29 @@ from tenseal import sealapi
 
 from protocols.crypto.keys import Keyring
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SharesKeys, SumPlan
 from protocols.sums.ckks import encryption
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, ParameterSet, make_plan
-from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import Planes, check_expanded, check_seeded, join_planes, split_residues, view_planes
+from protocols.sums.ckks.wire import (
+    MemoryFile,
+    Planes,
+    SealContext,
+    check_expanded,
+    check_seeded,
+    join_planes,
+    seal_context,
+    split_residues,
+    view_planes,
+)
 from protocols.sums.wire import count_more, read_count
 
 
-class CkksMechanism(Keyed):
+class CkksMechanism(Keyed, SharesKeys):
     """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017); members share the secret key."""
 
     name: ClassVar[str] = "ckks"
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
-        """Return the plan of a task; `parameters` are the fields of `CkksParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def with_keys_of(self, parameters: Mapping[str, Any], plan: SumPlan) -> dict[str, Any]:
@@ -42,13 +50,11 @@ class CkksMechanism(Keyed):
         return {**parameters, "degree": CkksPlan.of(plan).degree}
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys: a secret key, and no public one."""
         return encryption.generate_keyring(CkksPlan.of(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the blocks, encrypted with the secret key."""
         return encryption.seal_blocks(CkksPlan.of(plan), route, blocks, keyring)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
@@ -58,7 +64,6 @@ class CkksMechanism(Keyed):
         (check_seeded if own.seeded else check_expanded)(planes, own.parameter_set.modulus)
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Return the partial sum plus checked contributions."""
         own = CkksPlan.of(plan)
         count, before = (0, None) if partial is None else _read_partial(own, partial)
         if own.seeded:
@@ -66,7 +71,6 @@ class CkksMechanism(Keyed):
         return _fold_expanded(own, count, before, contributions)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
-        """Return the sum of partial sums, modulo q."""
         own = CkksPlan.of(plan)
         count, modulus, written = 0, np.uint64(own.parameter_set.modulus), _NewPartial(own)
         for partial in partials:
@@ -86,7 +90,6 @@ class CkksMechanism(Keyed):
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the decrypted sum, float64 (layout.length,)."""
         own = CkksPlan.of(plan)
         own.require_count(contributions)
         return encryption.open_aggregate(own, aggregate, keyring)

@@ -34,11 +34,11 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, ParameterError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_public_mode
+from protocols.sums.base import FixedPointPlan, OpenedBy, refuse_public_mode
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
@@ -173,19 +173,12 @@ class CkksPlan(FixedPointPlan):
         return ciphertexts * (self.degree * self.parameter_set.residue_bytes + SEED_BYTES)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the exact length in bytes of a contribution along `route`."""
         count = self.route_ciphertexts(route)
         return self.seeded_bytes(count) if self.seeded else self.expanded_bytes(count)
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: expanded form."""
         return self.expanded_bytes(self.ciphertexts)
-
-    @property
-    def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes: the contribution count, then expanded form."""
-        return COUNT_BYTES + self.aggregate_bytes
 
     @cached_property
     def scale(self) -> float:
@@ -219,7 +212,6 @@ class CkksPlan(FixedPointPlan):
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         values, count = self.layout.length, self.ciphertexts
         return {
             "mechanism": self.mechanism,

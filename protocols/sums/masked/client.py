@@ -23,8 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import KEY_BYTES, SEED_BYTES
-from protocols.crypto.keys import clamped
+from protocols.crypto.keys import KEY_BYTES, SEED_BYTES, clamped
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
@@ -42,7 +41,7 @@ from protocols.sums.masked.roster import (
     verify_survivors,
 )
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
-from protocols.sums.ring import pack
+from protocols.sums.wire import pack
 
 IsMember = Callable[[RosterEntry], bool]
 """Whether a member's identity key is accepted: by its certificate, or by pinned keys."""
@@ -279,9 +278,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
     confirmations: of all members of the roster. Raises `ThresholdError` unless at least t neighbours among the
-    survivors, and a quorum of the roster, signed the same set as this client; a signature of anything else is ignored.
-    Any two quorums have an honest member in common, which signs one set, so a server opens one sum in a round: the
-    neighbours alone, as in Bell et al. (2020, section 4), leave room for two in a sparse graph.
+    survivors, and a quorum of the roster (`protocols.sums.masked.parameters.quorum`), signed the same set as this
+    client; a signature of anything else is ignored. So a server opens one sum in a round.
     """
     state._single_use.take()
     roster = state.roster

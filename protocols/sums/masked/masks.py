@@ -19,20 +19,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
-from numpy.typing import NDArray
 
-from protocols.crypto.domain import derive_key, digest
-from protocols.crypto.keys import agree, clamped, public_key
+from protocols.crypto.keys import agree, clamped, derive_key, digest, public_key
 from protocols.errors import ParameterError
 from protocols.sums.masked.plan import RoundContext
+from protocols.sums.wire import Ring
 
 Sign = Literal[1, -1]
-Ring = NDArray[np.unsignedinteger[Any]]
 Mask = tuple[bytes, bytes, Sign]
 """Secret (32 bytes), context, and whether the stream is added or subtracted."""
 

@@ -55,7 +55,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.errors import ParameterError, RefusalError
 from protocols.sums.masked import wire
-from protocols.sums.ring import packed_bytes
+from protocols.sums.wire import packed_bytes
 
 Mode = Literal["curious", "semi-malicious"]
 

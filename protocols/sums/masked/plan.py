@@ -1,26 +1,30 @@
-"""The plan of a masked sum (ring, scales, lengths, encoding as ring elements), and what a round of it is bound to.
+"""The plan and the mechanism of a masked sum, and what a round of it is bound to.
 
 A masked contribution is always the whole aggregate vector, whatever its route (docs/adr/0004-blocks-and-routes.md):
-blocks outside the route are masked zeros, and a block with two targets appears twice.
+blocks outside the route are masked zeros, and a block with two targets appears twice. The segments share the ring
+Z_{2^bits} and have a scale each (`protocols.sums.ring`).
 
-The segments share the ring Z_{2^bits} and have a scale each (`protocols.sums.ring`).
+The mechanism adds ring elements modulo 2^bits, one contribution at a time. Clients agree on masks within a round: they
+contribute through `protocols.sums.masked.client`, and the server removes the masks from the folded sum (`correct`)
+before it releases it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import DIGEST_BYTES, SEED_BYTES, digest
-from protocols.errors import ParameterError
+from protocols.codec import exact
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring, digest
+from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES
+from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, OpensByParts, SumPlan
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -30,8 +34,19 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.ring import Ring, RingPlan, encode_vector, packed_bytes, require_fit, ring_dtype
-from protocols.sums.wire import refuse_chosen
+from protocols.sums.ring import RingPlan, encode_vector, require_fit
+from protocols.sums.wire import (
+    GROUP,
+    RAW_BITS,
+    PartialSum,
+    Ring,
+    pack,
+    packed_bytes,
+    read_count,
+    refuse_chosen,
+    ring_dtype,
+    unpack,
+)
 
 _SECURITY_BITS: Final = 128
 """Security of AES-128 and X25519."""
@@ -48,7 +63,6 @@ class MaskedPlan(RingPlan):
 
     @property
     def bits(self) -> int:
-        """Bits of a ring element."""
         return self.parameters.bits
 
     @property
@@ -63,7 +77,6 @@ class MaskedPlan(RingPlan):
 
     @property
     def repeated(self) -> bool:
-        """Whether all sums of the task are over the same data and the server may lie about the survivors."""
         return self.layout.sum_class.repeated and self.confirms
 
     @property
@@ -89,7 +102,6 @@ class MaskedPlan(RingPlan):
         self.neighbourhood(clients)
 
     def trust(self, cohort: int) -> list[str]:
-        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
         found = self.neighbourhood(cohort)
         k, t = found.degree, found.threshold
         trust = (
@@ -118,7 +130,6 @@ class MaskedPlan(RingPlan):
         return COUNT_BYTES + self.layout.length * self.dtype.itemsize
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
@@ -129,7 +140,6 @@ class MaskedPlan(RingPlan):
             return None
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
@@ -160,8 +170,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
     """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
 
-    blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
-    `ParameterError` for other shapes and for counts that are not whole numbers.
+    Errors as in `protocols.sums.ring.encode_vector`.
     """
     elements = np.zeros(plan.layout.length, plan.dtype)
     encode_vector(plan.layout, plan.places, route, blocks, elements)
@@ -212,3 +221,97 @@ class RoundContext:
 def model_digest(parameters: bytes, broadcast: bytes) -> bytes:
     """Return the digest (32 bytes) of a task's parameters, in a canonical form, and of a round's broadcast."""
     return digest("masked model", parameters, broadcast)
+
+
+T = TypeVar("T")
+
+_PIECE: Final = 1024 * GROUP
+"""Elements unpacked and added at a time, for widths that are packed on the wire."""
+
+
+class MaskedMechanism(Mechanism, OpensByParts):
+    """Sums of ring elements under pairwise masks, which cancel in the sum, and self masks, which unmasking removes."""
+
+    name: ClassVar[str] = "masked"
+    interactive: ClassVar[bool] = True
+
+    def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
+        return make_plan(parameters, layout, max_contributions)
+
+    def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
+        """Raise `ContributionError` unless the length is exact and the unused bits of the last byte are zero.
+
+        Any ring elements are valid, since masked elements are uniform.
+        """
+        own = MaskedPlan.of(plan)
+        view = own.require_length(route, body)
+        used = own.layout.length * own.bits % 8
+        if used and view[-1] >> used:
+            raise ContributionError("the unused bits of the last byte are not zero")
+
+    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        own = MaskedPlan.of(plan)
+        total = _total(own, () if partial is None else (partial,))
+        for route, contribution in contributions:
+            total.count_more(1)
+            _add(own, total.sums, exact(contribution, own.contribution_bytes(route), "a contribution along this route"))
+        return _encode(own, total)
+
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        own = MaskedPlan.of(plan)
+        return _encode(own, _total(own, partials))
+
+    def correct(self, plan: SumPlan, partial: Buffer | None, add_to: Callable[[Ring], T]) -> tuple[bytes, T]:
+        """Return the partial sum plus what `add_to` adds to its elements in place, and what `add_to` returns.
+
+        partial: None gives a partial sum of no contributions, to be merged with others. add_to: gets the elements
+        (layout.length,) of the ring's dtype, and keeps no view of them. The correction of unmasking is never a vector
+        of its own.
+        """
+        own = MaskedPlan.of(plan)
+        total = _total(own, () if partial is None else (partial,))
+        found = add_to(total.sums)
+        return _encode(own, total), found
+
+    def release(self, plan: SumPlan, partial: Buffer) -> bytes:
+        """Return the corrected sums as packed ring elements, without the count."""
+        own = MaskedPlan.of(plan)
+        sums = np.frombuffer(read_count(own, partial)[1], own.dtype.newbyteorder("<"))
+        return pack(sums.astype(own.dtype, copy=False), own.bits)
+
+    def open(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+    ) -> NDArray[np.float64]:
+        return MaskedPlan.of(plan).open_ring(aggregate, contributions)
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        return MaskedPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
+
+
+def _total(plan: MaskedPlan, partials: Iterable[Buffer]) -> PartialSum[Any]:
+    total = PartialSum(plan, plan.dtype)
+    for partial in partials:
+        np.add(total.sums, total.take(partial), out=total.sums)
+    return total
+
+
+def _encode(plan: MaskedPlan, total: PartialSum[Any]) -> bytes:
+    """Return the partial sum, its elements modulo 2^bits."""
+    if plan.bits not in RAW_BITS:
+        np.bitwise_and(total.sums, plan.dtype.type((1 << plan.bits) - 1), out=total.sums)
+    return total.encode()
+
+
+def _add(plan: MaskedPlan, sums: Ring, contribution: memoryview) -> None:
+    """Add a contribution to `sums`: raw elements directly, packed elements unpacked piece by piece."""
+    piece = sums.size if plan.bits in RAW_BITS else _PIECE
+    for first in range(0, sums.size, piece):
+        part = sums[first : first + piece]
+        start = first * plan.bits // 8
+        part += unpack(contribution[start : start + packed_bytes(part.size, plan.bits)], plan.bits, part.size)
+
+
+MASKED: Final = MaskedMechanism()
+"""The mechanism; stateless."""

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import LONGEST_ID, Reader, join_named, split_named
-from protocols.crypto.certificates import CERTIFICATE_BYTES, subject_of
-from protocols.crypto.domain import KEY_BYTES, digest, domain_tag
-from protocols.crypto.keys import verifies
+from protocols.crypto.certificates import CERTIFICATE_BYTES, shares_subject
+from protocols.crypto.keys import KEY_BYTES, digest, domain_tag, verifies
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
@@ -209,8 +208,7 @@ def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
     keys |= {key for entry in entries for key in (entry.advertised.mask_key, entry.advertised.sealing_key)}
     if len(keys) < 3 * len(entries):
         return "a round key"
-    subjects = [subject for entry in entries if (subject := subject_of(entry.certificate)) is not None]
-    return "a subject" if len(set(subjects)) < len(subjects) else None
+    return "a subject" if shares_subject(entry.certificate for entry in entries) else None
 
 
 def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes) -> Roster:

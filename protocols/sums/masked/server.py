@@ -49,7 +49,7 @@ class Unmasking:
 
 def check_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: Buffer) -> None:
     """Raise `ContributionError` unless the keys are usable, and signed by the client for this round and model."""
-    _check_length(body, wire.ADVERTISEMENT_BYTES, "an advertisement")
+    exact(body, wire.ADVERTISEMENT_BYTES, "an advertisement", ContributionError)
     if not verify_advertisement(context, client_id, identity_key, bytes(body)):
         raise ContributionError("the advertisement is not signed by this client for this round and model")
     parts = wire.decode_advertisement(body)
@@ -60,16 +60,9 @@ def check_advertisement(context: RoundContext, client_id: str, identity_key: byt
         raise ContributionError(str(error)) from error
 
 
-def _check_length(body: Buffer, length: int, what: str) -> None:
-    try:
-        exact(body, length, what)
-    except CodecError as error:
-        raise ContributionError(str(error)) from error
-
-
 def check_shares(roster: Roster, body: Buffer) -> None:
     """Raise `ContributionError` for another length. Only the neighbours can check the content."""
-    _check_length(body, wire.share_bytes(roster.degree), "the shares of a client")
+    exact(body, wire.share_bytes(roster.degree), "the shares of a client", ContributionError)
 
 
 def check_sharers(roster: Roster, sharers: Collection[str]) -> None:
@@ -148,7 +141,7 @@ def check_confirmation(
     roster: Roster, sharers: Collection[str], survivors: Collection[str], client_id: str, body: Buffer
 ) -> None:
     """Raise `ContributionError` unless the client, a survivor, signed exactly these survivors."""
-    _check_length(body, wire.CONFIRMATION_BYTES, "a confirmation")
+    exact(body, wire.CONFIRMATION_BYTES, "a confirmation", ContributionError)
     if client_id not in survivors:
         raise ContributionError("only survivors confirm: this client is not a survivor")
     sets = (roster.encode_set(sharers), roster.encode_set(survivors))
@@ -181,7 +174,7 @@ def confirmations(roster: Roster, confirmed: Mapping[str, bytes]) -> bytes:
 
 def check_reply(roster: Roster, body: Buffer) -> None:
     """Raise `ContributionError` for another length. Wrong shares are found by `unmask`."""
-    _check_length(body, wire.reply_bytes(roster.degree), "the shares of a reply")
+    exact(body, wire.reply_bytes(roster.degree), "the shares of a reply", ContributionError)
 
 
 def check_replies(

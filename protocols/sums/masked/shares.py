@@ -1,8 +1,8 @@
 """Shares of a client's two secrets: sealing them, and finding a secret or who is at fault.
 
 A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours and keeps no share itself. A
-pair of shares is encrypted with AES-256-GCM under a key for this one message: X25519 between the two sealing keys of
-the round, then HKDF bound to round, roster, sender and receiver. The nonce can therefore be fixed.
+pair of shares is encrypted under a key for this one message (`seal_once`): X25519 between the two sealing keys of the
+round, bound to round, roster, sender and receiver.
 
 A commitment to each share is sent beside it, in clear: a hash of the share, which is a random field element unless t
 shares are known. A neighbour ignores a pair that does not match, and reveals a share only if it matched. So
@@ -24,12 +24,9 @@ from hmac import compare_digest
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from protocols.crypto.domain import derive_key, digest, domain_tag
-from protocols.crypto.keys import agree
+from protocols.crypto.keys import agree, digest, open_once, seal_once
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
@@ -38,7 +35,7 @@ from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
 from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
 
-_NONCE: Final = bytes(12)
+_PURPOSE: Final = "masked share"
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,20 +61,13 @@ def split_secrets(
     return [SharePair(*pair) for pair in zip(of_seed, of_mask_key, strict=True)]
 
 
-def _cipher(shared: bytes, roster: Roster, sender: int, receiver: int) -> tuple[AESGCM, bytes]:
-    """Return the cipher of the one message from `sender` to `receiver`, and its associated data."""
-    bound = (roster.digest, sender, receiver)
-    return AESGCM(derive_key(shared, "masked share", *bound)), domain_tag("masked share", *bound)
-
-
 def seal_pair(pair: SharePair, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> bytes:
     """Return the pair encrypted for `receiver`, and commitments to its shares: 114 bytes.
 
     secret: the sender's sealing key.
     """
     shared = agree(secret, roster.entries[receiver].advertised.sealing_key)
-    cipher, associated = _cipher(shared, roster, sender, receiver)
-    sealed = cipher.encrypt(_NONCE, pair.of_seed + pair.of_mask_key, associated)
+    sealed = seal_once(shared, pair.of_seed + pair.of_mask_key, _PURPOSE, roster.digest, sender, receiver)
     return sealed + _committed(pair, roster, sender, receiver)
 
 
@@ -101,10 +91,9 @@ def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: i
     secret: the receiver's sealing key.
     """
     shared = agree(secret, roster.entries[sender].advertised.sealing_key)
-    cipher, associated = _cipher(shared, roster, sender, receiver)
     try:
-        plain = cipher.decrypt(_NONCE, sealed[: -2 * COMMITMENT_BYTES], associated)
-    except InvalidTag:
+        plain = open_once(shared, sealed[: -2 * COMMITMENT_BYTES], _PURPOSE, roster.digest, sender, receiver)
+    except CodecError:
         return None
     pair = SharePair(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
     matches = compare_digest(sealed[-2 * COMMITMENT_BYTES :], _committed(pair, roster, sender, receiver))

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from protocols.codec import exact
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.shamir import SHARE_BYTES

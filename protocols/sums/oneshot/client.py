@@ -14,13 +14,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import KEY_BYTES
+from protocols.crypto.keys import KEY_BYTES
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
 from protocols.sums.oneshot.committee import Committee, seal_share, signed_upload
+from protocols.sums.oneshot.mechanism import packed_residues
 from protocols.sums.oneshot.member import split
-from protocols.sums.oneshot.packing import packed_residues
-from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
 from protocols.sums.oneshot.wire import Ticket, Upload, body_digest
 

@@ -5,9 +5,8 @@ secret ones after the sum, so that whoever breaks into a member later opens noth
 of their ids; the member at place i has the Shamir point i + 1.
 
 A share is sealed from a client to a member: X25519 between the client's ephemeral key of the upload and the member's
-key of the round, then HKDF bound to round, committee, client and member, then AES-256-GCM. The key is for one message,
-so the nonce is fixed. A share opens only for the member, client, task, step, round and model that it was made for. Who
-made it, the client's signature says.
+key of the round, bound to round, committee, client and member (`seal_once`). A share opens only for the member, client,
+task, step, round and model that it was made for. Who made it, the client's signature says.
 """
 
 from __future__ import annotations
@@ -20,21 +19,27 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
-from protocols.crypto.domain import KEY_BYTES, SIGNATURE_BYTES, derive_key, digest, domain_tag
-from protocols.crypto.keys import agree, check_public_key, verifies
+from protocols.crypto.keys import (
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    agree,
+    check_public_key,
+    digest,
+    domain_tag,
+    open_once,
+    seal_once,
+    verifies,
+)
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.parameters import OneshotParameters
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
@@ -177,7 +182,7 @@ def split_confirmations(committee: Committee, body: Buffer) -> dict[str, bytes]:
     return {member: signature for member, signature in signatures.items() if signature != _NO_SIGNATURE}
 
 
-_NONCE: Final = bytes(12)
+_SHARE: Final = "oneshot share"
 
 
 def seal_share(
@@ -186,8 +191,8 @@ def seal_share(
     """Return the share sealed for the member at `place`, `plan.sealed_bytes` bytes; `secret`: the ephemeral key."""
     shared = agree(secret, committee.members[place].round_key)
     ephemeral = secret.public_key().public_bytes_raw()
-    cipher, associated = _cipher(shared, committee, place, client_id, ephemeral)
-    return cipher.encrypt(_NONCE, share.astype("<u4").tobytes(), associated)
+    bound = _bound(committee, place, client_id, ephemeral)
+    return seal_once(shared, share.astype("<u4").tobytes(), _SHARE, *bound)
 
 
 def open_share(
@@ -197,17 +202,16 @@ def open_share(
     plan = committee.context.plan
     try:
         shared = agree(secret, ephemeral)
-        cipher, associated = _cipher(shared, committee, place, client_id, ephemeral)
-        share = np.frombuffer(cipher.decrypt(_NONCE, sealed, associated), "<u4")
-    except (CodecError, InvalidTag, ValueError):
+        plain = open_once(shared, sealed, _SHARE, *_bound(committee, place, client_id, ephemeral))
+        share = np.frombuffer(plain, "<u4")
+    except (CodecError, ValueError):
         return None
     fits = share.size == plan.ring.degree and int(share.max()) < plan.ring.primes[0]
     return share.astype(np.uint32, copy=False) if fits else None
 
 
-def _cipher(shared: bytes, committee: Committee, place: int, client_id: str, ephemeral: bytes) -> tuple[AESGCM, bytes]:
-    bound = (committee.digest, committee.members[place].member_id, client_id, ephemeral)
-    return AESGCM(derive_key(shared, "oneshot share", *bound)), domain_tag("oneshot share", *bound)
+def _bound(committee: Committee, place: int, client_id: str, ephemeral: bytes) -> tuple[bytes, str, str, bytes]:
+    return committee.digest, committee.members[place].member_id, client_id, ephemeral
 
 
 def signed_upload(

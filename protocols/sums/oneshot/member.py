@@ -25,14 +25,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.certificates import subject_of
+from protocols.crypto.certificates import shares_subject
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
-from protocols.sums.oneshot.packing import check_noise
-from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.mechanism import check_noise
+from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
 from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 
@@ -187,8 +187,8 @@ def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[byte
     """
     clients = frozenset(statement.client_id for statement in statements)
     identities = {statement.identity_key for statement in statements}
-    subjects = [subject for each in statements if (subject := subject_of(each.certificate)) is not None]
-    if len(clients) < len(statements) or len(identities) < len(statements) or len(set(subjects)) < len(subjects):
+    one_subject = shares_subject(statement.certificate for statement in statements)
+    if len(clients) < len(statements) or len(identities) < len(statements) or one_subject:
         raise RefusalError("the proposed set of survivors names a client, an identity key or a subject twice")
     ring, bad = state.committee.context.plan.ring, []
     total = np.zeros(ring.degree, np.uint64)

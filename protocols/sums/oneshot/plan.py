@@ -1,7 +1,9 @@
-"""The plan of a one-shot sum (ring, packing, scales, committee, lengths), and what a round of it is bound to.
+"""The plan of a one-shot sum: its parameters, what a client requires of them, lengths, and what a round is bound to.
 
-A one-shot contribution is always the whole aggregate vector, whatever its route: blocks outside the route are masked
-zeros, and a block with two targets appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
+A client's mask is a ring-LWE sample A_j * s + T * e_j over R_q = Z_q[X] / (X^N + 1), in the ring that
+`protocols.sums.oneshot.polynomials` chooses; docs/oneshot.md has the security argument. A contribution is always the
+whole aggregate vector, whatever its route: blocks outside the route are masked zeros, and a block with two targets
+appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 """
 
 from __future__ import annotations
@@ -13,18 +15,95 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
-from protocols.errors import ParameterError
-from protocols.fixed_point import FixedPoint
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
+from protocols.errors import ParameterError, RefusalError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.oneshot.parameters import MIN_CLIENTS, MOST_CLIENTS, OneshotParameters
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
-from protocols.sums.ring import RingPlan, encode_vector, require_fit
+from protocols.sums.ring import FixedPoint, RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
+
+MIN_CLIENTS: Final = 3
+"""Fewest contributions: of two, each client learns the other's vector from the sum."""
+
+MOST_CLIENTS: Final = 1_000_000
+"""Most contributions. Sums of secrets then stay far below half of a 32-bit prime, which carries their shares."""
+
+
+class OneshotParameters(BaseModel):
+    """A task's parameters for one-shot sums; the ring follows from them, the layout and the cohort."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bits: int = Field(
+        default=28,
+        ge=16,
+        le=52,
+        description="Bits of the sum of one value. Fewer bits make smaller uploads and coarser sums.",
+    )
+    committee: int = Field(default=5, ge=3, le=16, description="Members of the committee.")
+    corrupt: int = Field(
+        default=1, ge=0, le=15, description="Most members of the committee that collude with the server."
+    )
+
+    @property
+    def threshold(self) -> int:
+        """t: confirmations and summed shares that open a sum, the smallest number with 2 t > committee + corrupt.
+
+        Two sets of t members then have an honest member in common, so that a lying server cannot have two sets of
+        survivors signed (as for masked sums: Bell et al., CCS 2020).
+        """
+        return (self.committee + self.corrupt) // 2 + 1
+
+    @property
+    def collusion_bound(self) -> int:
+        """2 t - committee - 1: most members that may collude with a lying server, `corrupt` or one more.
+
+        With x colluding members, which sign every set, and the honest members divided between two sets, both sets have
+        t signatures if 2 (t - x) <= committee - x, that is from x = 2 t - committee on: the difference of the two sums
+        is a vector. A server that follows the protocol needs t colluding members. Where the committee changes between
+        sums over the same data, at most `corrupt` may collude.
+        """
+        return 2 * self.threshold - self.committee - 1
+
+
+@dataclass(frozen=True)
+class OneshotPolicy:
+    """Minimum requirements; a party refuses a round that does not meet them.
+
+    min_cohort: fewest clients asked, and fewest survivors. min_committee: fewest members of the committee. min_corrupt:
+    fewest corrupt members that the task withstands. min_bits: fewest bits of a sum. Raises `ParameterError` for a
+    min_cohort below 2.
+    """
+
+    min_cohort: int = 3
+    min_committee: int = 3
+    min_corrupt: int = 1
+    min_bits: int = 16
+
+    def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise ParameterError("min_cohort must be at least 2: one client hides nothing")
+
+    def check_parameters(self, parameters: OneshotParameters) -> None:
+        """Raise `RefusalError` unless the policy accepts the task's committee and bits."""
+        for name, value, least in (
+            ("committee", parameters.committee, self.min_committee),
+            ("corrupt", parameters.corrupt, self.min_corrupt),
+            ("bits", parameters.bits, self.min_bits),
+        ):
+            if value < least:
+                raise RefusalError(f"the task's {name} is {value}; this policy requires at least {least}")
+
+    def check_cohort(self, clients: int, what: str) -> None:
+        """Raise `RefusalError` for fewer than `min_cohort` clients."""
+        if clients < self.min_cohort:
+            raise RefusalError(f"{what} {clients} clients; this policy requires at least {self.min_cohort}")
+
 
 TAG_BYTES: Final = 16
 
@@ -41,7 +120,6 @@ class OneshotPlan(RingPlan):
 
     @property
     def bits(self) -> int:
-        """Bits of the sum of one value."""
         return self.parameters.bits
 
     @property
@@ -69,12 +147,10 @@ class OneshotPlan(RingPlan):
         return self.threshold
 
     def check_cohort(self, clients: int) -> None:
-        """Raise `ParameterError` for fewer than `MIN_CLIENTS` clients."""
         if clients < MIN_CLIENTS:
             raise ParameterError(f"a one-shot round needs at least {MIN_CLIENTS} clients")
 
     def trust(self, cohort: int) -> list[str]:
-        """Return who can open a contribution or a sum; see `protocols.sums.base.SumPlan.trust`."""
         c, t, own = self.committee, self.threshold, self.parameters
         most = own.collusion_bound
         return [
@@ -118,12 +194,10 @@ class OneshotPlan(RingPlan):
         return COUNT_BYTES + self.body_bytes
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the length in bytes of a contribution: that of the whole vector, along any route."""
         self.layout.check_route(route)
         return self.body_bytes
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
@@ -178,7 +252,7 @@ class OneshotContext:
 
     step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
     the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
-    (`protocols.task_binding.broadcast_digest`): a client with another model masks with other polynomials,
+    (`protocols.task_terms.broadcast_digest`): a client with another model masks with other polynomials,
     and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
     """
 

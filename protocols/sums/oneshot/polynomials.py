@@ -19,8 +19,10 @@ are split into halves of 16 bits, of size at most 2^15, and secrets into limbs o
 most 2^15 2^11 N <= 2^39, and the error is below 2^-5. All arithmetic is on whole arrays of float64, which holds
 integers up to 2^53, without a branch on values.
 
-*Secrets and errors* are discrete Gaussians, from a cumulative table in constant time (`protocols.crypto.random`),
-within 2^-57 of the distribution (statistical distance), tail included. The source of randomness is an argument.
+*Secrets and errors* are discrete Gaussians of standard deviation `SIGMA` = 2 * 3.2, from a cumulative table in constant
+time (`protocols.crypto.random`), within 2^-57 of the distribution (statistical distance), tail included. The source of
+randomness is an argument. Moduli are bounded by the column for ternary secrets, the smaller one, of
+`protocols.sums.ring_security`.
 """
 
 from __future__ import annotations
@@ -38,10 +40,20 @@ import numpy as np
 from cryptography.hazmat.primitives import hashes
 from numpy.typing import NDArray
 
-from protocols.crypto.domain import domain_tag
+from protocols.crypto.keys import domain_tag
 from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
-from protocols.sums.oneshot.parameters import SIGMA
 from protocols.sums.ring_security import LOG_Q_CAPS
+
+SIGMA: Final = 6.4
+"""Standard deviation of every coefficient of s and e_j. Given the sums over two or more honest clients, each sample is
+as hard as plain ring-LWE of standard deviation 3.2: Hint-MLWE, Kim, Lee, Seo and Song (CRYPTO 2023, eprint 2023/623),
+with one hint whose challenge is 1: 1 / 3.2^2 = 2 * (1 / 6.4^2 + 1 / 6.4^2). The theorem needs a smoothed lattice:
+
+    sqrt(2 pi) * 3.2 >= sqrt(2) * eta(Z^N),   eta(Z^N) <= sqrt(ln(2 N (1 + 1/epsilon)) / pi)
+
+for each polynomial (a hint with challenge 1 is about each by itself), and loses 2 epsilon for each. With epsilon =
+2^-128, 3.2 exceeds what is needed by 2.1 % at N = 2048, 1.7 % at 4096 and 1.3 % at 8192: no `SIGMA` that is smaller by
+more than this has the reduction."""
 
 PRIME_BITS: Final = 32
 

@@ -96,10 +96,7 @@ def check_confirmed(committee: Committee, confirmed: Collection[str]) -> None:
 def check_summed_share(committee: Committee, member_id: str, survivors: bytes, body: Buffer) -> NDArray[np.uint32]:
     """Return a member's summed share, uint32 (N,); `ContributionError` unless it has the form and the signature."""
     plan = committee.context.plan
-    try:
-        view = exact(body, plan.summed_share_bytes, "a summed share")
-    except CodecError as error:
-        raise ContributionError(str(error)) from error
+    view = exact(body, plan.summed_share_bytes, "a summed share", ContributionError)
     share, signature = bytes(view[: plan.share_bytes]), bytes(view[plan.share_bytes :])
     key = committee.members[committee.place(member_id)].identity_key
     if not verifies(key, signature, signed_sum(committee, survivors, member_id, share)):

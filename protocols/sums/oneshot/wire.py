@@ -20,7 +20,7 @@ from typing import Final
 
 from protocols.codec import Reader, exact, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.domain import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotPlan
 

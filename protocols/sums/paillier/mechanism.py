@@ -1,6 +1,6 @@
-"""The Paillier mechanism: sealing, checking, folding and opening contributions, and their form on the wire.
+"""The Paillier mechanism: keys, sealing, checking, folding and opening contributions, and their form on the wire.
 
-Every number is big-endian at its full width, and so lengths are fixed:
+*Wire.* Every number is big-endian at its full width, and so lengths are fixed:
 
     contribution    n (key_bits/8 bytes), ciphertexts (key_bits/4 bytes each), the blocks of the route in order; after
                     a head that names the blocks if contributions choose them (`protocols.sums.wire`)
@@ -10,12 +10,24 @@ Every number is big-endian at its full width, and so lengths are fixed:
 A ciphertext is (1 + m n) r^n mod n^2. Contributions are multiplied modulo n^2 without a key, one at a time. n is zero
 in a partial sum without contributions, if the plan names no public key. A block without contributions consists of
 ciphertexts 1, which encrypt zero.
+
+*Keys* are made by phe and stored likewise. A public key is n, a secret key is p and q; the generator is n + 1, as in
+phe. Every member has both. Keys are bound to the key size through `Keyring.parameter_id`, and to one n if the plan
+names it.
+
+*Randomisers* are uniform n-th residues r^n mod n^2, which hide the plaintext and dominate the cost of encryption. Every
+client knows p and q. Modulo p^2 the n-th residues are the group of order p-1, and t -> t^p is a bijection of Z_p* onto
+it; the same for q. So (t^p mod p^2, u^q mod q^2), t and u uniform, is exactly r^n, r uniform.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+from math import ceil
 from typing import Any, ClassVar, Final
 
 import gmpy2
@@ -24,41 +36,139 @@ from gmpy2 import mpz
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, SumPlan
-from protocols.sums.paillier import keys
-from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, powmod_unlocked
+from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead, require_keyring
 from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
 
-class PaillierMechanism(Keyed):
+def powmod_unlocked(base: Any, exponent: Any, modulus: Any) -> Any:
+    """Return base^exponent mod modulus; releases the GIL meanwhile."""
+    with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
+        return gmpy2.powmod(base, exponent, modulus)
+
+
+def uniform_unit(modulus: Any, random: Randomness = secrets.token_bytes) -> Any:
+    """Return a uniform element of Z_modulus*, by rejection sampling."""
+    bits = modulus.bit_length()
+    while True:
+        candidate = mpz.from_bytes(random(ceil(bits / 8)), "big") >> (-bits % 8)
+        if 0 < candidate < modulus and gmpy2.gcd(candidate, modulus) == 1:
+            return candidate
+
+
+def crt_randomiser(key: SecretKey, random: Randomness = secrets.token_bytes) -> Any:
+    """Return r^n mod n^2 for a uniform r in Z_n*, several times as fast as without p and q."""
+    p_square, q_square = key.squares
+    residue = powmod_unlocked(uniform_unit(key.p, random), key.p, p_square)
+    other = powmod_unlocked(uniform_unit(key.q, random), key.q, q_square)
+    return residue + (other - residue) * key.p_square_inverse % q_square * p_square
+
+
+_MISSING: Final = "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
+
+
+@dataclass(frozen=True, repr=False)
+class SecretKey:
+    """The prime factors of n, and the constants of decryption modulo each of them (Paillier 1999, section 7)."""
+
+    p: Any
+    q: Any
+
+    @cached_property
+    def n(self) -> Any:
+        """n = p q, the public key."""
+        return self.p * self.q
+
+    @cached_property
+    def n_squared(self) -> Any:
+        """n^2, the modulus of ciphertexts."""
+        return self.n * self.n
+
+    @cached_property
+    def squares(self) -> tuple[Any, Any]:
+        """p^2 and q^2."""
+        return self.p * self.p, self.q * self.q
+
+    @cached_property
+    def h(self) -> tuple[Any, Any]:
+        """h_p = L_p((1 + n)^(p-1) mod p^2)^-1 = (-q)^-1 mod p, and the same for q."""
+        return gmpy2.invert(-self.q, self.p), gmpy2.invert(-self.p, self.q)
+
+    @cached_property
+    def p_inverse(self) -> Any:
+        """p^-1 mod q."""
+        return gmpy2.invert(self.p, self.q)
+
+    @cached_property
+    def p_square_inverse(self) -> Any:
+        """(p^2)^-1 mod q^2."""
+        return gmpy2.invert(*self.squares)
+
+
+def generate_keyring(plan: PaillierPlan) -> Keyring:
+    """Return new keys from phe's generator, and a new state key.
+
+    Raises `ParameterError` if the task names its public key already, or phe is not installed.
+    """
+    if plan.modulus is not None:
+        raise ParameterError("this task names its public key: its keyring exists already")
+    try:
+        from phe import paillier
+    except ModuleNotFoundError:
+        raise ParameterError(_MISSING) from None
+    public, private = paillier.generate_paillier_keypair(n_length=plan.key_bits)
+    half = plan.modulus_bytes // 2
+    secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")
+    public_key = public.n.to_bytes(plan.modulus_bytes, "big")
+    return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
+
+
+def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
+    """Return the secret key of `keyring`.
+
+    Raises `KeyringError` if a key is missing, of another size or task, or malformed, or if the secret key does not
+    belong to the public key.
+    """
+    checked = require_keyring(plan.mechanism, plan.parameter_id, keyring)
+    for kind, body in (("public", checked.public_key), ("secret", checked.secret_key)):
+        if len(body) != plan.modulus_bytes:
+            raise KeyringError(f"the {kind} key does not have the length that its parameters imply")
+    n, half = mpz.from_bytes(checked.public_key, "big"), plan.modulus_bytes // 2
+    if n.bit_length() != plan.key_bits or n % 2 == 0:
+        raise KeyringError(f"the public key is not an odd number of {plan.key_bits} bits")
+    if plan.modulus not in (None, n):
+        raise KeyringError("this keyring has another public key than the one that the task names")
+    key = SecretKey(*(mpz.from_bytes(part, "big") for part in (checked.secret_key[:half], checked.secret_key[half:])))
+    if key.p == key.q or key.n != n:
+        raise KeyringError("the secret key does not belong to the keyring's public key")
+    return key
+
+
+class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
     """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt; members share the secret key."""
 
     name: ClassVar[str] = "paillier"
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
-        """Return the plan of a task; `parameters` are the fields of `PaillierParameters`. See `make_plan`."""
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        """Return the task's parameters with the public key; see `protocols.sums.base.NamesPublicKey`."""
         return name_public_key(parameters, public_key)
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys from phe's generator; `ParameterError` if the plan names a public key already."""
-        return keys.generate_keyring(PaillierPlan.of(plan))
+        return generate_keyring(PaillierPlan.of(plan))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
-        """Return the blocks packed and encrypted."""
         return self.seal_ahead(plan, route, blocks, keyring, lambda _: ())
 
     def pieces(self, plan: SumPlan) -> int:
-        """Return the number of randomisers of a contribution; see `protocols.sums.base.WorksAhead`."""
+        """Return the number of randomisers of a contribution."""
         own = PaillierPlan.of(plan)
         return own.layout.chosen or own.ciphertexts
 

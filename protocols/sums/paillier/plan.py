@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.domain import digest
+from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, FixedPointPlan, OpenedBy, refuse_public_mode
+from protocols.sums.base import FixedPointPlan, OpenedBy, refuse_public_mode
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -170,19 +170,12 @@ class PaillierPlan(FixedPointPlan):
         return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
 
     def contribution_bytes(self, route: Route) -> int:
-        """Return the exact length in bytes of a contribution along `route`: chosen blocks if any, n, ciphertexts."""
         head = head_bytes(self.layout)
         return head + self.modulus_bytes + self.route_ciphertexts(route) * self.ciphertext_bytes
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: n, then the ciphertexts."""
         return self.modulus_bytes + self.ciphertexts * self.ciphertext_bytes
-
-    @property
-    def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes: the contribution count, then the fields of an aggregate."""
-        return COUNT_BYTES + self.aggregate_bytes
 
     @property
     def precision(self) -> dict[str, tuple[float, float]]:
@@ -193,7 +186,6 @@ class PaillierPlan(FixedPointPlan):
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready; see `protocols.sums.base.SumPlan.describe`."""
         values = self.layout.length
         return {
             "mechanism": self.mechanism,

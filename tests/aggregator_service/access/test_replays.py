@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import select
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.storage.schema import Base
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, aggregator_inside, promised, services, signed_enrolment
+from tests.support.clock import ManualClock
 from tests.support.masked import enrol_masked, masked_task, play
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")

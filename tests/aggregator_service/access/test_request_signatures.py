@@ -11,13 +11,13 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.http.authentication import own_authorities
 from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
 from protocols.messages import TaskView
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.api import Api, TestMember, aggregator_inside, digest_field, serving, slug
+from tests.support.clock import ManualClock
 from tests.support.signing import UNSIGNED, enrolled_as, signature_of
 
 WINDOW = 60

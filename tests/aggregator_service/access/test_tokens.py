@@ -25,7 +25,6 @@ from aggregator_service.access.principals import (
     rotate_operator,
 )
 from aggregator_service.access.rate_limits import Buckets, Limits
-from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
@@ -42,6 +41,7 @@ from tests.support.api import (
     signed_enrolment,
     slug,
 )
+from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.oneshot import oneshot_task
 

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from aggregator_service.clock import ManualClock
 from tests.support.api import Api, aggregator_inside
+from tests.support.clock import ManualClock
 from tests.support.server import AggregatorProcess
 
 

@@ -13,8 +13,8 @@ from aggregator_service.dashboard.creation import LONGEST_ITEMS_FILE
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
-from protocols.combinations import carriers
 from protocols.recipes.registry import OWN as RECIPES
+from protocols.task_terms import carriers
 from tests.support.api import Api, signed_enrolment
 from tests.support.dashboard import OURS, enter
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Engine, event, insert
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.dashboard import words
 from aggregator_service.dashboard.facts import overview, task_facts
 from aggregator_service.dashboard.live import round_screen, task_screen, tasks_screen
@@ -29,6 +28,7 @@ from aggregator_service.storage.schema import (
 )
 from protocols.messages import TaskView
 from tests.support.api import Api, TestTask, services
+from tests.support.clock import ManualClock
 from tests.support.dashboard import enter, page_of
 from tests.support.masked import STAGES, enrol_masked, masked_task, steps_of
 from tests.support.oneshot import enrol_clients, enrol_committee, oneshot_task, publish_keys

@@ -12,10 +12,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.rounds.interventions import ABORTED
 from aggregator_service.storage.schema import OperatorRow, SignInRow, TaskRow
 from tests.support.api import Api, TestTask, aggregator_inside, services
+from tests.support.clock import ManualClock
 from tests.support.dashboard import HERE, OURS, enter, new_operator, page_of, sign_in
 from tests.support.server import OPERATOR_TOKEN
 from tests.support.world import round_row, task_row

@@ -26,9 +26,9 @@ from opentelemetry.trace import NoOpTracerProvider, StatusCode
 from sqlalchemy import make_url
 
 from aggregator_service.access.principals import hash_token
+from aggregator_service.app import open_tracing
 from aggregator_service.logs import REQUEST_ID, JsonFormatter, configure_logging, fields
 from aggregator_service.migrations.migrate import alembic_config
-from aggregator_service.observability.tracing import tracing
 from aggregator_service.storage.database import Database
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.api.http import SyncDriver
@@ -386,11 +386,11 @@ def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InM
 
 
 def test_spans_are_exported_to_a_collector_where_the_extra_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(tracing("none")[0], NoOpTracerProvider)
+    assert isinstance(open_tracing("none")[0], NoOpTracerProvider)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    provider, flush = tracing("otlp")
+    provider, flush = open_tracing("otlp")
     assert provider.get_tracer("x").start_span("y").is_recording()
     flush()  # no span has ended, so none is exported
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ParameterError, match=r"hushrec\[otel\]"):
-        tracing("otlp")
+        open_tracing("otlp")

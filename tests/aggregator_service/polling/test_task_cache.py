@@ -18,14 +18,15 @@ from sqlalchemy.orm import Session
 
 import aggregator_service.polling.cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
-from aggregator_service.clock import ManualClock, SystemClock
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.polling.cache import TaskCache
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
 from tests.support.api import Api, TestMember, contribute, services
+from tests.support.clock import ManualClock
 from tests.support.replicas import wait_until
 from tests.support.signing import UNSIGNED, know
 from tests.support.world import client_row, round_row, task_row

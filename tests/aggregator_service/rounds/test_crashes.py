@@ -9,10 +9,11 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from aggregator_service.crash_points import CRASH_POINTS
+from aggregator_service.crash_points import CrashPoint
 from tests.support.api import Api, TestTask, contribute, piece_fields
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
@@ -62,7 +63,7 @@ ELSEWHERE = {"chunk": "below", "parts": "compute/test_clusters.py", "worker": "c
 
 def test_every_named_point_is_met() -> None:
     met = {point for points in POINTS.values() for point in points}
-    assert met == {point for point in CRASH_POINTS if point.partition(".")[0] not in ELSEWHERE}
+    assert met == {point for point in get_args(CrashPoint) if point.partition(".")[0] not in ELSEWHERE}
 
 
 def play_round(api: Api, kind: str) -> TestTask:

@@ -15,15 +15,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
 from aggregator_service.rounds.openings import enough_members
-from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
+from aggregator_service.storage.stores import named_blobs
 from aggregator_service.tasks.tasks import agreed_digest, task_view
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, contribute, detail, signed_enrolment
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
 from tests.support.world import World, client_row

@@ -13,7 +13,7 @@ from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.task_binding import ROUND_BINDING, binding_digests, broadcast_digest
+from protocols.task_terms import ROUND_BINDING, binding_digests, broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, frozen_task, masked_task, play
 from tests.support.replicas import wait_until

@@ -17,11 +17,12 @@ import pytest
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.rounds import engine
 from aggregator_service.rounds.engine import Debounce, RoundEngine
+from aggregator_service.rounds.interventions import close_task
 from aggregator_service.rounds.leadership import Leadership
-from aggregator_service.rounds.transactions import LostRaceError, close_task, record_fold
+from aggregator_service.rounds.transactions import LostRaceError, record_fold
 from aggregator_service.storage.blobs import BlobStore, new_key
-from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.stores import collect_orphans
 from tests.support.api import Api, contribute, serving
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.clock import ManualClock
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.storage.rounds import entered_states, find_round
 from aggregator_service.storage.schema import HandoutRow, RoundRow, RoundStateRow, StageMessageRow
 from tests.support.api import Api, TestTask, aggregator_inside, contribute, detail, services, slug
+from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
 from tests.support.world import SECONDS, World

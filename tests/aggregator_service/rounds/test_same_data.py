@@ -20,7 +20,7 @@ from aggregator_service.rounds.transactions import end_collecting
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from protocols.privacy import isolation as released_combinations
-from protocols.recipes.fedmf import FedMF
+from protocols.recipes.colr import FedMF
 from tests.support.world import SECONDS, World, sum_again
 
 FLOOR = 4

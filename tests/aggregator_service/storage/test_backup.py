@@ -11,10 +11,10 @@ import pytest
 
 from aggregator_service.storage import backup
 from aggregator_service.storage.backup import BackupError, back_up
-from aggregator_service.storage.cleanup import named_blobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow
+from aggregator_service.storage.stores import named_blobs
 from tests.support.api import Api, TestMember, TestTask, contribute, serving
 from tests.support.replicas import TestDatabase
 from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator

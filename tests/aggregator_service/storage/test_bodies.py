@@ -12,10 +12,17 @@ from sqlalchemy import func, select
 
 from aggregator_service.compute.jobs import StoredBody
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError, RecentBlobs, new_key
+from aggregator_service.storage.blobs import (
+    TAG_BYTES,
+    BlobDamagedError,
+    BodyTagger,
+    RecentBlobs,
+    matches_tag,
+    new_key,
+    tag_of,
+)
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow
-from aggregator_service.storage.tags import TAG_BYTES, BodyTagger, matches_tag, tag_of
 from tests.support.api import aggregator_inside, contribute, digest_field, services
 
 BODY = bytes(range(256)) * 8

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
-from aggregator_service.storage.cleanup import body_path, make_private, own_data_directory
+from aggregator_service.storage.data_directory import body_path, make_private, own_data_directory
 from aggregator_service.storage.directory import DirectoryBlobs
 from tests.support.forked import ForkedProcess
 from tests.support.needs import required

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aggregator_service.storage.cleanup import collect_orphans
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.stores import collect_orphans
 from client_sdk import Operator, task_request
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.calls import ApiCalls

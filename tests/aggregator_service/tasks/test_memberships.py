@@ -14,7 +14,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggregator_service.clock import ManualClock
 from tests.support.api import (
     Api,
     TestMember,
@@ -27,6 +26,7 @@ from tests.support.api import (
     serving,
     signed_enrolment,
 )
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture

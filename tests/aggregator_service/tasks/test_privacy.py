@@ -12,13 +12,12 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.rounds.differencing import count_contributions
-from aggregator_service.rounds.interventions import abort_round, resume_task
-from aggregator_service.rounds.transactions import close_task
+from aggregator_service.rounds.interventions import abort_round, close_task, resume_task
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks import plans
 from aggregator_service.tasks.ledger import privacy_view, spent_budgets
 from protocols.messages.privacy import Privacy, PrivacyView
-from protocols.recipes.fedmf import FedMF
+from protocols.recipes.colr import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
 from tests.support.api import Api, aggregator_inside, detail
 from tests.support.world import SECONDS, World, sum_again

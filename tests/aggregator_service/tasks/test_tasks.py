@@ -23,11 +23,11 @@ from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from protocols.combinations import carriers
 from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
+from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import ITEMS, TRIAL, interactions
 from tests.support.world import World

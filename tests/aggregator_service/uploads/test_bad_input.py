@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from tests.support.api import Api, TestMember, TestTask, aggregator_inside, digest_field
 from tests.support.proxies import Door, converse, responses_in
 from tests.support.server import AggregatorProcess

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
+from aggregator_service.storage.blobs import matches_tag
 from aggregator_service.storage.bodies import new_small_key
 from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
-from aggregator_service.storage.tags import matches_tag
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored

@@ -38,7 +38,7 @@ from client_sdk.rounds.polling import (
 )
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.problem import PROBLEM_TYPES
+from protocols.messages.base import PROBLEM_TYPES
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 
 URL = "https://aggregator.example"

@@ -19,7 +19,7 @@ from client_sdk.api.wire import LARGEST_OFFSET, Request, Response, ServerTime, S
 from client_sdk.errors import ClientSDKError, ConnectionFailed, StaleSignature
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, verify_request
 from protocols.messages import ProblemDocument
-from protocols.messages.problem import problem_uri
+from protocols.messages.base import problem_uri
 from tests.support.programs import ProgramRunner, problem
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import small_task

@@ -18,10 +18,10 @@ import aggregator_service.cli
 import client_sdk.cli.doctor as doctor_module
 from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
-from client_sdk.cli.member import read_history, read_titles
 from client_sdk.cli.membership import certificate_choice
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.data import DataError
+from client_sdk.lab.data.files import read_history, read_titles
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import create_issuer
 from client_sdk.organiser.organiser import TrialOrganiser

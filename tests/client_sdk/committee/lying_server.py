@@ -18,7 +18,8 @@ from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
 from client_sdk.rounds.events import Event, Progress
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Membership
 from client_sdk.store.stores import Store
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CertifiedRole
@@ -27,10 +28,9 @@ from protocols.messages import BadShares, RoundView
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
-from protocols.task_binding import broadcast_digest
+from protocols.task_terms import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
 

@@ -18,8 +18,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
-from client_sdk.model.best import best_model, curve_of, keep_if_best
-from client_sdk.model.follow import ModelFollower
+from client_sdk.model.follow import ModelFollower, best_model, curve_of, keep_if_best
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store.client_store import ClientStore, read_best_state
 from client_sdk.store.stores import MemoryStore

@@ -29,7 +29,7 @@ from client_sdk.store.stores import Store, default_store
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
-from protocols.privacy.renyi import epsilon_of, skellam_curve
+from protocols.privacy.noise import epsilon_of, skellam_curve
 from protocols.recipes.private import Private
 from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess

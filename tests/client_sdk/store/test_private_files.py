@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.store import stores
-from client_sdk.store.client_store import ClientStore, Membership
-from client_sdk.store.identity import Identity
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Identity, Membership
 from client_sdk.store.states import FollowedState
 from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
 from protocols.codec import b64decode, b64encode

@@ -28,7 +28,7 @@ from protocols.crypto.certificates import (
     revoke,
     subject_of,
 )
-from protocols.crypto.domain import domain_tag
+from protocols.crypto.keys import domain_tag
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()

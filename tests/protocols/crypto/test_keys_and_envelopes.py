@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from protocols.codec import pack
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.domain import digest, domain_tag, repeatable_place
 from protocols.crypto.envelope import (
     EnvelopeSender,
     enrolment_message,
@@ -32,7 +31,17 @@ from protocols.crypto.envelope import (
     seal_snapshot,
     sealed_bytes,
 )
-from protocols.crypto.keys import STATE_KEY_BYTES, Keyring, check_public_key, decode_keyring, encode_keyring, verifies
+from protocols.crypto.keys import (
+    STATE_KEY_BYTES,
+    Keyring,
+    check_public_key,
+    decode_keyring,
+    digest,
+    domain_tag,
+    encode_keyring,
+    repeatable_place,
+    verifies,
+)
 from protocols.crypto.random import cumulative_table, expanded, normals, symmetric_samples, uniforms, words
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 

@@ -13,17 +13,15 @@ from protocols.crypto.http_signature import format_digests
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
-from protocols.messages.base import Key32, Signature64
-from protocols.messages.problem import PROBLEM_TYPES, problem_uri
+from protocols.messages.base import PROBLEM_TYPES, Key32, Signature64, problem_uri
 from protocols.messages.stages import (
     MASKED_MESSAGES,
     prerequisite_of,
 )
-from protocols.recipes.fedmf import FedMFParameters
-from protocols.sums.masked.mechanism import MASKED
+from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
-from protocols.sums.masked.plan import RoundContext
-from protocols.task_binding import binding_digests, bound_terms, broadcast_digest, differing_part
+from protocols.sums.masked.plan import MASKED, RoundContext
+from protocols.task_terms import binding_digests, bound_terms, broadcast_digest, differing_part
 
 REQUEST: dict[str, Any] = {"name": "movies", "recipe": {"name": "fedmf"}, "mechanism": {"name": "plain"}}
 
@@ -107,7 +105,7 @@ def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> No
         same = task(**{of: {"name": getattr(task(), of).name, "parameters": stated}})
         assert bound_terms(same) == bound_terms(task())
     terms = json.loads(bound_terms(task()))
-    assert terms["recipe"]["parameters"].keys() == FedMFParameters.model_fields.keys()
+    assert terms["recipe"]["parameters"].keys() == NormalisedParameters.model_fields.keys()
     assert terms["mechanism"]["parameters"].keys() == MaskedParameters.model_fields.keys()
     with pytest.raises(ParameterError, match="mechanism 'masked': bits"):
         bound_terms(task(mechanism={"name": "masked", "parameters": {"bits": 8}}))

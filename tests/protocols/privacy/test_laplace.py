@@ -16,14 +16,17 @@ from scipy import integrate, stats
 
 from protocols.errors import ParameterError
 from protocols.privacy import laplace
-from protocols.privacy.accountant import (
+from protocols.privacy.laplace import (
+    MAX_SCALE,
+    LaplaceNoise,
     advanced_epsilon,
+    discrete_laplace,
     laplace_cost,
     odds,
+    privatise,
     renyi_divergence,
     renyi_epsilon,
 )
-from protocols.privacy.laplace import MAX_SCALE, LaplaceNoise, discrete_laplace, privatise
 
 NOISE = LaplaceNoise(clip=0.2, scale=0.04)
 SIZES = st.floats(1e-4, 1e4)

@@ -22,17 +22,21 @@ from protocols.errors import ParameterError
 from protocols.messages.privacy import default_delta, holds_against
 from protocols.privacy.noise import (
     MAX_VARIANCE,
+    ORDERS,
     NoiseTerms,
     SumNoise,
     bound_in_steps,
+    epsilon_of,
     largest_skellam,
     longest_norm,
     norm_of,
     round_within,
+    sampled_curve,
     skellam,
+    skellam_curve,
     skellam_table,
+    smallest_multiplier,
 )
-from protocols.privacy.renyi import ORDERS, epsilon_of, sampled_curve, skellam_curve, smallest_multiplier
 
 CURVE = skellam_curve((40.0, 10.0), 900.0)
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from protocols.combinations import check_combination
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import VectorLayout
 from protocols.recipes.arrays import Arrays, ArraysState, state_of
@@ -19,6 +18,7 @@ from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import run_sum
+from protocols.task_terms import check_combination
 
 SEED = bytes(range(32))
 SHAPES: dict[str, list[int]] = {"layer.weight": [4, 3], "bias": [3], "table": [7, 2, 2], "scale": []}

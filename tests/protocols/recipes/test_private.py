@@ -18,11 +18,10 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, VectorLayout
 from protocols.messages import Evaluation
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import within_steps
-from protocols.privacy.renyi import epsilon_of
+from protocols.privacy.noise import epsilon_of, within_steps
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe
+from protocols.recipes.colr import FedMF
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.fedmf import FedMF
 from protocols.recipes.private import Private, noise_terms, unwrapped, with_privacy
 from protocols.recipes.privirec import PriviRecState
 from protocols.recipes.registry import recipe

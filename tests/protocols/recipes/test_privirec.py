@@ -23,9 +23,9 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.messages import Evaluation
 from protocols.recipes.base import Local
+from protocols.recipes.colr import low_rank
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors, item_biases
-from protocols.recipes.fedmf import low_rank
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.colr import client_level, shared_projection
@@ -27,6 +26,7 @@ from protocols.recipes.topk import (
     renewed_units,
     strongest_first,
 )
+from protocols.task_terms import check_combination
 
 TASK_SEED = bytes(range(32))
 ITEMS, DIM, RANK = 30, 8, 4

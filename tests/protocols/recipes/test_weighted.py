@@ -24,17 +24,16 @@ from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import logit_offsets
 from client_sdk.training.mf import draw_samples
 from protocols.advice import RECOMMENDED, advise, choose, parameters_for
-from protocols.combinations import check_combination
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
 from protocols.recipes.colr import CoLR
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.factors import CountedFactors, item_biases
+from protocols.recipes.factors import CountedFactors, WeightedParameters, item_biases, weigh, weighted_mean, with_weight
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import expected_touches
-from protocols.recipes.weighted import WeightedParameters, weigh, weighted_mean, with_weight
+from protocols.task_terms import check_combination
 
 VALUES = st.floats(-8, 8, width=32)
 EQUAL = WeightedParameters()

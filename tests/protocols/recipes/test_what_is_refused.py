@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocols.combinations import check_combination
 from protocols.errors import CombinationError, ParameterError
 from protocols.recipes.base import MOVES_ALIKE, Local, Update
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe
 from protocols.sums.registry import OWN as MECHANISMS
+from protocols.task_terms import check_combination
 
 ITEMS, DIM, SEED = 12, 6, bytes(range(32))
 OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}

@@ -18,7 +18,7 @@ from protocols.layout import REPEATED_ROWS, TRAINED, Block, Route, Segment, SumC
 from protocols.plugins import ALL
 from protocols.recipes import registry as recipe_registry
 from protocols.recipes.base import ItemParameters
-from protocols.recipes.fedmf import FedMF
+from protocols.recipes.colr import FedMF
 from protocols.recipes.registry import RecipeEntry
 from protocols.sums import registry
 from protocols.sums.base import Mechanism, SumPlan, one_message
@@ -62,7 +62,7 @@ def test_entries_name_what_is_there() -> None:
 def test_a_mechanism_of_another_package_is_found_and_one_that_does_not_work_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("protocols.plugins._found", lambda group: (("broken", "protocols.recipes.fedmf:ENTRY"),))
+    monkeypatch.setattr("protocols.plugins._found", lambda group: (("broken", "protocols.recipes.colr:FEDMF_ENTRY"),))
     assert list(registry.mechanisms()) == ["broken", *registry.OWN]
     with pytest.raises(ParameterError, match="is no entry of a mechanism called 'broken'"):
         mechanism("broken")

@@ -10,14 +10,12 @@ import pytest
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import encode
+from protocols.sums.masked.plan import MASKED, encode
 from protocols.sums.oneshot import mechanism as oneshot_fold
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
 from protocols.sums.plain import PLAIN
-from protocols.sums.ring import pack, packed_bytes, unpack, unpack_part
-from protocols.sums.wire import BytesBuilder
+from protocols.sums.wire import BytesBuilder, pack, packed_bytes, unpack, unpack_part
 from tests.protocols.sums.conformance import one_block, vector_along
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.support.measured import peak_of

@@ -8,8 +8,7 @@ import pytest
 
 from protocols.errors import ParameterError
 from protocols.sums.ckks.plan import PARAMETER_SETS
-from protocols.sums.oneshot.parameters import SIGMA
-from protocols.sums.oneshot.polynomials import PRIME_BITS, primes_below
+from protocols.sums.oneshot.polynomials import PRIME_BITS, SIGMA, primes_below
 from protocols.sums.ring_security import (
     DEGREES,
     LOG_Q_CAPS,

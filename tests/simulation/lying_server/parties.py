@@ -20,7 +20,8 @@ from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
-from client_sdk.store.client_store import ClientStore, Membership
+from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Membership
 from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode

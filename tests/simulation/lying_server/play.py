@@ -27,7 +27,7 @@ from protocols.errors import HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import roster as rosters
 from protocols.sums.masked import wire
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, sign_survivors
-from protocols.sums.ring import unpack
+from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.parties import (
     LAYOUT,

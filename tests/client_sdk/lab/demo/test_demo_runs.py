@@ -27,7 +27,7 @@ from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
 from client_sdk.rounds.part import Part
-from protocols.crypto.domain import repeatable_place
+from protocols.crypto.keys import repeatable_place
 from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
 from tests.support.server import running_aggregator

@@ -34,10 +34,16 @@ def rated(users: int = 24, items: int = 120) -> Interactions:
     """Interactions with text ids and ratings from 0.5 to 4."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((users, items)) < 0.12)
-    return Interactions.from_ids(
-        np.array([f"user {number}" for number in user]),
-        np.array([f"item {number}" for number in item]),
+    known_users, own = np.unique([f"user {number}" for number in user], return_inverse=True)
+    known_items, rated_items = np.unique([f"item {number}" for number in item], return_inverse=True)
+    return Interactions.from_pairs(
+        own,
+        rated_items,
+        n_users=known_users.size,
+        n_items=known_items.size,
         ratings=rng.integers(1, 9, user.size) / 2,
+        user_ids=known_users,
+        item_ids=known_items,
     )
 
 

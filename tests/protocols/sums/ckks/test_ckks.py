@@ -19,11 +19,20 @@ from tenseal import sealapi
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.ckks import mechanism, seal_io
+from protocols.sums.base import COUNT_BYTES
+from protocols.sums.ckks import mechanism, wire
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import COUNT_BYTES, PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
-from protocols.sums.ckks.seal_io import MemoryFile, SealContext, seal_context
-from protocols.sums.ckks.wire import WireBuffer, check_expanded, check_range, join_planes, view_planes
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.wire import (
+    MemoryFile,
+    SealContext,
+    WireBuffer,
+    check_expanded,
+    check_range,
+    join_planes,
+    seal_context,
+    view_planes,
+)
 from protocols.sums.ring_security import DEGREES
 from protocols.sums.run import run_sum
 from tests.protocols.sums.conformance import MechanismConformance, one_block, opened
@@ -293,7 +302,7 @@ def test_without_a_wide_pipe_the_memory_file_serves(monkeypatch: pytest.MonkeyPa
     def refused(*_: object) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(seal_io.fcntl, "fcntl", refused)
+    monkeypatch.setattr(wire.fcntl, "fcntl", refused)
     total = run_sum(CKKS, PLAN, [np.full(50, 0.05), np.full(50, -0.1)]).total
     assert np.abs(total + 0.05)[:40].max() <= PLAN.predicted_error
 
@@ -362,7 +371,7 @@ def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
 
 
 def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal_io, "_LONGEST_SAVE", 64)
+    monkeypatch.setattr(wire, "_LONGEST_SAVE", 64)
     with pytest.raises(CodecError, match="more bytes than any object"):
         read(Saved(np.random.default_rng(0).bytes(200)))
 
@@ -379,15 +388,15 @@ def test_seal_refuses_streams_and_parameters() -> None:
 
 
 def test_another_prime_than_the_pinned_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = seal_io.PARAMETER_SETS["standard"]
+    pinned = wire.PARAMETER_SETS["standard"]
     monkeypatch.setattr(
-        seal_io, "PARAMETER_SETS", {"standard": replace(pinned, modulus=pinned.modulus - 2 * pinned.modulus_bits)}
+        wire, "PARAMETER_SETS", {"standard": replace(pinned, modulus=pinned.modulus - 2 * pinned.modulus_bits)}
     )
     with pytest.raises(ParameterError, match="not the pinned one"):
         SealContext("standard", 4096)
 
 
 def test_a_seed_of_another_generator_is_refused(keyring: Keyring, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seal_io, "_PRNG_BLAKE2XB", 2)
+    monkeypatch.setattr(wire, "_PRNG_BLAKE2XB", 2)
     with pytest.raises(CodecError, match="a seed in an unknown form"):
         CKKS.seal(PLAN, ROUTE, ZEROS, keyring)

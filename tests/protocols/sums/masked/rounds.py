@@ -21,7 +21,7 @@ from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.wire import join_slots, split_slots
-from protocols.sums.ring import ring_dtype, unpack
+from protocols.sums.wire import ring_dtype, unpack
 
 LAYOUT = VectorLayout(
     (Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))), sum_class=TRAINED

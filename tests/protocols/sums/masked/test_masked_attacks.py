@@ -29,7 +29,7 @@ from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import open_pair, point, reconstruct, split_secrets
 from protocols.sums.masked.wire import SEALED_BYTES, split_slots
-from protocols.sums.ring import unpack
+from protocols.sums.wire import unpack
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
     VICTIM,

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.domain import digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, digest
 from protocols.errors import (
     AtFaultError,
     CodecError,
@@ -32,9 +31,8 @@ from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.base import SumPlan
 from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
-from protocols.sums.masked.mechanism import MASKED, MaskedMechanism
 from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
-from protocols.sums.masked.plan import MaskedPlan, encode, make_plan
+from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
     Roster,
     RosterEntry,
@@ -47,7 +45,7 @@ from protocols.sums.masked.roster import (
 )
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
-from protocols.sums.ring import Ring, pack
+from protocols.sums.wire import Ring, pack
 from tests.protocols.sums.conformance import MechanismConformance
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,

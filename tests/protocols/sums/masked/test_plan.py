@@ -14,15 +14,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.domain import derive_key
+from protocols.crypto.keys import derive_key
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.mechanism import MASKED
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
-from protocols.sums.ring import pack, packed_bytes, ring_dtype, unpack
+from protocols.sums.wire import pack, packed_bytes, ring_dtype, unpack
 from tests.protocols.sums.conformance import one_block
 
 LAYOUT = VectorLayout(

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from protocols.layout import Segment, whole_route
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.client import sign_upload
-from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.packing import UnpackedSum
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode, make_plan
+from protocols.sums.oneshot.mechanism import ONESHOT, UnpackedSum
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode, make_plan
 from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
 from tests.protocols.sums.conformance import one_block

@@ -16,7 +16,7 @@ from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import open_share, seal_share, signed_survivors
 from protocols.sums.oneshot.mechanism import ONESHOT, release_unmasked
 from protocols.sums.oneshot.member import _value_at, candidates
-from protocols.sums.oneshot.parameters import OneshotPolicy
+from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import add_products, canonical, public_polynomials
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 from tests.protocols.sums.oneshot.rounds import SEED, Round, counting_random, small_plan, unpacked_sum
@@ -203,7 +203,7 @@ def unchecked(played: Round, partial: bytes, secret: NDArray[np.int64]) -> list[
     left = np.stack([canonical(plane, prime) for plane, prime in zip(planes, ring.primes, strict=True)])
     rows = -(-plan.layout.length // ring.per)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("protocols.sums.oneshot.packing._check_noise", lambda *_: None)
+        patch.setattr("protocols.sums.oneshot.mechanism._check_noise", lambda *_: None)
         return list(unpacked_sum(ring, left[:, :rows], ring.per * rows, 1)[: plan.layout.length].tolist())
 
 

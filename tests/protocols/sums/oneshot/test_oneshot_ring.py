@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.domain import domain_tag
+from protocols.crypto.keys import domain_tag
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.layout import Segment
 from protocols.sums.oneshot.committee import (
@@ -22,12 +22,12 @@ from protocols.sums.oneshot.committee import (
     split_shares,
     split_statements,
 )
+from protocols.sums.oneshot.mechanism import check_noise, packed_residues
 from protocols.sums.oneshot.member import candidates, split
-from protocols.sums.oneshot.packing import check_noise, packed_residues
-from protocols.sums.oneshot.parameters import MOST_CLIENTS, SIGMA
-from protocols.sums.oneshot.plan import make_plan
+from protocols.sums.oneshot.plan import MOST_CLIENTS, make_plan
 from protocols.sums.oneshot.polynomials import (
     PRIME_BITS,
+    SIGMA,
     Ring,
     add_products,
     bound_of_sum,

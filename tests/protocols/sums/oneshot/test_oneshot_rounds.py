@@ -27,10 +27,8 @@ from protocols.sums.oneshot.committee import (
     seal_share,
     signed_sum,
 )
-from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism
-from protocols.sums.oneshot.packing import packed_residues
-from protocols.sums.oneshot.parameters import OneshotPolicy
-from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
+from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, packed_residues
+from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance, one_block

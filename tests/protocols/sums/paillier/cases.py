@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from phe import paillier
 
-from protocols.crypto.domain import derive_key, digest
-from protocols.crypto.keys import Keyring
+from protocols.crypto.keys import Keyring, derive_key, digest
 from protocols.layout import Segment, VectorLayout
 from protocols.sums.base import SumPlan
 from protocols.sums.paillier.mechanism import PaillierMechanism

@@ -22,8 +22,14 @@ from protocols.errors import BudgetError, CodecError, ContributionError, Keyring
 from protocols.layout import CLIP_SLACK, Block, Segment, whole_route
 from protocols.sums.base import NamesPublicKey, WorksAhead
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.paillier.keys import SecretKey, crt_randomiser, load_secret_key, uniform_unit
-from protocols.sums.paillier.mechanism import PAILLIER, decrypt
+from protocols.sums.paillier.mechanism import (
+    PAILLIER,
+    SecretKey,
+    crt_randomiser,
+    decrypt,
+    load_secret_key,
+    uniform_unit,
+)
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.paillier.plan import make_plan
 from tests.protocols.sums.conformance import MechanismConformance, one_block, opened

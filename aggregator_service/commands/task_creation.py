@@ -1,0 +1,305 @@
+"""`hushrec-server task create`: a task from its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from sqlalchemy.orm import Session
+
+from aggregator_service.commands.common import (
+    CommandError,
+    DatabaseUrl,
+    DataDir,
+    blob_store,
+    in_transaction,
+    named_task,
+    server_settings,
+    show,
+)
+from aggregator_service.observability.clocks import SystemClock
+from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.checks import noise_warning
+from aggregator_service.tasks.choices import add_task, parameter_help, requested
+from aggregator_service.tasks.starts import (
+    StartSource,
+    check_start,
+    check_start_alone,
+    read_initial,
+    read_items,
+    with_start,
+    with_values,
+)
+from aggregator_service.tasks.tasks import plan_request, task_view
+from protocols.advice import Variant
+from protocols.catalogue import Catalogue
+from protocols.errors import ParameterError
+from protocols.messages import Evaluation, Schedule, TaskView
+from protocols.messages.privacy import Privacy, default_delta
+from protocols.parameter_text import named_values, validated
+from protocols.recipes.arrays import shapes_of
+from protocols.recipes.private import Private
+from protocols.recipes.registry import recipes
+from protocols.sums.registry import mechanisms
+
+EvaluateEvery = Annotated[
+    int | None, typer.Option(help="Clients measure the model in every so many training rounds.", show_default="never")
+]
+HoldOut = Annotated[
+    str | None,
+    typer.Option(help="What a client holds out: last, or a share of its rows such as 0.1.", show_default="last"),
+]
+Negatives = Annotated[
+    int | None, typer.Option(help="Drawn items that a held-out item is ranked against.", show_default="all items")
+]
+Keep = Annotated[
+    Literal["best", "last"] | None,
+    typer.Option(help="Model that the task ends with: the best measured one, or the newest.", show_default="last"),
+]
+StopAfter = Annotated[
+    int | None,
+    typer.Option(help="End the task after so many measurements without improvement.", show_default="never"),
+]
+FinalRounds = Annotated[
+    int | None,
+    typer.Option(help="Last rounds that train on the held-out rows too.", show_default="0"),
+]
+
+
+Epsilon = Annotated[
+    float | None,
+    typer.Option(
+        help="Differential privacy: what all contributions of a client may cost. Every client then adds noise to its "
+        "contributions.",
+        show_default="no noise",
+    ),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        help="Probability in the guarantee of --epsilon. The default is clients^-1.1, and 1e-5 at most; clients: "
+        "start_clients, or cohort_size if that is larger.",
+        show_default=False,
+    ),
+]
+Clip = Annotated[
+    float | None, typer.Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")
+]
+FixedClip = Annotated[bool, typer.Option("--fixed-clip", help="Keep the bound --clip in all sums.")]
+MostItems = Annotated[
+    int | None, typer.Option(help="Items of a client that sums of counts count at most.", show_default="100")
+]
+ClientSums = Annotated[
+    int | None,
+    typer.Option(
+        help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
+    ),
+]
+Corrupt = Annotated[
+    float | None,
+    typer.Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1"),
+]
+
+
+def privacy_of(epsilon: float | None, schedule: Schedule, fixed_clip: bool, **given: Any) -> Privacy | None:
+    """Return the privacy block of a task from the options; None without --epsilon.
+
+    given: other fields of `Privacy`, None where an option was not used. Raises `CommandError` for values out of range,
+    and for options that need --epsilon.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if epsilon is None:
+        if chosen or fixed_clip:
+            raise CommandError(
+                "--delta, --clip, --fixed-clip, --most-items, --client-sums and --corrupt need --epsilon"
+            )
+        return None
+    if fixed_clip:
+        chosen["quantile"] = None
+    chosen.setdefault("delta", default_delta(max(schedule.cohort_size, schedule.start_clients)))
+    try:
+        return validated("privacy", Privacy, {"epsilon": epsilon, **chosen})
+    except ParameterError as error:
+        raise CommandError(str(error).replace("rounds:", "client-sums:")) from None
+
+
+def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
+    """Return the evaluation block of a task from the options; None without --evaluate-every.
+
+    given: the other fields of `Evaluation`, None where an option was not used. Raises `ParameterError` for values out
+    of range, and `CommandError` for options that need --evaluate-every.
+    """
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if every is None:
+        if chosen:
+            raise CommandError("--holdout, --negatives, --keep, --stop-after and --final-rounds need --evaluate-every")
+        return None
+    if chosen.get("holdout", "last") != "last":
+        chosen["holdout"] = _share(chosen["holdout"])
+    return validated("evaluation", Evaluation, {"every": every, **chosen})
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise CommandError(f"--holdout is 'last' or a share such as 0.1, not {text!r}") from None
+
+
+def _show_parameters(context: typer.Context, wanted: bool) -> None:
+    """Print the parameters of the recipe and the mechanism, which are eager options and therefore known, and exit."""
+    if wanted:
+        typer.echo(parameter_help(context.params["recipe"], context.params["mechanism"]))
+        raise typer.Exit
+
+
+def task_create(
+    name: Annotated[str, typer.Argument(help="Name of the task.")],
+    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
+    mechanism: Annotated[
+        str, typer.Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)
+    ] = "ckks",
+    help_parameters: Annotated[
+        bool,
+        typer.Option(
+            "--help-parameters",
+            callback=_show_parameters,
+            help="Print the parameters of the recipe, the mechanism and the schedule, and exit.",
+        ),
+    ] = False,
+    recipe_parameter: Annotated[
+        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
+    ] = None,
+    mechanism_parameter: Annotated[
+        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+    ] = None,
+    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
+    variant: Annotated[
+        Variant, typer.Option(help="Parameters that are not named: recommended ones, or those of the paper.")
+    ] = "recommended",
+    data_set: Annotated[
+        str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
+    ] = None,
+    organiser: Annotated[
+        str | None, typer.Option(help="Public key of the organiser that certifies the members: hushrec organiser init.")
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(help="Scope of the organiser's certificates.", show_default="the task's name"),
+    ] = None,
+    evaluate_every: EvaluateEvery = None,
+    holdout: HoldOut = None,
+    negatives: Negatives = None,
+    keep: Keep = None,
+    stop_after: StopAfter = None,
+    final_rounds: FinalRounds = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    clip: Clip = None,
+    fixed_clip: FixedClip = False,
+    most_items: MostItems = None,
+    client_sums: ClientSums = None,
+    corrupt: Corrupt = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."
+        ),
+    ] = None,
+    initial: Annotated[
+        Path | None,
+        typer.Option(
+            help="Safetensors file with the initial values of an arrays task, whose shapes need not be given then.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    items: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV file with the heading id,title, or one id a line, in order of the item numbers; the recipe's "
+            "items need not be given then.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Create a task and print it as JSON, with its plan and warnings.
+
+    Example: hushrec-server task create movies --recipe colr -r items=3706 -r rank=4 -s cohort_size=20 -s rounds=100
+    """
+    evaluation = evaluation_of(
+        evaluate_every,
+        holdout=holdout,
+        negatives=negatives,
+        keep=keep,
+        stop_after=stop_after,
+        final_rounds=final_rounds,
+    )
+    del help_parameters  # used by its callback
+    planned = validated("schedule", Schedule, named_values(schedule or []))
+    privacy = privacy_of(
+        epsilon,
+        planned,
+        fixed_clip,
+        delta=delta,
+        clip=clip,
+        most_items=most_items,
+        rounds=client_sums,
+        corrupt=corrupt,
+    )
+    catalogue = None if items is None else _catalogue(items)
+    values = None if initial is None else read_initial(initial)
+    request = requested(
+        name,
+        recipe,
+        named_values(recipe_parameter or []),
+        mechanism,
+        named_values(mechanism_parameter or []),
+        planned,
+        variant=variant,
+        shapes=None if values is None else shapes_of(values),
+        data_set=data_set,
+        organiser=organiser,
+        scope=scope,
+        evaluation=evaluation,
+        privacy=privacy,
+        catalogue=catalogue,
+        started=start_from is not None,
+    )
+    check_start(request)
+    start, settings = None, server_settings(data_dir, database_url)
+    blobs = None if values is None and start_from is None and catalogue is None else blob_store(settings)
+    if values is not None:
+        request, start = with_values(request, values)
+    if start_from is not None and blobs is not None:
+        check_start_alone(request)
+        named = start_from
+        source = in_transaction(
+            data_dir, database_url, lambda session: StartSource.of(session, named_task(session, named))
+        )
+        request, start = with_start(request, source, blobs)
+    elif recipe == "pfedclr" and variant == "recommended":
+        typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
+    plan = plan_request(request)
+    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
+        typer.echo(outlook, err=True)
+
+    def transact(work: Callable[[Session], TaskView]) -> TaskView:
+        return in_transaction(data_dir, database_url, work)
+
+    def told(session: Session, task: TaskRow) -> TaskView:
+        return task_view(session, task, settings.signatures)
+
+    now = SystemClock().now()
+    view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
+    show(view.model_dump(mode="json"))
+
+
+def _catalogue(path: Path) -> Catalogue:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return read_items(file, str(path))
