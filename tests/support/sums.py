@@ -14,7 +14,7 @@ from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import keyring_of
 from tests.support.api import Api, TestMember
 
-COHORT = 10
+COHORT = 18
 """Two workers split a fold of so many."""
 PARAMETERS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "paillier": {"key_bits": 2048}}
 """Mechanisms whose rounds take one message a client, and the parameters they are tried with."""
