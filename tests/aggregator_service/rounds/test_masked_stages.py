@@ -59,7 +59,7 @@ def advertisement(client: MaskedClient, *keys: bytes) -> bytes:
     return sign_advertisement(client.identity, client.context(1), client.client_id, *keys, bytes(32)).encode()  # type: ignore[arg-type]
 
 
-def test_clients_that_share_a_key_are_rejected_and_the_identity_key_of_another_is_refused(api: Api) -> None:
+def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api: Api) -> None:
     """All clients would refuse a roster that contains them, so one or two clients could stop every round."""
     task = masked_task(api, "shared-key", COHORT)
     clients = enrol_masked(task, COHORT)
