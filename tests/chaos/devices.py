@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from client_sdk import DirectoryStore, Identity, Operator, Schedule
-from client_sdk import task_request as request_for
+from client_sdk import DirectoryStore, Identity, Operator, Schedule, task_request
 from client_sdk.store.client_store import ClientStore
 from tests.chaos.counted_client import BASE, SERVING, SHAPE, opened_client
 from tests.support.api import Api, TestTask
 from tests.support.forked import ForkedProcess
-from tests.support.tasks import TRIAL
+from tests.support.tasks import TRIAL, SmallTask
 
 
 @dataclass
@@ -105,8 +104,7 @@ class CountedTask(TestTask):
             assert list(own.warnings) == [], device.log()
             for entry in own.entries:
                 named.setdefault(entry.round, set()).add(device.index)
-        answer = self.api.http.get(f"{self.path}/rounds", params={"limit": 1000}, headers=self.api.operator)
-        rounds = {row["number"]: row for row in answer.json()["rounds"]}
+        rounds = {row["number"]: row for row in self.found("rounds", limit=1000)["rounds"]}
         assert all(row["state"] == "complete" or row["failure"] for row in rounds.values())
         assert named.keys() == {number for number, row in rounds.items() if row["state"] == "complete"}
         floor, keyring = self.view["schedule"]["min_clients"], None
@@ -125,28 +123,23 @@ def counted_task(
     api: Api, folder: Path, mechanism: str, count: int, parameters: dict[str, Any], **schedule: Any
 ) -> Iterator[CountedTask]:
     """Create a task for `count` devices, which end with the block."""
-    url, devices, plan = (
-        str(api.http.base_url),
-        list[Device](),
-        Schedule(cohort_size=count, start_clients=count, **schedule),
-    )
+    url, devices = str(api.http.base_url), list[Device]()
+    plan = Schedule(cohort_size=count, start_clients=count, **schedule)
+    recipe = {"shapes": {"w": list(SHAPE)}, "clip": 2000.0}
     with Operator(url, api.operator["Authorization"].removeprefix("Bearer ")) as operator:
-        recipe = {"shapes": {"w": list(SHAPE)}, "clip": 2000.0}
-        wanted = request_for(mechanism, "arrays", mechanism, plan, recipe, parameters, organiser=TRIAL.pin)
-        task_id = operator.create_task(wanted).task_id
+        wanted = task_request(mechanism, "arrays", mechanism, plan, recipe, parameters, organiser=TRIAL.pin)
+        task = SmallTask.of(operator, wanted, count)
         for index in range(count):
-            role = "holder" if mechanism == "ckks" and index == 0 else "member"
             own = folder / f"{mechanism}-{index}"
             with opened_client(url, own) as client:
-                invitation = operator.invite(task_id, role=role).invitation
-                task = client.join(invitation=invitation, certificate=TRIAL.source(role))
-                if role == "holder":
-                    task.create_keyring()
-            devices.append(Device(own, index, [url, task_id, str(own), str(index)]))
-    if mechanism == "ckks":
+                member = task.join(client, index)
+                if member.membership.role == "holder":
+                    member.create_keyring()
+            devices.append(Device(own, index, [url, task.task_id, str(own), str(index)]))
+    if task.holder_invitation is not None:
         own = devices[0].folder
-        devices.append(Device(own, SERVING, [url, task_id, str(own), str(SERVING)]))
-    view = api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json()
+        devices.append(Device(own, SERVING, [url, task.task_id, str(own), str(SERVING)]))
+    view = api.found(f"/v1/tasks/{task.task_id}")
     try:
         yield CountedTask(api, view, devices)
     finally:

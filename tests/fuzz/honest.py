@@ -25,7 +25,7 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.sums.plain import PLAIN
 from tests.fuzz.world import World
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import TestMember, TestTask, contribute, digest_field, signed_enrolment
+from tests.support.api import TestMember, contribute, signed_enrolment
 from tests.support.masked import enrol_masked, masked_task, play, vector_of
 from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
 
@@ -39,20 +39,12 @@ def _done(answer: httpx.Response) -> Any:
     return answer.json() if answer.headers.get("content-type") == "application/json" else answer.content
 
 
-def _operate(task: TestTask, method: str, path: str, body: Any = None) -> Any:
-    """Let an operator call a path below the task's. body: JSON, or bytes."""
-    headers, how = dict(task.api.operator), {} if body is None else {"json": body}
-    if isinstance(body, bytes):
-        headers, how = headers | {"Content-Digest": digest_field(body)}, {"content": body}
-    return _done(task.api.http.request(method, f"{task.path}/{path}".rstrip("/"), headers=headers, **how))
-
-
 def plain(world: World, name: str, rest: bool) -> None:
     """Catalogue, whole and resumed uploads, aggregates, snapshots, ledgers, enrolments again, members that leave."""
     items = Catalogue(("a", "b", "c", "d", "e"), ("A", "", "C", "", ""))
     task = world.api.create_task(name, cohort=2, rounds=2, catalogue_digest=items.digest, **_DAYS)
     first, second = task.enrol(2)
-    _operate(task, "PUT", "catalogue", items.encode())
+    _done(world.api.put(f"{task.path}/catalogue", items.encode()))
     task.wait_round(1, "collecting")
     body = first.contribution(1, 1.0)
     assert first.offset() == 0
@@ -67,16 +59,15 @@ def plain(world: World, name: str, rest: bool) -> None:
     for path in ("snapshots/1", "snapshots/latest", "members/me/ledger"):
         first.found(path)
     for path in ("ledger", "members", "invitations", "rounds/1/cohort"):
-        _operate(task, "GET", path)
-    (leaver,) = task.enrol(1)
-    _operate(task, "DELETE", f"members/{leaver.client_id}")
+        task.found(path)
+    task.revoke(*task.enrol(1))
     invitation, keys = world.api.invite(task.id), (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
     _done(world.api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {invitation}"}))
     for renewal in (0, 1):
         _done(world.api.http.post("/v1/enrolments", json=signed_enrolment(invitation, *keys, renewal=renewal)))
-    newest = _operate(task, "GET", "invitations")["invitations"][0]["invitation_id"]
-    _operate(task, "DELETE", f"invitations/{newest}")
-    assert _operate(task, "POST", "close")["state"] == "closed"
+    newest = task.found("invitations")["invitations"][0]["invitation_id"]
+    _done(world.api.http.delete(f"{task.path}/invitations/{newest}", headers=world.api.operator))
+    task.close()
 
 
 def interrupted(world: World, name: str, rest: bool) -> None:
@@ -85,7 +76,7 @@ def interrupted(world: World, name: str, rest: bool) -> None:
     task.begin(2)
     for path, body in (("rounds/1/extend", {"seconds": 60}), ("rounds/1/abort", None), ("resume", None)):
         if rest:
-            _operate(task, "POST", path, body)
+            _done(task.post(path, body))
 
 
 def evaluated(world: World, name: str, rest: bool) -> None:
@@ -144,11 +135,10 @@ def masked(world: World, name: str, rest: bool) -> None:
     play(task, clients, until=None if rest else "confirm")
     if rest:
         noise = {"epsilon": 4.0, "delta": 1e-6, "rounds": 5}
-        _operate(masked_task(world.api, f"{name}-noisy", 5, rounds=40, privacy=noise), "GET", "privacy")
+        masked_task(world.api, f"{name}-noisy", 5, rounds=40, privacy=noise).found("privacy")
         task.wait_round(1, "complete")
         task.wait_round(2, "advertising")
-        refusal = {"reason": "policy"}
-        _done(world.api.http.post(f"{task.path}/rounds/2/refusals", json=refusal, headers=clients[0].auth))
+        _done(task.post("rounds/2/refusals", {"reason": "policy"}, clients[0].auth))
 
 
 def oneshot(world: World, name: str, rest: bool) -> None:
@@ -185,7 +175,7 @@ def certified(world: World, name: str, rest: bool) -> None:
     if rest:
         member = TestMember(task, made["client_id"], made["token"])
         _done(member.deliver("members/me/certificate", certificate))
-        _operate(task, "PUT", "revocations", revoke(organiser, scope, [2], 1_800_000_000).encode())
+        _done(world.api.put(f"{task.path}/revocations", revoke(organiser, scope, [2], 1_800_000_000).encode()))
         member.found("revocations")
 
 

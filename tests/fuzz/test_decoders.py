@@ -7,7 +7,6 @@ that a decoder is given (default 60).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,23 +23,23 @@ from protocols.catalogue import Catalogue
 from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
-from protocols.crypto.keys import decode_keyring, encode_keyring
+from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import HushRecError
-from protocols.layout import Route, whole_route
+from protocols.layout import whole_route
 from protocols.recipes.registry import OWN, recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.masked import client, wire
-from protocols.sums.masked.parameters import ClientPolicy
+from protocols.sums.masked import wire
 from protocols.sums.masked.plan import MASKED
-from protocols.sums.masked.roster import make_roster, open_roster
+from protocols.sums.masked.roster import open_roster
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from protocols.sums.run import split_along
-from tests.protocols.sums.masked.rounds import ANY_MODE, complete_plan, entry_of, names, round_context
+from tests.fuzz.world import EXAMPLES
+from tests.protocols.sums.masked.rounds import new_round
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.protocols.sums.paillier.cases import MadeUpKeys
 from tests.support.measured import peak_of
@@ -48,7 +47,6 @@ from tests.support.measured import peak_of
 SLACK: Final = 256 * 1024
 """Bytes that any call may allocate, however short its body: a cached table, an error with its traceback."""
 TASK: Final = bytes(32)
-POLICY: Final = ClientPolicy(modes=ANY_MODE)
 MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
     "ckks seeded": (CKKS, {"set": "compact"}),
     "ckks expanded": (CKKS, {"set": "standard", "wire": "expanded"}),
@@ -89,68 +87,55 @@ def decoders() -> tuple[Decoder, ...]:
 def _sums() -> Iterator[Decoder]:
     layout = recipe("fedmf", {"items": 20, "dim": 3}).layout()
     for name, (mechanism, parameters) in MECHANISMS.items():
-        plan = mechanism.plan(parameters, layout, 4)
+        plan, route = mechanism.plan(parameters, layout, 4), whole_route(layout)
         keys = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
-        route = whole_route(layout)
         body = mechanism.seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
-        partial = mechanism.fold(plan, None, [(route, body)])
-        most = 40 * len(partial) + SLACK
-        yield Decoder(f"{name} contribution", _checker(mechanism, plan, route), body, most)
-        yield Decoder(f"{name} fold", _folder(mechanism, plan, route), body, most)
-        yield Decoder(f"{name} partial", lambda body, m=mechanism, p=plan: m.release(p, body), partial, most)
-        released = mechanism.release(plan, partial)
-        yield Decoder(
-            f"{name} aggregate", lambda body, m=mechanism, p=plan, k=keys: m.open(p, body, 1, k), released, most
-        )
+        yield from _of_one_sum(name, mechanism, plan, bytes(body), keys)
+        yield _fold(name, mechanism, plan, bytes(body))
 
 
-def _checker(mechanism: Mechanism, plan: SumPlan, route: Route) -> Callable[[bytes], object]:
-    return lambda body: mechanism.check(plan, route, body)
+def _of_one_sum(
+    name: str, mechanism: Mechanism, plan: SumPlan, body: bytes, keys: Keyring | None = None
+) -> Iterator[Decoder]:
+    """What a server and a client read in a sum of one contribution."""
+    route = whole_route(plan.layout)
+    partial = mechanism.fold(plan, None, [(route, body)] if mechanism is not ONESHOT else [])
+    released, most = mechanism.release(plan, partial), 40 * len(partial) + SLACK
+    yield Decoder(f"{name} contribution", lambda body: mechanism.check(plan, route, body), body, most)
+    yield Decoder(f"{name} partial", lambda body: mechanism.release(plan, body), partial, most)
+    yield Decoder(f"{name} aggregate", lambda body: mechanism.open(plan, body, 1, keys), released, most)
 
 
-def _folder(mechanism: Mechanism, plan: SumPlan, route: Route) -> Callable[[bytes], object]:
+def _fold(name: str, mechanism: Mechanism, plan: SumPlan, body: bytes) -> Decoder:
+    route = whole_route(plan.layout)
+
     def fold(body: bytes) -> object:
         mechanism.check(plan, route, body)
         return mechanism.fold(plan, None, [(route, body)])
 
-    return fold
+    return Decoder(f"{name} fold", fold, body, 40 * len(mechanism.fold(plan, None, [(route, body)])) + SLACK)
 
 
 def _masked() -> Iterator[Decoder]:
-    plan = complete_plan()
-    context, entries = round_context(plan, 5), []
-    for name in names(5):
-        identity = Ed25519PrivateKey.generate()
-        entries.append(entry_of(identity, name, client.advertise(context, name, identity, POLICY)[1]))
-    roster = make_roster(context, entries)
-    advertisement = entries[0].advertisement
-    yield Decoder("masked advertisement", wire.decode_advertisement, advertisement, SLACK)
+    played = new_round(5).advertise()
+    context, plan, body = played.context, played.context.plan, played.roster.body
+    yield Decoder("masked advertisement", wire.decode_advertisement, played.entries["c_000"].advertisement, SLACK)
     yield Decoder("masked set", lambda body: wire.decode_set(body, 300), wire.encode_set({1, 299}, 300), SLACK)
-    yield Decoder("masked roster", lambda body: open_roster(context, body), roster.body, 400 * len(roster.body) + SLACK)
-    route = whole_route(plan.layout)
-    contribution = bytes(plan.contribution_bytes(route))
-    yield Decoder("masked contribution", _checker(MASKED, plan, route), contribution, SLACK)
-    partial = MASKED.fold(plan, None, [(route, contribution)])
-    yield Decoder("masked partial", lambda body: MASKED.release(plan, body), partial, SLACK)
-    aggregate = MASKED.release(plan, partial)
-    yield Decoder("masked aggregate", lambda body: MASKED.open(plan, body, 1, None), aggregate, SLACK)
+    yield Decoder("masked roster", lambda body: open_roster(context, body), body, 400 * len(body) + SLACK)
+    yield from _of_one_sum("masked", MASKED, plan, bytes(plan.contribution_bytes(whole_route(plan.layout))))
 
 
 def _oneshot() -> Iterator[Decoder]:
     played = Round(small_plan())
     played.contribute("c0")
-    plan, upload, route = played.plan, played.uploads["c0"], whole_route(played.plan.layout)
+    plan, upload = played.plan, played.uploads["c0"]
     most = 40 * len(upload.encode()) + SLACK
     yield Decoder("oneshot committee key", CommitteeKey.decode, played.keys["m0"].encode(), SLACK)
     yield Decoder("oneshot ticket", lambda body: Ticket.decode(plan, body), upload.ticket.encode(), most)
     yield Decoder("oneshot upload", lambda body: Upload.split(plan, body), upload.encode(), most)
     statement = played.statement("c0").encode()
     yield Decoder("oneshot statement", lambda body: _read_statement(plan, body), statement, SLACK)
-    yield Decoder("oneshot contribution", _checker(ONESHOT, plan, route), upload.contribution, SLACK)
-    partial = ONESHOT.fold(plan, None, [])
-    yield Decoder("oneshot partial", lambda body: ONESHOT.release(plan, body), partial, SLACK)
-    aggregate = ONESHOT.release(plan, partial)
-    yield Decoder("oneshot aggregate", lambda body: ONESHOT.open(plan, body, 1, None), aggregate, SLACK)
+    yield from _of_one_sum("oneshot", ONESHOT, plan, upload.contribution)
 
 
 def _read_statement(plan: OneshotPlan, body: bytes) -> Statement:
@@ -193,9 +178,6 @@ def _states() -> Iterator[Decoder]:
                 seen,
                 SLACK,
             )
-
-
-EXAMPLES = int(os.environ.get("HUSHREC_FUZZ_EXAMPLES", "60"))
 
 
 @st.composite

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, roun
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
 from client_sdk.store.signed_sets import SignedSets, member_tags
 from protocols.codec import b64encode
+from protocols.crypto.random import Randomness
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout
 from protocols.messages import InvitationRequest, TaskRequest
@@ -32,7 +34,7 @@ from tests.simulation.machine import Disk
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, handout_for, next_step
-from tests.support.world import client_row
+from tests.support.world import client_row, request_json
 
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
@@ -64,10 +66,11 @@ class Client:
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
     asks the server. garbage: whether it seals random bytes instead of shares. signed: the sets of survivors that it
-    agreed to. owed: whose shares did not open, until that is reported.
+    agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of.
     """
 
     index: int
+    random: Randomness
     id: str = ""
     token: str = field(default="", repr=False)
     number: int = 0
@@ -125,7 +128,9 @@ class Client:
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         if part == "advertise":
-            self.state, body = client.advertise(round_context(task, round_), self.id, self.identity, POLICY)
+            self.state, body = client.advertise(
+                round_context(task, round_), self.id, self.identity, POLICY, self.random
+            )
             return body
         if self.state is None:
             self.left = True  # it missed an earlier stage
@@ -135,7 +140,8 @@ class Client:
         if handed is None:
             return None
         state, self.state = self.state, None
-        self.state, body = next_step(state, part, handed, lambda layout: vector(layout, round_.number, self.index))
+        own = partial(vector, number=round_.number, index=self.index)
+        self.state, body = next_step(state, part, handed, own, self.random)
         if part == "share" and self.garbage:
             body = bytes([self.index + 1]) * len(body)
         elif part == "contribute":
@@ -153,11 +159,11 @@ class Client:
 
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
-_RECIPES: Final[dict[Job, dict[str, Any]]] = {
-    "frozen": {"name": "privirec-k", "parameters": {"items": PLACES, "components": 1, "iterations": 2}},
-    "groups": {"name": "fair", "parameters": {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}},
+_RECIPES: Final[dict[Job, tuple[str, dict[str, Any]]]] = {
+    "frozen": ("privirec-k", {"items": PLACES, "components": 1, "iterations": 2}),
+    "groups": ("fair", {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}),
 }
-_PLAIN: Final[dict[str, Any]] = {"name": "fedmf", "parameters": {"items": 3, "dim": 4, "clip": 5000.0}}
+_PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0}
 
 
 @dataclass(frozen=True)
@@ -176,21 +182,19 @@ def device_group_of(plan: Plan, index: int) -> int:
 
 def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
     """Create a task with its first members; return its id and an invitation for others."""
-    masked = {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}
-    request = {
-        "name": "simulated",
-        "recipe": _RECIPES.get(plan.job, _PLAIN),
-        "mechanism": {"name": "masked", "parameters": masked} if plan.masked else {"name": "plain"},
-        "schedule": {
-            "rounds": plan.rounds,
-            "cohort_size": plan.cohort,
-            "min_clients": plan.floor,
-            "collect_seconds": STAGE_SECONDS,
-            "stage_seconds": STAGE_SECONDS,
-            "max_failed_rounds": 3,
-        },
-        "seed": b64encode(random.Random(plan.seed).randbytes(32)),
-    }
+    how = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
+    request = request_json(
+        "simulated",
+        *_RECIPES.get(plan.job, _PLAIN),
+        *how,
+        seed=b64encode(random.Random(plan.seed).randbytes(32)),
+        rounds=plan.rounds,
+        cohort_size=plan.cohort,
+        min_clients=plan.floor,
+        collect_seconds=STAGE_SECONDS,
+        stage_seconds=STAGE_SECONDS,
+        max_failed_rounds=3,
+    )
     asked = TaskRequest.model_validate(request)
     with disk.database.write() as session:
         task = create_task(session, asked, plan_request(asked), now)

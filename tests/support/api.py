@@ -34,7 +34,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
-from protocols.messages import TaskRequest, TaskView
+from protocols.messages import TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
@@ -44,6 +44,7 @@ from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest
 from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
+from tests.support.world import request_json
 
 Kind = TypeVar("Kind", bound="TestMember")
 
@@ -164,14 +165,10 @@ class Api:
     ) -> TestTask:
         """A task, by default a small plain FedMF one. changes: of the request, and of its schedule."""
         parameters = {"items": items, "dim": dim, "clip": clip, **(recipe_parameters or {})}
-        request = {
-            "name": name,
-            "recipe": {"name": recipe_name, "parameters": parameters},
-            "mechanism": {"name": mechanism_name, "parameters": mechanism_parameters or {}},
-            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
-            "schedule": {"rounds": 1, "cohort_size": cohort, "min_clients": 2, **changes},
-        }
-        return self.task_of(request)
+        schedule = {"rounds": 1, "cohort_size": cohort, **changes}
+        return self.task_of(
+            request_json(name, recipe_name, parameters, mechanism_name, mechanism_parameters, **schedule)
+        )
 
     def task_of(self, request: dict[str, Any]) -> TestTask:
         """The task that a whole request asks for."""
@@ -412,10 +409,18 @@ class TestMember:
         return self.task.api.http.put(self.path(number), content=body, headers=all_headers)
 
 
-def contribute(members: Sequence[TestMember], number: int, value: float | None = None) -> None:
-    """All contribute `value`; by default the one at place `index` contributes 2^index."""
+def contribute(
+    members: Sequence[TestMember], number: int, value: float | None = None, *, patience: float = 0.0
+) -> None:
+    """All contribute `value`; by default the one at place `index` contributes 2^index.
+
+    patience: for so many seconds a member repeats its request while the server is not available.
+    """
     for index, member in enumerate(members):
-        answer = member.put(number, member.contribution(number, 2.0**index if value is None else value))
+        body = member.contribution(number, 2.0**index if value is None else value)
+        end = time.monotonic() + patience
+        while (answer := member.put(number, body)).status_code == 503 and time.monotonic() < end:
+            time.sleep(0.05)
         assert answer.is_success, answer.text
 
 

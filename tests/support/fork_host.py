@@ -12,7 +12,6 @@ import gc
 import json
 import os
 import runpy
-import selectors
 import signal
 import socket
 import sys
@@ -20,7 +19,7 @@ import warnings
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import NoReturn
 
 from tests.support.forked import LIMIT, Kind, fork_workers, set_environment, start_worker_host
 
@@ -28,9 +27,16 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
     "server": (
         "aggregator_service.commands.serve",
         "aggregator_service.migrations.migrate",
+        "anyio._backends._asyncio",
+        "cryptography.x509",
+        "encodings.idna",
+        "fastapi.telemetry._runtime",
+        "multiprocessing.synchronize",
         "sqlalchemy.dialects.postgresql.psycopg",
         "uvicorn.lifespan.on",
+        "uvicorn.loops.auto",
         "uvicorn.loops.uvloop",
+        "uvicorn.protocols.http.h11_impl",
     ),
     "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
     "device": ("client_sdk.client", "client_sdk.rounds.loop", "client_sdk.rounds.open_rounds"),
@@ -67,47 +73,33 @@ def serve_forks(control: socket.socket, kind: Kind) -> _Start | None:
     """Fork for each request until the caller's end of `control` is closed.
 
     A request has two file descriptors: the output, and a socket that gets the process id and, at the end, the exit
-    status. Returns None in this process and, in each fork, what it has to run.
+    status: from a second fork, the parent of the process. Returns None in this process and, in each process that is
+    asked for, what it has to run.
     """
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(control, selectors.EVENT_READ)
-        while True:
-            for key, _ in waiting.select():
-                if key.fileobj is not control:
-                    _report_end(waiting, key)
-                    continue
-                message, descriptors, _, _ = socket.recv_fds(control, LIMIT, 2)
-                if not message:
-                    return None
-                output, status = descriptors
-                number = os.fork()
-                if number == 0:
-                    os.close(status)
-                    _close_all(waiting, control)
-                    return _Start(**json.loads(message), kind=kind, output=output)
-                os.close(output)
-                told = socket.socket(fileno=status)
-                with suppress(OSError):  # the caller is gone
-                    told.sendall(str(number).encode())
-                waiting.register(os.pidfd_open(number), selectors.EVENT_READ, (number, told))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system takes care of ended parents
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, LIMIT, 2)
+        if not message:
+            return None
+        output, status = descriptors
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            control.close()
+            number = os.fork()
+            if number == 0:
+                os.close(status)
+                return _Start(**json.loads(message), kind=kind, output=output)
+            _report(number, socket.socket(fileno=status))
+        os.close(output)
+        os.close(status)
 
 
-def _report_end(waiting: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-    number, told = key.data
-    _, status = os.waitpid(number, 0)
-    waiting.unregister(key.fileobj)
-    os.close(key.fd)
-    with told, suppress(OSError):
-        told.sendall(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def _close_all(waiting: selectors.BaseSelector, control: socket.socket) -> None:
-    """Close what a fork has from the host and must not keep open."""
-    data: list[tuple[int, Any]] = [(key.fd, key.data) for key in waiting.get_map().values() if key.data is not None]
-    for descriptor, (_, told) in data:
-        os.close(descriptor)
-        told.close()
-    control.close()
+def _report(number: int, told: socket.socket) -> NoReturn:
+    """Tell the process id, wait for the end of the process, tell its exit status, and exit."""
+    with suppress(OSError):  # the caller is gone
+        told.sendall(str(number).encode())
+        told.sendall(str(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])).encode())
+    os._exit(0)
 
 
 def main() -> None:

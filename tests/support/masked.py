@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from aggregator_service.storage.stages import Handout
 from protocols.codec import b64decode
+from protocols.crypto.random import Randomness
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from tests.support.api import Api, TestMember, TestTask, digest_field
+from tests.support.world import request_json
 
 Step = MaskedMessage
 STAGES = STATE_FOR
@@ -38,15 +41,9 @@ def masked_task(
 
 def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
     """A masked PriviRec-k task of nine clients, whose sums are over the same data. `changes` go to the schedule."""
+    recipe = "privirec-k", {"items": 6, "components": 2, "iterations": 2}
     schedule = {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
-    return api.task_of(
-        {
-            "name": name,
-            "recipe": {"name": "privirec-k", "parameters": {"items": 6, "components": 2, "iterations": 2}},
-            "mechanism": {"name": "masked", "parameters": {"corrupt": 0.0, "dropout": 0.34}},
-            "schedule": schedule,
-        }
-    )
+    return api.task_of(request_json(name, *recipe, "masked", {"corrupt": 0.0, "dropout": 0.34}, **schedule))
 
 
 def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:
@@ -62,7 +59,11 @@ def handout_for(step: Step, mode: str) -> Handout:
 
 
 def next_step(
-    state: Any, step: Step, handed: bytes, vector: Callable[[VectorLayout], NDArray[np.float64]]
+    state: Any,
+    step: Step,
+    handed: bytes,
+    vector: Callable[[VectorLayout], NDArray[np.float64]],
+    random: Randomness = os.urandom,
 ) -> tuple[Any, bytes]:
     """Take a step after the first; return the new state of the client, and what it sends.
 
@@ -70,7 +71,7 @@ def next_step(
     """
     match step:
         case "share":
-            return client.share(state, handed, lambda entry: True)
+            return client.share(state, handed, lambda entry: True, random)
         case "contribute":
             plan = state.context.plan
             blocks = plan.layout.split(vector(plan.layout))

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPResponse, IncompleteRead
+from io import BytesIO
 from pathlib import Path
 
 from tests.support.needs import required
@@ -93,36 +95,29 @@ def converse(door: Door, *chunks: bytes) -> Conversation:
     return responses_in(received)
 
 
+class _Received(BytesIO):
+    """What a connection carried, as the socket that `HTTPResponse` reads from."""
+
+    def makefile(self, _mode: str) -> _Received:
+        return self
+
+    def close(self) -> None:
+        """Stay open for the response that follows."""
+
+
 def responses_in(received: bytes) -> Conversation:
     """Split what a connection carried into responses, without the interim ones (1xx)."""
-    found = list[Response]()
-    while received.startswith(b"HTTP/1."):
-        head, separator, rest = received.partition(b"\r\n\r\n")
-        status_line, *lines = head.decode("latin-1").split("\r\n")
-        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        status = int(status_line.split(" ")[1])
-        if not separator:
-            break
-        body, received = _body(status, fields, rest)
-        if status >= 200:
-            found.append(Response(status, fields, body))
-    return Conversation(found, received)
-
-
-def _body(status: int, fields: dict[str, str], rest: bytes) -> tuple[bytes, bytes]:
-    """Return the body of a response to a request other than HEAD, and what follows it."""
-    if status < 200 or status in (204, 304):
-        return b"", rest
-    if fields.get("transfer-encoding") == "chunked":
-        body = b""
-        while True:
-            size, _, rest = rest.partition(b"\r\n")
-            length = int(size or b"0", 16)
-            body, rest = body + rest[:length], rest[length + 2 :]
-            if not length:
-                return body, rest
-    length = int(fields.get("content-length", len(rest)))  # without one, the body ends with the connection
-    return rest[:length], rest[length:]
+    found, stream = list[Response](), _Received(received)
+    while received.startswith(b"HTTP/1.", stream.tell()):
+        response = HTTPResponse(stream)  # type: ignore[arg-type]
+        response.begin()
+        fields = {name.lower(): value for name, value in response.getheaders()}
+        try:
+            body = response.read()
+        except IncompleteRead as short:  # after a HEAD, or cut off
+            body = short.partial
+        found.append(Response(response.status, fields, body))
+    return Conversation(found, received[stream.tell() :])
 
 
 _DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"

@@ -6,7 +6,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,23 +157,27 @@ def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> 
     return time.monotonic() - begun
 
 
-class _RoundRobin(httpx.HTTPTransport):
-    """A transport without sticky sessions: each request goes to the next server."""
+class RoundRobin(httpx.HTTPTransport):
+    """A balancer without sticky sessions: each request goes to the next server that accepts the connection."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
         super().__init__()
-        self._ports = cycle([server.port for server in servers])
+        self._count, self._ports = len(servers), cycle([server.port for server in servers])
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        for _ in range(self._count - 1):
+            request.url = request.url.copy_with(port=next(self._ports))
+            with suppress(httpx.ConnectError):
+                return super().handle_request(request)
         request.url = request.url.copy_with(port=next(self._ports))
         return super().handle_request(request)
 
 
 class Replicas:
-    """The servers, and which of them leads. front: a port where a balancer in front of them may listen."""
+    """The servers, and which of them leads."""
 
-    def __init__(self, servers: Sequence[AggregatorProcess], front: int) -> None:
-        self.servers, self.front = list(servers), front
+    def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
+        self.servers = list(servers)
         self.database_url = servers[0].database_url
 
     def but(self, server: AggregatorProcess) -> list[AggregatorProcess]:
@@ -184,7 +188,7 @@ class Replicas:
     def api(self, *servers: AggregatorProcess) -> Iterator[Api]:
         """An operator whose requests go to these servers in turn; by default to all."""
         used = servers or self.servers
-        with httpx.Client(base_url=used[0].url, transport=_RoundRobin(used), timeout=60, auth=SIGNED) as http:
+        with httpx.Client(base_url=used[0].url, transport=RoundRobin(used), timeout=60, auth=SIGNED) as http:
             yield Api.of(used[0], http)
 
     def leading(self, server: AggregatorProcess) -> bool:
@@ -219,18 +223,18 @@ class Replicas:
 @contextmanager
 def running_replicas(folder: Path, count: int = 3, **settings: str | int | float | Path) -> Iterator[Replicas]:
     """Run `count` servers on one storage, each with its own data directory."""
-    ports = [free_port() for _ in range(count + 1)]
+    ports = [free_port() for _ in range(count)]
     origins = ",".join(f"http://127.0.0.1:{port}" for port in ports)  # one address stands for all of them
     servers = [
         AggregatorProcess(folder / f"replica-{index}", port=port, **{"public_origins": origins, **settings})
-        for index, port in enumerate(ports[:count])
+        for index, port in enumerate(ports)
     ]
     try:
         for server in servers:
             server.launch()
         for server in servers:
             server.await_ready()
-        yield Replicas(servers, ports[-1])
+        yield Replicas(servers)
     finally:
         for server in servers:
             server.stop()

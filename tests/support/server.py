@@ -17,9 +17,11 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -30,8 +32,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Tuning
 from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
@@ -62,6 +66,16 @@ def free_port() -> int:
             return port
 
 
+@cache
+def empty_database() -> bytes:
+    """A migrated SQLite database: to copy it is faster than to migrate a new one."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "empty.db"
+        with closing(Database(f"sqlite:///{path}", connections=1)) as database:
+            migrate(database)
+        return path.read_bytes()
+
+
 class AggregatorProcess:
     """`hushrec-server serve` as a child process. Kill it, start it again: the port and the data stay the same."""
 
@@ -81,7 +95,8 @@ class AggregatorProcess:
 
         test_spawns_workers=1: its fold workers are its children (`tests.support.forked`).
 
-        fresh: start a new interpreter instead of a fork that has imported the server; slower by more than a second. The
+        fresh: start a new interpreter, which migrates its own database, instead of a fork that has imported the server
+        and copies a migrated one; slower by more than a second. The
         variable HUSHREC_TEST_FRESH_SERVERS does so for all servers. command: starts it in place of that interpreter.
         """
         self.data_dir = data_dir
@@ -89,6 +104,7 @@ class AggregatorProcess:
         self.url = f"{'https' if 'tls_cert' in settings else 'http'}://127.0.0.1:{self.port}"
         self._context = context
         self.operator_token = OPERATOR_TOKEN
+        self._new_database = None if "database_url" in settings else data_dir / "hushrec.db"
         self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
         self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
@@ -139,8 +155,13 @@ class AggregatorProcess:
             "HUSHREC_OPERATOR_TOKEN": self.operator_token,
             "HUSHREC_CRASH_AT": crash_at,
         }
+        forks = not self._fresh and can_fork(environment)
+        if forks and self._new_database is not None and not self._new_database.exists():
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._new_database.write_bytes(empty_database())
+            self._new_database.chmod(0o600)
         with self.log_path.open("ab") as log:
-            if self._fresh or not can_fork(environment):
+            if not forks:
                 self._process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
             else:
                 self._process = ForkedProcess("server", "aggregator_service.cli", ["serve"], environment, log)

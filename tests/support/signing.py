@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable, Generator
 from typing import Final
 
 import httpx
@@ -82,14 +82,6 @@ class Signatures(httpx.Auth, httpx2.Auth):
         response = yield request
         if _is_enrolment(request, response):
             response.read()
-            _record_token(request, response)
-
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """See `sync_auth_flow`."""
-        self._sign(request)
-        response = yield request
-        if _is_enrolment(request, response):
-            await response.aread()
             _record_token(request, response)
 
     def _sign(self, request: httpx.Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.api.http import SyncDriver
-from client_sdk.api.wire import Program
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
@@ -31,7 +30,6 @@ from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
 from client_sdk.rounds.key_holder import Deliveries, KeyHolder
 from client_sdk.rounds.loop import run_round
-from client_sdk.rounds.masked import MaskedRound
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest
@@ -165,20 +163,6 @@ def play_round(task: Task, view: RoundView, interactions: object, progress: Prog
 def deliver_keys(task: Task, progress: Progress | None = None) -> Deliveries:
     """As the key holder, send the keyring to every member without one."""
     return task._driver.run(KeyHolder(task.part.member, progress).deliver())
-
-
-# --- a client's masked round whose vector is given instead of trained -------------------------------------------------
-
-
-@dataclass
-class GivenElements(MaskedRound):
-    """A round that has begun, with `spec` and `context`. elements: called once, when the client contributes."""
-
-    elements: Callable[[], NDArray[np.unsignedinteger[Any]]] = field(kw_only=True)
-
-    def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
-        yield from ()
-        return self.elements()
 
 
 def enrolled_fleet(url: str, task: SmallTask, histories: Sequence[Any], seed: int = 3, **options: Any) -> Fleet:

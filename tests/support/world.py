@@ -7,11 +7,8 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -35,6 +32,7 @@ from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel
 from tests.support.clock import ManualClock
+from tests.support.server import empty_database
 
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
@@ -51,14 +49,23 @@ SECONDS = 100.0
 """Deadline of a round."""
 
 
-@cache
-def _empty_database() -> bytes:
-    """A migrated SQLite database: to copy it is faster than to migrate a new one."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "empty.db"
-        with closing(Database(f"sqlite:///{path}", connections=1)) as database:
-            migrate(database)
-        return path.read_bytes()
+def request_json(
+    name: str,
+    recipe: str,
+    parameters: Mapping[str, object],
+    mechanism: str = "plain",
+    mechanism_parameters: Mapping[str, object] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """The JSON of a request for a task. changes: fields of the request, and of its schedule."""
+    own = {field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()}
+    return {
+        "name": name,
+        "recipe": {"name": recipe, "parameters": parameters},
+        "mechanism": {"name": mechanism, "parameters": mechanism_parameters or {}},
+        **own,
+        "schedule": {"min_clients": 2, **changes},
+    }
 
 
 class World:
@@ -69,7 +76,7 @@ class World:
     ) -> None:
         """database, blobs: by default SQLite and a directory, both in `root`."""
         if database_url is None:
-            (root / "test.db").write_bytes(_empty_database())
+            (root / "test.db").write_bytes(empty_database())
         self.database = Database(database_url or f"sqlite:///{root / 'test.db'}", connections=4)
         if database_url is not None:
             migrate(self.database)
@@ -94,13 +101,8 @@ class World:
 
         changes: of the request, and of its schedule.
         """
-        request = {
-            "name": name,
-            "recipe": {"name": recipe[0], "parameters": recipe[1]},
-            "mechanism": {"name": mechanism},
-            **{field: changes.pop(field) for field in TaskRequest.model_fields.keys() & changes.keys()},
-            "schedule": {"cohort_size": 4, "min_clients": 2, "collect_seconds": SECONDS, **changes},
-        }
+        schedule = {"cohort_size": 4, "collect_seconds": SECONDS, **changes}
+        request = request_json(name, *recipe, mechanism, **schedule)
         if isinstance(members, int):
             members = {f"c_{index:02}": (bytes([index] * 32), (index * 7) % 11) for index in range(members)}
         return self.task_of(TaskRequest.model_validate(request), members)

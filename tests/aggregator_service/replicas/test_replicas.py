@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from itertools import cycle, pairwise
+from itertools import pairwise
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import httpx
@@ -22,11 +19,20 @@ from sqlalchemy import make_url
 
 from aggregator_service.storage.database import dialect_of
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy
+from client_sdk.api.http import SyncDriver
 from client_sdk.rounds.events import Event, RoundReport, TaskEnded
 from tests.support.api import Api, TestMember, TestTask, contribute, refusal
 from tests.support.dashboard import sign_in
 from tests.support.masked import enrol_masked, masked_task, play
-from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas, wait_until, waits_for_lock
+from tests.support.replicas import (
+    Replicas,
+    RoundRobin,
+    TestDatabase,
+    connect,
+    running_replicas,
+    wait_until,
+    waits_for_lock,
+)
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import interactions, small_task
 
@@ -205,16 +211,6 @@ def locked(url: str, table: str) -> Iterator[None]:
         yield
 
 
-def contribute_at_last(members: list[TestMember], number: int) -> None:
-    """All contribute, as soon as the server can take it."""
-    for index, member in enumerate(members):
-        end = time.monotonic() + 120
-        body = member.contribution(number, 2.0**index)
-        while (answer := member.put(number, body)).status_code == 503:
-            assert time.monotonic() < end, answer.text
-        assert answer.status_code in (200, 201), answer.text
-
-
 def readiness(server: AggregatorProcess) -> Any:
     return httpx.get(f"{server.url}/readyz", timeout=60).json()
 
@@ -239,14 +235,14 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(replicas: Replicas) ->
         # the leader has both locks now, and does not go on
         try:
             wait_until(lambda: any(map(replicas.leading, others)), "nobody took over", 60)
-            contribute_at_last(members, 1)
+            contribute(members, 1, patience=120.0)
             wait_until(lambda: task.round(1)["state"] == "complete", "the round stands still", 60)
         finally:
             os.kill(leader.pid, signal.SIGCONT)
             extension.join()
         assert len(replicas.leaders()) == 1
         task.wait_round(2, "collecting")
-        contribute_at_last(members, 2)
+        contribute(members, 2, patience=120.0)
         assert task.wait_round(2, "complete", seconds=60)["survivors"] == 3
 
 
@@ -257,7 +253,7 @@ def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(replicas: Repli
         members = task.begin(3)
         contribute(members[:-1], 1)
         with locked(replicas.database_url, "tasks"):
-            contribute_at_last(members[-1:], 1)  # now the leader wants to fold
+            contribute(members[-1:], 1, patience=120.0)  # now the leader wants to fold
             wait_until(lambda: "rounds" in readiness(leader), "/readyz says nothing")
             assert readiness(leader)["rounds"].startswith(
                 "1 task cannot go on: another session of the database keeps a lock"
@@ -327,38 +323,6 @@ def test_a_follower_notifies_the_leader(replicas: Replicas) -> None:
 USERS, ROUNDS = 4, 3
 
 
-def pump(source: socket.socket, target: socket.socket) -> None:
-    """Forward what arrives until the connection ends."""
-    with suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    with suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def balanced(replicas: Replicas) -> Iterator[str]:
-    """The address of a balancer: each connection goes to the next server that accepts it, and ends with it."""
-    ports = cycle([server.port for server in replicas.servers])
-
-    class Forward(BaseRequestHandler):
-        def handle(self) -> None:
-            for _ in replicas.servers:
-                with suppress(OSError), socket.create_connection(("127.0.0.1", next(ports))) as other:
-                    back = threading.Thread(target=pump, args=(other, self.request))
-                    back.start()
-                    pump(self.request, other)
-                    back.join()
-                    return
-
-    with ThreadingTCPServer(("127.0.0.1", replicas.front), Forward) as front:
-        thread = threading.Thread(target=front.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{replicas.front}"
-        front.shutdown()
-        thread.join()
-
-
 @pytest.mark.timeout(300)
 def test_no_participant_ends_when_the_leader_is_killed(replicas: Replicas) -> None:
     leader, ended, told = replicas.leader(), threading.Event(), list[Event]()
@@ -368,12 +332,16 @@ def test_no_participant_ends_when_the_leader_is_killed(replicas: Replicas) -> No
         if isinstance(event, RoundReport) and event.round == 1:
             leader.kill()
 
-    with balanced(replicas) as url, ThreadPoolExecutor(USERS) as pool:
-        with Operator(url, leader.operator_token) as operator:
-            task = small_task(operator, "survives", users=USERS, rounds=ROUNDS)
+    url = leader.url  # each request goes to the next server that accepts it
+    with Operator(url, leader.operator_token) as operator, ThreadPoolExecutor(USERS) as pool:
+        task = small_task(operator, "survives", users=USERS, rounds=ROUNDS)
 
         def one(index: int) -> list[RoundReport]:
-            with Client(url, Identity.generate(), MemoryStore(), Policy(mechanisms={"plain"})) as client:
+            policy = Policy(mechanisms={"plain"})
+            with (
+                SyncDriver(transport=RoundRobin(replicas.servers)) as driver,
+                Client(url, Identity.generate(), MemoryStore(), policy, driver=driver) as client,
+            ):
                 part = client.join("survives", invitation=task.invitation, seed=index)
                 on_event = kill_after_the_first if index == 0 else None
                 return part.take_part(interactions(USERS)[index], on_event, ended.is_set, poll_seconds=5.0)

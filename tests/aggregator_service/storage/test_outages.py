@@ -145,13 +145,7 @@ def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path) -> None
 
 def finish(server: AggregatorProcess, task: TestTask, members: list[TestMember], *unsaid: str) -> None:
     """The other clients contribute, repeating refused requests; the sum is exact, and the log says none of `unsaid`."""
-    for index, member in enumerate(members):
-        body = member.contribution(1, 2.0**index)
-        end = time.monotonic() + 30
-        while (answer := member.put(1, body)).status_code == 503:
-            assert time.monotonic() < end, answer.text
-            time.sleep(0.1)
-        assert answer.status_code in (200, 201), answer.text
+    contribute(members, 1, patience=30.0)
     task.assert_sum(1, (2.0**index for index in range(COHORT)))
     time.sleep(1.1)
     assert task.api.http.get("/readyz").json() == {"status": "ready"}

@@ -29,7 +29,7 @@ from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, body_digest, survivors_digest
 from protocols.task_terms import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 from tests.support.tasks import TRIAL
@@ -56,6 +56,7 @@ class Person:
     name: str
     identity: Identity = field(default_factory=Identity.generate)
     certificate: bytes = bytes(81)
+    role: CertifiedRole = "member"
 
     @classmethod
     def certified(cls, name: str, role: CertifiedRole) -> Person:
@@ -63,7 +64,7 @@ class Person:
         identity = Identity.generate()
         runner = ProgramRunner(lambda _: problem("not-found"))
         issued = runner.run(obtain_certificate(TRIAL.source(role), identity, RetryPolicy()))
-        return cls(name, identity, b64decode(issued.certificate))
+        return cls(name, identity, b64decode(issued.certificate), role)
 
 
 @dataclass
@@ -94,9 +95,8 @@ class LyingServer:
         self.shares: dict[str, bytes] = {}
         self.named: list[str] = []
         self.before_put: Callable[[str, str], None] = lambda _member, _stage: None
-        self.committee: Committee | None = None
-        self.stores: dict[str, Store] = {member.name: MemoryStore() for member in self.members}
-        self.events: list[Event] = []
+        self.committee: Committee
+        self.stores: dict[str, Store] = {}
 
     # --- the task ------------------------------------------------------------------------------------------------
 
@@ -122,22 +122,13 @@ class LyingServer:
 
     def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
         """Let a client contribute `vector`, float64 (layout.length,)."""
-        committee, plan = self.open_committee, self.open_committee.context.plan
-        blocks = plan.layout.split(vector)
-        steps = encode(plan, whole_route(plan.layout), blocks)
-        policy = OneshotPolicy(min_cohort=2)
+        committee, plan = self.committee, self.committee.context.plan
+        steps, policy = encode(plan, whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
         made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
         own = (person.identity.public_key, person.identity.mailbox_key, person.certificate)
-        ticket = made.ticket.encode()
-        statement = server.check_upload(committee, person.name, *own, ticket, body_digest(made.contribution))
+        digest = body_digest(made.contribution)
+        statement = server.check_upload(committee, person.name, *own, made.ticket.encode(), digest)
         self.uploads[person.name] = Sent(statement, made.ticket.sealed, made.contribution)
-        assert len(Upload.split(plan, made.encode())[0]) == plan.ticket_bytes
-
-    @property
-    def open_committee(self) -> Committee:
-        """The committee of the open round."""
-        assert self.committee is not None
-        return self.committee
 
     def proposed(self, member: str) -> list[str]:
         """Names of the clients that are proposed to a member."""
@@ -150,35 +141,39 @@ class LyingServer:
 
     # --- the members ---------------------------------------------------------------------------------------------
 
-    def service(
-        self, member: Person, policy: Policy | None = None, progress: Progress | None = None
-    ) -> CommitteeMember:
-        """A new process of a member, with what it has stored."""
-        membership = Membership(URL, "t_1", "movies", member.name, "committee", "hrc_token", member.certificate)
+    def member(self, person: Person, policy: Policy | None = None) -> Member:
+        """What a person's device has of the task, with what it has stored."""
+        membership = Membership(URL, "t_1", "movies", person.name, person.role, "hrc_token", person.certificate)
         calls = ApiCalls(URL, "hrc_token", RetryPolicy(attempts=1))
-        store = ClientStore(self.stores[member.name], member.name, URL)
+        store = ClientStore(self.stores.setdefault(person.name, MemoryStore()), person.name, URL)
         check = MembershipCheck(TRIAL.pin if self.terms.view.organiser else None)
-        own = Member(calls, self.terms, membership, member.identity, store, policy or Policy(), check)
-        return CommitteeMember(own, progress)
+        return Member(calls, self.terms, membership, person.identity, store, policy or Policy(), check)
+
+    def service(
+        self, person: Person, policy: Policy | None = None, progress: Progress | None = None
+    ) -> CommitteeMember:
+        """A new process of a member of the committee."""
+        return CommitteeMember(self.member(person, policy), progress)
 
     def attend(self, *members: Person) -> list[Event]:
         """Let members attend the newest round, each in a new process; return what they reported."""
         events: list[Event] = []
         for member in members or self.members:
-            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
-            runner.run(self.service(member, progress=events.append).attend_newest())
-        self.events += events
+            self.runner(member).run(self.service(member, progress=events.append).attend_newest())
         return events
 
     def publish_keys(self) -> None:
         """Let all members publish their keys before there is a round."""
         for member in self.members:
-            runner = ProgramRunner(lambda request, name=member.name: self.answer(name, request))
-            runner.run(self.service(member).attend(None))
+            self.runner(member).run(self.service(member).attend(None))
+
+    def runner(self, member: Person) -> ProgramRunner:
+        """What runs the programs of a member."""
+        return ProgramRunner(lambda request: self.answer(member.name, request))
 
     def opened(self, clients: Sequence[str]) -> NDArray[np.float64]:
         """The sum over `clients` from the summed shares, as the server opens it. Raises what `unmask` raises."""
-        committee, plan = self.open_committee, self.open_committee.context.plan
+        committee, plan = self.committee, self.committee.context.plan
         digest = survivors_digest([self.uploads[name].statement for name in clients])
         checked = {
             name: server.check_summed_share(committee, name, digest, share) for name, share in self.shares.items()
@@ -218,16 +213,16 @@ class LyingServer:
         if path in ("/rounds/current", base):
             return _json(self.seen_by(member).model_dump_json())
         if path == f"{base}/committee":
-            keys = (key.encode() for key in self.open_committee.members)
+            keys = (key.encode() for key in self.committee.members)
             return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
         if path == f"{base}/statements":
             return _bytes(b"".join(statement.encode() for statement in self.statements(member)))
         if path == f"{base}/shares/{member}":
-            place = self.open_committee.place(member)
+            place = self.committee.place(member)
             names = self.proposed(member)
             return _bytes(b"".join(self.share_of(member, name, self.uploads[name].sealed[place]) for name in names))
         if path == f"{base}/confirmations":
-            members = (each.member_id for each in self.open_committee.members)
+            members = (each.member_id for each in self.committee.members)
             return _bytes(b"".join(self.confirmations.get(name, bytes(64)) for name in members))
         return problem("not-found")
 

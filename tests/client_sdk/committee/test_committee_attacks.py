@@ -9,21 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_sdk import Identity, Membership, MemoryStore, Policy, PolicyRefused
-from client_sdk.api.calls import ApiCalls
+from client_sdk import MemoryStore, Policy, PolicyRefused
 from client_sdk.api.wire import Response, content_digest
 from client_sdk.errors import RoundLost
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent
-from client_sdk.rounds.member import Member
 from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import RefusalError
 from protocols.sums.oneshot.committee import join_keys, make_committee_key
-from tests.client_sdk.committee.lying_server import URL, LyingServer, Person, oneshot_terms
+from tests.client_sdk.committee.lying_server import LyingServer, Person, oneshot_terms
 from tests.support.programs import ProgramRunner, problem
-from tests.support.tasks import TRIAL
 
 CLIENTS = [Person.certified(f"c_{place}", "member") for place in range(6)]
 NAMES = [person.name for person in CLIENTS]
@@ -66,7 +62,7 @@ def assert_hidden(server: LyingServer, everybody: NDArray[np.float64]) -> None:
 
 
 def propose(server: LyingServer, names: list[str]) -> None:
-    server.proposals = {person.name: names for person in server.members}
+    server.proposals = dict.fromkeys((person.name for person in server.members), names)
 
 
 def opened(server: LyingServer) -> NDArray[np.float64]:
@@ -179,27 +175,6 @@ def test_a_server_that_says_it_was_restored_opens_nothing_more() -> None:
     assert "keys that are not its own" in reasons(server.attend()).pop(), "the key of round 2 was deleted"
 
 
-# --- shares that are not the client's ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("attack", ["replayed", "for another member"])
-def test_a_share_that_the_client_did_not_seal_for_this_member_now_is_not_summed(attack: str) -> None:
-    server = server_in_round(1)
-    earlier = {name: sent.sealed for name, sent in server.uploads.items()}
-    server_in_round(2, 2, server)
-
-    def wrong(member_id: str, client_id: str, share: bytes) -> bytes:
-        if client_id != VICTIM:
-            return share
-        place = server.open_committee.place(member_id)
-        now = server.uploads[VICTIM].sealed
-        return earlier[VICTIM][place] if attack == "replayed" else now[(place + 1) % len(now)]
-
-    server.share_of = wrong
-    events = server.attend(server.members[0])
-    assert events == [ClientsNamed(2, (VICTIM,))] and server.confirmations == {}
-
-
 # --- what the server adds ----------------------------------------------------------------------------------------
 
 
@@ -241,33 +216,30 @@ COMMITTEES: dict[str, tuple[Callable[[], list[bytes]], type[Exception], str]] = 
 @pytest.mark.parametrize("what", COMMITTEES)
 def test_a_client_refuses_a_committee(what: str) -> None:
     make, error, why = COMMITTEES[what]
-    terms, who, body = oneshot_terms(), Identity.generate(), join_keys(make())
+    body, server = join_keys(make()), LyingServer()
     answer = Response(200, {"content-digest": content_digest(body)}, body) if body else problem("not-found")
-    membership = Membership(URL, "t_1", "movies", "c_me", "member", "hrc_token")
-    store, check = ClientStore(MemoryStore(), "me"), MembershipCheck(TRIAL.pin)
-    member = Member(ApiCalls(URL, "hrc_token"), terms, membership, who, store, Policy(), check)
-    context = oneshot_context(terms, LyingServer(terms).round_view(1, 1, 8), bytes(32))
+    member = server.member(Person("c_me"))
+    context = oneshot_context(server.terms, server.round_view(1, 1, 8), bytes(32))
     with pytest.raises(error, match=why):
         ProgramRunner(lambda _: answer).run(committee_of(member, context))
     with pytest.raises(RefusalError, match="asks 3 to 8 clients"):
-        oneshot_context(terms, LyingServer(terms).round_view(1, 1, 9), bytes(32))
+        oneshot_context(server.terms, server.round_view(1, 1, 9), bytes(32))
 
 
 def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
     lying, store = LyingServer(), ClientStore(MemoryStore(), "me")
     lying.publish_keys()
     lying.open_round(1, 1, 6)
-    remember_committee(store, lying.open_committee)
+    remember_committee(store, lying.committee)
     old = lying.members
     lying.members = [*old[:3], *(Person.certified(f"n_{place}", "committee") for place in range(2))]
-    lying.stores |= {member.name: MemoryStore() for member in lying.members[3:]}
     lying.keys.pop(2)
     lying.publish_keys()
     lying.open_round(2, 1, 6)
     with pytest.raises(RefusalError, match="2 members of the committee were not in it"):
-        remember_committee(store, lying.open_committee)
+        remember_committee(store, lying.committee)
     lying.open_round(2, 2, 6)
-    remember_committee(store, lying.open_committee)
+    remember_committee(store, lying.committee)
 
 
 def test_a_policy_refuses_a_weak_committee_before_anything_is_sent() -> None:

@@ -307,26 +307,6 @@ def test_members_of_the_committee_serve(server: AggregatorProcess, operator: Ope
 MEMBERS = 3
 
 
-class Device:
-    """A user's machine: a folder with a data directory, an identity and an interactions file."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir()
-        self.folder, self.key, self.items = folder, folder / "me.key", folder / "items.txt"
-        self.items.write_text("1\n2\n3\n", encoding="utf-8")
-        self.environment = {"XDG_DATA_HOME": str(folder / "home"), "COLUMNS": "200"}
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start `hushrec ARGUMENTS` in a process."""
-        command = [sys.executable, "-m", "client_sdk.cli", *arguments, "--identity", str(self.key)]
-        environment, pipe = {**os.environ, **self.environment}, subprocess.PIPE
-        return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Run `hushrec ARGUMENTS` in this process; return exit code, standard output and standard error."""
-        return hushrec(*arguments, "--identity", str(self.key), **self.environment)
-
-
 def test_a_member_of_the_committee_is_a_process_that_is_killed(
     server: AggregatorProcess, operator: Operator, tmp_path: Path
 ) -> None:
@@ -334,24 +314,28 @@ def test_a_member_of_the_committee_is_a_process_that_is_killed(
     task = small_task(
         operator, "films", users=MEMBERS, mechanism="oneshot", mechanism_parameters={"committee": MEMBERS}
     )
-    contributor, member = Device(tmp_path / "contributor"), Device(tmp_path / "member")
+    own, who = tmp_path / "certificate.json", ("--identity", str(tmp_path / "me.key"))
+    environment = {"XDG_DATA_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
     invitation = operator.invite(task.task_id, MEMBERS, "committee").invitation
-    status, asked, err = member.run("certificate", "request", "--scope", TRIAL.scope, "--role", "committee")
+    request = ("certificate", "request", "--scope", TRIAL.scope, "--role", "committee")
+    status, asked, err = hushrec(*request, *who, **environment)
     assert status == 0, err
-    own = tmp_path / "certificate.json"
     own.write_text(TRIAL.issue(CertificateRequest.model_validate_json(asked), "committee").model_dump_json())
     arguments = ("--invitation", invitation, "--certificate", str(own))
-    status, out, err = member.run("committee", "join", server.url, *arguments)
+    status, out, err = hushrec("committee", "join", server.url, *arguments, *who, **environment)
     assert status == 0, err
     assert "hushrec committee serve --task films" in out
     with ExitStack() as stack:
-        serving = member.start("committee", "serve", "--task", "films")
-        stack.callback(serving.kill)
-        assert (serving.stdout is not None) and "serving in the committee" in serving.stdout.readline()
-        serving.kill()  # kill -9 at any moment
-        serving.communicate()
-        serving = member.start("committee", "serve", "--task", "films")
-        stack.callback(serving.kill)
+        command = [sys.executable, "-m", "client_sdk.cli", "committee", "serve", "--task", "films", *who]
+        for killed in (True, False):
+            serving = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            stack.callback(serving.kill)
+            assert (serving.stdout is not None) and "serving in the committee" in serving.stdout.readline()
+            if killed:  # kill -9 at any moment
+                serving.kill()
+                serving.communicate()
         pool = stack.enter_context(ThreadPoolExecutor(MEMBERS))
         for _ in range(1, MEMBERS):
             other = stack.enter_context(new_client(server.url))
@@ -364,11 +348,11 @@ def test_a_member_of_the_committee_is_a_process_that_is_killed(
     assert ["shares of sums sent", "2"] in cells(out)
     assert "round 2: confirmed the set of 3 clients" in out
     assert operator.task(task.task_id).state == "complete"
-    kept = [path for path in (member.folder / "home").rglob("committee*") if path.is_file()]
+    kept = [path for path in (tmp_path / "home").rglob("committee*") if path.is_file()]
     assert {path.name for path in kept} == {"committee.json", "committee.sum-1.json", "committee_keys.bin"}
     assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
-    status, _, err = contributor.run("committee", "serve", "--task", "films")
-    assert status == 1 and "does not exist" in err
-    items = str(contributor.items)
-    status, _, err = member.run("join", server.url, "--task", "films", "--interactions", items)
+    items = tmp_path / "items.txt"
+    items.write_text("1\n2\n3\n", encoding="utf-8")
+    join = ("join", server.url, "--task", "films", "--interactions", str(items))
+    status, _, err = hushrec(*join, *who, **environment)
     assert status == 1 and "hushrec committee serve" in err

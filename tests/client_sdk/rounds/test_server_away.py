@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import (
     Event,
+    Progress,
     RoundMissed,
     ServerBack,
     ServerRestored,
@@ -68,7 +70,7 @@ STAGES = {
     "confirm": (MASKED, "/stages/confirm/"),
     "unmask": (MASKED, "/stages/unmask/"),
 }
-ANY = Policy(mechanisms=frozenset({"plain", "masked"}))
+ANY = Policy(mechanisms=frozenset({"plain", "masked", "oneshot"}))
 
 
 class HoldingDriver(SyncDriver):
@@ -87,65 +89,68 @@ class HoldingDriver(SyncDriver):
 
 
 @dataclass
-class StagePlay:
-    """One task whose client 0 holds back the message of stage `name`. ended: ends the clients when the test fails."""
+class Crowd:
+    """Participants of tasks, each in a thread, until `stop` is set at the latest: when `resources` end."""
 
-    name: str
-    driver: HoldingDriver
-    ended: threading.Event
-    events: list[list[Event]] = field(default_factory=lambda: [[] for _ in range(USERS)])
-    parts: list[Future[list[RoundReport]]] = field(default_factory=list)
+    server: AggregatorProcess
+    resources: ExitStack
+    size: int
+    stop: threading.Event = field(default_factory=threading.Event)
+    events: list[list[Event]] = field(default_factory=list)
+    running: list[Future[Any]] = field(default_factory=list)
 
-    def start(self, server: AggregatorProcess, operator: Operator, pool: ThreadPoolExecutor) -> None:
-        task = small_task(operator, self.name, users=USERS, **STAGES[self.name][0])
+    def __post_init__(self) -> None:
+        self._pool = self.resources.enter_context(ThreadPoolExecutor(self.size))
+        self.resources.callback(self.stop.set)
 
-        def one(index: int) -> list[RoundReport]:
-            with new_client(server.url, ANY, SHORT_PAUSES) as client:
-                part = task.join(client, seed=index)
-                if index == 0:
-                    part._driver = self.driver
-                told = self.events[index].append
-                return part.take_part(interactions(USERS)[index], told, self.ended.is_set, poll_seconds=5.0)
+    def client(self) -> Client:
+        return self.resources.enter_context(new_client(self.server.url, ANY, SHORT_PAUSES))
 
-        self.parts = [pool.submit(one, index) for index in range(USERS)]
+    def add(self, take_part: Callable[[Progress, Callable[[], bool], float], Any]) -> None:
+        """Let one more take part."""
+        told = list[Event]()
+        self.events.append(told)
+        self.running.append(self._pool.submit(take_part, told.append, self.stop.is_set, 1.0))
+
+    def ended(self) -> list[Any]:
+        """Wait for the end of all; return what each returned."""
+        return [one.result(timeout=200.0) for one in self.running]
 
 
 @pytest.mark.timeout(600)
 def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
-    ended = threading.Event()
     with (
         running_aggregator(tmp_path / "data") as server,
-        ExitStack() as drivers,
-        ThreadPoolExecutor(len(STAGES) * USERS) as pool,
+        Operator(server.url, server.operator_token) as operator,
+        ExitStack() as resources,
     ):
-        plays = [
-            StagePlay(name, drivers.enter_context(HoldingDriver(part)), ended) for name, (_, part) in STAGES.items()
-        ]
-        try:
-            with Operator(server.url, server.operator_token) as operator:
-                for play in plays:
-                    play.start(server, operator, pool)
-            for play in plays:
-                assert play.driver.reached.wait(200.0), play.name
-            server.stop()
-            time.sleep(AWAY_SECONDS)
-            server.start()
-            for play in plays:
-                play.driver.release.set()
-            reports = {play.name: [part.result(timeout=200.0) for part in play.parts] for play in plays}
-        finally:
-            ended.set()
-            for play in plays:
-                play.driver.release.set()
-    for play in plays:
-        assert [[report.round for report in mine] for mine in reports[play.name]] == [[1]] * USERS, play.name
-        for mine in play.events[1:]:  # client 0 was held back by the test
-            outage = [event for event in mine if isinstance(event, ServerUnreachable | ServerBack)]
-            assert isinstance(outage[0], ServerUnreachable), play.name
-            assert isinstance(outage[-1], ServerBack), play.name
-            assert outage[-1].seconds > AWAY_SECONDS / 2
-            assert isinstance(mine[-1], TaskEnded)
-            assert not any(isinstance(event, RoundMissed) for event in mine)
+        crowd, drivers = Crowd(server, resources, len(STAGES) * USERS), list[HoldingDriver]()
+        for name, (how, part) in STAGES.items():
+            task = small_task(operator, name, users=USERS, **how)
+            drivers.append(resources.enter_context(HoldingDriver(part)))
+            resources.callback(drivers[-1].release.set)
+            for index, mine in enumerate(interactions(USERS)):
+                member = task.join(crowd.client(), seed=index)
+                if index == 0:
+                    member._driver = drivers[-1]
+                crowd.add(partial(member.take_part, mine))
+        for driver in drivers:
+            assert driver.reached.wait(200.0), driver.part
+        server.stop()
+        time.sleep(AWAY_SECONDS)
+        server.start()
+        for driver in drivers:
+            driver.release.set()
+        reports = crowd.ended()
+    assert [[report.round for report in mine] for mine in reports] == [[1]] * USERS * len(STAGES)
+    for number, told in enumerate(crowd.events):
+        if number % USERS == 0:  # held back by the test
+            continue
+        outage = [event for event in told if isinstance(event, ServerUnreachable | ServerBack)]
+        assert isinstance(outage[0], ServerUnreachable) and isinstance(outage[-1], ServerBack), (number, told)
+        assert outage[-1].seconds > AWAY_SECONDS / 2
+        assert isinstance(told[-1], TaskEnded)
+        assert not any(isinstance(event, RoundMissed) for event in told)
 
 
 def waiting_task(server: AggregatorProcess, name: str) -> SmallTask:
@@ -245,56 +250,21 @@ def test_a_contribution_that_was_cut_is_resumed_at_the_servers_offset(
 CLIENTS, COMMITTEE = 4, 3
 
 
-@dataclass
-class Play:
-    """A one-shot task whose committee serves and whose clients take part, each in a thread, until `stop` is set."""
-
-    server: AggregatorProcess
-    operator: Operator
-    resources: ExitStack
-    stop: threading.Event = field(default_factory=threading.Event)
-    events: list[list[Event]] = field(default_factory=list)
-    """What the members of the committee report, then what the clients do."""
-    running: list[Future[Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.task = small_task(
-            self.operator, "movies", users=CLIENTS, rounds=400, mechanism="oneshot", collect_seconds=6, stage_seconds=6,
-            mechanism_parameters={"committee": COMMITTEE, "corrupt": 1}, max_failed_rounds=2,
-        )  # fmt: skip
-        invitation = self.operator.invite(self.task.task_id, COMMITTEE, "committee").invitation
-        pool = self.resources.enter_context(ThreadPoolExecutor(COMMITTEE + CLIENTS))
-        self.resources.callback(self.stop.set)
-        for place in range(COMMITTEE + CLIENTS):
-            client, told = self.resources.enter_context(new_client(self.server.url)), list[Event]()
-            if place < COMMITTEE:
-                member = client.join(invitation=invitation, certificate=TRIAL.source("committee"))
-                play = partial(member.serve, told.append)
-            else:
-                play = partial(
-                    self.task.join(client, seed=place).take_part, interactions(CLIENTS)[place - COMMITTEE], told.append
-                )
-            self.events.append(told)
-            self.running.append(pool.submit(play, self.stop.is_set, 1.0))
-
-    def completed(self) -> int:
-        return self.operator.task(self.task.task_id).completed_rounds
-
-    def restore_a_backup(self, folder: Path) -> dict[int, int]:
-        """Back the server up after a round and restore it after two more; return the sums of the lost rounds."""
-        wait_until(lambda: self.completed() >= 1, "one round")
-        self.server.stop()
-        shutil.copytree(folder / "data", folder / "backup")
-        self.server.start()
-        before = self.completed()
-        wait_until(lambda: self.completed() >= before + 2, "two more rounds")
-        self.server.stop()
-        with closing(sqlite3.connect(folder / "data" / "hushrec.db")) as database:
-            lost = dict(database.execute("SELECT number, sum_index FROM rounds").fetchall())
-        (folder / "data").rename(folder / "lost")
-        (folder / "backup").rename(folder / "data")
-        self.server.start()
-        return lost
+def restore_a_backup(server: AggregatorProcess, folder: Path, completed: Callable[[], int]) -> dict[int, int]:
+    """Back the server up after a round and restore it after two more; return the sums of the lost rounds."""
+    wait_until(lambda: completed() >= 1, "one round")
+    server.stop()
+    shutil.copytree(folder / "data", folder / "backup")
+    server.start()
+    before = completed()
+    wait_until(lambda: completed() >= before + 2, "two more rounds")
+    server.stop()
+    with closing(sqlite3.connect(folder / "data" / "hushrec.db")) as database:
+        lost = dict(database.execute("SELECT number, sum_index FROM rounds").fetchall())
+    (folder / "data").rename(folder / "lost")
+    (folder / "backup").rename(folder / "data")
+    server.start()
+    return lost
 
 
 def since_restored(events: list[Event]) -> list[Event]:
@@ -311,22 +281,30 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
         Operator(server.url, server.operator_token) as operator,
         ExitStack() as resources,
     ):
-        play = Play(server, operator, resources)
-        members, clients = play.events[:COMMITTEE], play.events[COMMITTEE:]
-        lost = play.restore_a_backup(tmp_path)
+        crowd = Crowd(server, resources, COMMITTEE + CLIENTS)
+        asked = small_task(
+            operator, "movies", users=CLIENTS, rounds=400, mechanism="oneshot", collect_seconds=6, stage_seconds=6,
+            mechanism_parameters={"committee": COMMITTEE, "corrupt": 1}, max_failed_rounds=2,
+        )  # fmt: skip
+        invitation = operator.invite(asked.task_id, COMMITTEE, "committee").invitation
+        for _ in range(COMMITTEE):
+            crowd.add(crowd.client().join(invitation=invitation, certificate=TRIAL.source("committee")).serve)
+        for place, mine in enumerate(interactions(CLIENTS)):
+            crowd.add(partial(asked.join(crowd.client(), seed=place).take_part, mine))
+        members, clients = crowd.events[:COMMITTEE], crowd.events[COMMITTEE:]
+        lost = restore_a_backup(server, tmp_path, lambda: operator.task(asked.task_id).completed_rounds)
 
         def reports(told: list[Event]) -> int:
             after = since_restored(told) if any(isinstance(one, ServerRestored) for one in told) else []
             return sum(isinstance(one, RoundReport) for one in after)
 
         wait_until(lambda: min(map(reports, clients)) >= 2, "rounds of sums that nobody took part in", 120)
-        play.stop.set()
-        for one in play.running:
-            one.result(timeout=60)
-        task = operator.task(play.task.task_id)
+        crowd.stop.set()
+        crowd.ended()
+        task = operator.task(asked.task_id)
         assert task.state == "open"
         assert task.abandoned_sums >= 2, "the sums of the lost rounds"
-        released = {view.number: view.step for view in operator.rounds(play.task.task_id, state="complete")}
+        released = {view.number: view.step for view in operator.rounds(asked.task_id, state="complete")}
     for told in clients:
         event, *after = since_restored(told)
         assert isinstance(event, ServerRestored) and "no part in sums that it took part in before" in event.then

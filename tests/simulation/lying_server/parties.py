@@ -18,6 +18,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
@@ -36,7 +37,6 @@ from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry, sign_advertisement
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task
-from tests.support.tasks import GivenElements
 
 LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
 _SCOPE: Final = "lies"
@@ -113,6 +113,17 @@ _ROWS: Final = SimpleNamespace(
 
 
 @dataclass
+class _GivenElements(MaskedRound):
+    """A round that has begun. elements: what the client contributes; called once."""
+
+    elements: Callable[[], Elements] = field(kw_only=True)
+
+    def _elements(self) -> Program[Elements]:
+        yield from ()
+        return self.elements()
+
+
+@dataclass
 class Honest:
     """A member that follows the protocol: `Part` and `MaskedRound`, started again in each round, and what they store.
 
@@ -125,7 +136,7 @@ class Honest:
     answers: Mapping[str, bytes] = field(default_factory=dict)
     sent: dict[str, bytes] = field(default_factory=dict)
     context: RoundContext = field(init=False)
-    _part: GivenElements = field(init=False)
+    _part: _GivenElements = field(init=False)
     _summed: str = ""
 
     def enter(self, number: int, attempt: Attempt, crafted: bool) -> None:
@@ -146,7 +157,7 @@ class Honest:
         )
         store, check = ClientStore(self.store, "me"), _membership_check(self.index)
         own = Member(cast(ApiCalls, self), terms, member, identity, store, Policy(), check)
-        self._part = GivenElements(
+        self._part = _GivenElements(
             Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _ROWS)),
             cast(RoundView, SimpleNamespace(number=number)),
             cast(Any, None),

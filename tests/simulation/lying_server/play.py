@@ -29,6 +29,7 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, sign_survivors
 from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
+from tests.simulation.lying_server.lies import draw_schedule
 from tests.simulation.lying_server.parties import (
     LAYOUT,
     Elements,
@@ -40,7 +41,7 @@ from tests.simulation.lying_server.parties import (
     make_puppet,
     name_of,
 )
-from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, draw_schedule
+from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule
 from tests.simulation.runner import Game, ScheduleError
 
 _BITS: Final = 32
