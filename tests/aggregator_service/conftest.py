@@ -149,6 +149,7 @@ def inside(tmp_path: Path) -> Iterator[Api]:
 
 @pytest.fixture
 def api(server: AggregatorProcess) -> Iterator[Api]:
-    """An operator of the `server` that the test module has."""
+    """An operator of the `server` that the test module has; the tasks that it leaves open are closed."""
     with closing(Api.of(server)) as made:
         yield made
+        made.close_tasks()

@@ -325,7 +325,7 @@ def data_dir() -> Iterator[Path]:
 
 
 def test_the_server_runs_masked_rounds_under_the_filters_of_the_unit(data_dir: Path) -> None:
-    server = AggregatorProcess(data_dir, command=command_under(UNIT, started_command(), data_dir), workers=2)
+    server = AggregatorProcess(data_dir, command=command_under(UNIT, started_command(), data_dir))
     server.start()
     try:
         assert httpx.get(f"{server.url}/healthz").status_code == 200

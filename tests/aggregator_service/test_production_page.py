@@ -1,16 +1,19 @@
 """docs/deploy.md, "One server with systemd": every command runs as printed, in a sandbox.
 
 What is replaced: `sudo` and `systemctl` are programs of the sandbox (the second one notes its arguments), paths below
-/opt, /etc and /var are in a folder, and packages that the environment lacks come from uv's cache. systemd does not run:
-the test starts the unit's command with the unit's settings.
+/opt, /etc and /var are in a folder, and packages that the environment lacks come from uv's cache. pip, and modules that
+are compiled already, are copies of those of this interpreter. systemd does not run: the test starts the unit's command
+with the unit's settings.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +32,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploy.md"
 UNIT = ROOT / "docs" / "deploy" / "systemd" / "hushrec.service"
 UV = str(Path(sys.executable).with_name("uv"))
+PACKAGES = Path(sysconfig.get_path("purelib"))
 PROGRAMS = {
     "sudo": '#!/bin/sh\nwhile [ "$1" = -u ]; do shift 2; done\nexec "$@"\n',
+    "python3": f"""#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then  # copies of pip and its script take far less time than an installation
+    "{sys.executable}" -m venv --without-pip "$3"
+    cp -a {PACKAGES}/pip {PACKAGES}/pip-* "$3"/lib/python3*/site-packages
+    printf '#!/bin/sh\\nexec "%s/bin/python" -m pip "$@"\\n' "$3" > "$3/bin/pip" && chmod +x "$3/bin/pip"
+else
+    exec "{sys.executable}" "$@"
+fi
+""",
     "systemctl": '#!/bin/sh\necho "$@" >> "$SANDBOX/systemctl.log"\n',
 }
 
@@ -66,6 +79,7 @@ class Machine:
         self.variables = variables | {
             "PATH": f"{folder / 'bin'}:{variables['PATH']}:{psql.stdout.strip()}",
             "SANDBOX": str(folder),
+            "PIP_NO_COMPILE": "1",
             "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say that there is none
             "PIP_NO_INDEX": "1",
             "PGPORT": port,
@@ -91,6 +105,13 @@ class Machine:
         python = self.folder / "opt" / "hushrec" / "bin" / "python"
         command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *required("locked packages")]
         subprocess.run([*command, "--require-hashes", "-r", self.folder / "pins.txt"], check=True)
+        (installed,) = (self.folder / "opt" / "hushrec" / "lib").glob("python3*/site-packages")
+        for package, _, _ in os.walk(installed):
+            compiled = (
+                PACKAGES / Path(package).relative_to(installed) / "__pycache__"
+            )  # used where the sources are equal
+            if compiled.is_dir():
+                shutil.copytree(compiled, Path(package) / "__pycache__", dirs_exist_ok=True)
 
     def unit_script(self) -> str:
         """What systemd does when it starts the unit: its variables, the file of its settings, its command."""

@@ -42,7 +42,7 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest
-from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator, tuned
+from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 from tests.support.world import request_json
 
@@ -118,6 +118,7 @@ class Api:
         self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
         self.database_url = database_url
+        self._made: list[TestTask] = []
 
     @classmethod
     def of(cls, server: AggregatorProcess, http: httpx.Client | None = None) -> Api:
@@ -126,6 +127,12 @@ class Api:
 
     def close(self) -> None:
         self.http.close()
+
+    def close_tasks(self) -> None:
+        """Close the tasks that it made and that are open: a server looks at each open task several times a second."""
+        for task in self._made:
+            if task.now()["state"] == "open":
+                task.close()
 
     def found(self, path: str, **query: Any) -> dict[str, Any]:
         """What an operator reads there."""
@@ -167,7 +174,8 @@ class Api:
         """The task that a whole request asks for."""
         answer = self.http.post("/v1/tasks", json=jsonable_encoder(request), headers=self.operator)
         assert answer.status_code == 201, answer.text
-        return TestTask(self, answer.json())
+        self._made.append(TestTask(self, answer.json()))
+        return self._made[-1]
 
     def invite(self, task_id: str, uses: int = 1, role: str = "member", expires_seconds: float = 600.0) -> str:
         """An invitation."""
@@ -191,6 +199,8 @@ class TestTask:
         self.plan: SumPlan = plan_of_task(self.mechanism, parameters, self.recipe.layout(), cohort)
         self.contexts: dict[int, tuple[list[int], Any]] = {}
         """Levels of a round and, for its clients, its context or committee, by number."""
+        self.handouts: dict[tuple[int, str], bytes] = {}
+        """What all clients of a masked round get, by number and kind."""
 
     @property
     def spec_seed(self) -> bytes:
@@ -276,7 +286,7 @@ class TestTask:
 
     def wait_round(self, number: int, *states: str, seconds: float = 120.0) -> dict[str, Any]:
         """Round `number` once it is in one of `states`."""
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, 0.02
         seen: object = "no round"
         while time.monotonic() < end:
             answer = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
@@ -284,7 +294,8 @@ class TestTask:
                 seen = answer.json()
                 if seen["state"] in states:
                     return dict(seen)
-            time.sleep(0.03)
+            time.sleep(pause)
+            pause = min(1.3 * pause, 0.2)  # a question takes processor time, and what lasts longer is not urgent
         raise AssertionError(f"round {number} did not become {states}: {seen}")
 
     def chain(self, number: int) -> dict[str, str]:
@@ -444,7 +455,8 @@ def aggregator_inside(
     data_dir: Path, *, clock: Clock | None = None, tracer_provider: TracerProvider | None = None, **settings: Any
 ) -> Iterator[Api]:
     """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings` or `Tuning`."""
-    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **tuned({"recheck_seconds": 0.1, **settings}))
+    own = tuned({"recheck_seconds": RECHECK_SECONDS, **settings})
+    given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **own)
     with ThreadPoolExecutor(1) as executor:
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         with TestClient(app, base_url="http://test") as http:

@@ -149,10 +149,11 @@ def own_cluster() -> Iterator[Cluster]:
 
 def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
     """Wait for a condition; return the seconds it took. Raises `AssertionError` after a timeout."""
-    begun = time.monotonic()
+    begun, pause = time.monotonic(), 0.02
     while not found():
         assert time.monotonic() - begun < seconds, f"timed out waiting for: {what}"
-        time.sleep(0.03)
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.1)
     return time.monotonic() - begun
 
 

@@ -40,6 +40,8 @@ from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
+RECHECK_SECONDS = 0.25
+"""Seconds between looks of a server for changes by others, which cost some milliseconds for each open task."""
 _START_SECONDS = 180.0
 _PORTS = (10_000, 32_768)
 """Linux connects from ports 32768 and above, other systems from 49152."""
@@ -106,7 +108,7 @@ class AggregatorProcess:
         self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
         self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
-        given = tuned({"recheck_seconds": 0.1, "log_format": "json", **settings})
+        given = tuned({"recheck_seconds": RECHECK_SECONDS, "log_format": "json", **settings})
         self._settings = {f"HUSHREC_{name.upper()}": str(value) for name, value in given.items()}
         self._settings["HUSHREC_TUNING"] = json.dumps(given["tuning"])
         self._fresh = fresh or bool(command)

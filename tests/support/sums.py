@@ -15,7 +15,7 @@ from tests.protocols.sums.paillier.cases import keyring_of
 from tests.support.api import Api, TestMember
 
 COHORT = 18
-"""Two workers split a fold of so many."""
+"""Two workers split a fold of so many; of fewer than sixteen they do not."""
 PARAMETERS: dict[str, dict[str, Any]] = {"plain": {}, "ckks": {}, "paillier": {"key_bits": 2048}}
 """Mechanisms whose rounds take one message a client, and the parameters they are tried with."""
 

@@ -22,6 +22,7 @@ from tests.support.server import AggregatorProcess, Authority, Persistent, free_
 from tests.support.signing import SIGNED
 from tests.support.sums import COHORT, KeyedRound
 
+MASKED_CLIENTS = 6
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
 
 
@@ -77,43 +78,38 @@ def test_a_server_does_not_start_without_its_scheduler(tmp_path: Path) -> None:
 
 
 def sum_exactly(api: Api) -> None:
-    """Play a round, whose sum must be exact."""
-    round_ = KeyedRound(api, "plain")
+    """Play a small round, whose sum must be exact."""
+    round_ = KeyedRound(api, "plain", cohort=4)
     round_.contribute()
     round_.assert_exact()
 
 
-def test_workers_without_the_project_or_with_another_version_are_refused(
-    bare_cluster: DaskCluster, tmp_path: Path
+def test_workers_without_the_project_its_version_or_the_blob_store_are_refused(
+    bare_cluster: DaskCluster, s3: S3Server, tmp_path: Path, new_prefix: Callable[[], str]
 ) -> None:
-    """A server does not start with unfit workers only, nor is it ready. One fit worker is enough, and gets all jobs."""
+    """A server does not start with unfit workers only, nor is it ready. One fit worker is enough, and gets all jobs.
+
+    S3 credentials are never part of a job: each worker has its own.
+    """
+    shared = {"executor": bare_cluster.executor, "blobs": new_prefix()}
     bare_cluster.start_worker(PYTHONPATH=without_package(tmp_path / "without"))
-    said = refusal(tmp_path / "first", executor=bare_cluster.executor)
+    said = refusal(tmp_path / "first", **shared)
     assert "has no hushrec: install the server's version there" in said
     assert "pip install 'hushrec[cluster]==" in said
     bare_cluster.workers[0].kill()
-    with serving(tmp_path / "second", executor=bare_cluster.executor, split_bytes=1) as (server, api):
+    bare_cluster.start_worker()
+    said = refusal(tmp_path / "first", **shared)
+    assert "cannot use the blob store" in said
+    assert "credentials for the bucket" in said
+    bare_cluster.workers[1].kill()
+    with serving(tmp_path / "second", split_bytes=1, **shared) as (server, api):
         assert api.found("/readyz")["executor"] == "waiting for workers"
         bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
         wait_until(lambda: api.http.get("/readyz").status_code == 503, "the server is not ready")
         assert "has hushrec 0.0.1, and this server is" in server.log()
-        bare_cluster.start_worker()
+        bare_cluster.start_worker(**s3.environment)
         expected = {"status": "ready", "executor": "unfit workers: 1"}
         wait_until(lambda: api.http.get("/readyz").json() == expected, "one worker is unfit")
-        sum_exactly(api)
-
-
-def test_workers_that_cannot_open_the_blob_store_are_refused(
-    bare_cluster: DaskCluster, s3: S3Server, tmp_path: Path, new_prefix: Callable[[], str]
-) -> None:
-    """S3 credentials are never part of a job: each worker has its own."""
-    bare_cluster.start_worker()
-    said = refusal(tmp_path / "first", executor=bare_cluster.executor, blobs=new_prefix())
-    assert "cannot use the blob store" in said
-    assert "credentials for the bucket" in said
-    bare_cluster.workers[0].kill()
-    bare_cluster.start_worker(**s3.environment)
-    with serving(tmp_path / "second", executor=bare_cluster.executor, blobs=new_prefix()) as (server, api):
         sum_exactly(api)
 
 
@@ -170,10 +166,10 @@ def test_workers_killed_in_the_middle_of_a_fold_and_of_unmasking(
     bare_cluster.start_worker()
     round_.assert_exact()
     wait_until(lambda: api.http.get("/readyz").json() == {"status": "ready"}, "the server is ready")
-    task = masked_task(api, "masks", 8)
-    play(task, enrol_masked(task, 8), drop={7: "contribute"})
+    task = masked_task(api, "masks", MASKED_CLIENTS)
+    play(task, enrol_masked(task, MASKED_CLIENTS), drop={5: "contribute"})
     victim.wait_killed()
-    task.assert_sum(1, (2.0**index for index in range(7)))
+    task.assert_sum(1, (2.0**index for index in range(MASKED_CLIENTS - 1)))
     assert "batch split" in server.log() and "masks split" in server.log()
 
 
@@ -204,9 +200,9 @@ def test_the_server_dies_between_the_parts_and_the_sum(bare_cluster: DaskCluster
         round_ = KeyedRound(api, "plain")
         round_.contribute()
         round_.assert_exact()
-        task = masked_task(api, "masks", 8)
-        play(task, enrol_masked(task, 8))
-        task.assert_sum(1, (2.0**index for index in range(8)))
+        task = masked_task(api, "masks", MASKED_CLIENTS)
+        play(task, enrol_masked(task, MASKED_CLIENTS))
+        task.assert_sum(1, (2.0**index for index in range(MASKED_CLIENTS)))
         assert http.deaths == 2
         # the rounds are complete a moment before their blobs are deleted
         wait_until(lambda: server.kinds() == {"aggregates": 2, "snapshots": 2}, "all parts are deleted")

@@ -23,7 +23,7 @@ from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
 
-MASKED_CLIENTS = 8
+MASKED_CLIENTS = 6
 pytestmark = pytest.mark.timeout(600)  # schedulers, workers and servers start, each a process with much to import
 
 
@@ -66,7 +66,7 @@ def test_a_batch_over_two_workers(
 def test_masks_over_two_workers(server: AggregatorProcess, api: Api) -> None:
     before = splits(server, "masks")
     task = masked_task(api, "masked", MASKED_CLIENTS)
-    play(task, enrol_masked(task, MASKED_CLIENTS), drop={6: "contribute", 7: "contribute"})
+    play(task, enrol_masked(task, MASKED_CLIENTS), drop={4: "contribute", 5: "contribute"})
     task.assert_sum(1, (2.0**index for index in range(MASKED_CLIENTS - 2)))
     assert splits(server, "masks") > before
 

@@ -126,23 +126,12 @@ def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_poi
     assert page.locator("#show-dates").count() == 0  # a page without times
 
 
-def test_a_window_shows_that_it_is_signed_out(browser: Browser, server: AggregatorProcess) -> None:
-    with signed_in(browser, server) as own, watched(own) as page:
-        page.goto("/dashboard")
-        other = own.new_page()
-        other.goto("/dashboard")
-        page.bring_to_front()
-        expect(page.locator("#live-state")).to_have_text("Live")
-        other.get_by_role("button", name="Sign out").click()
-        expect(page.locator("#live-state")).to_contain_text("signed out")
-        page.reload()
-        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
-
-
 # --- actions ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_keyboard_alone_signs_in_and_aborts(browser: Browser, server: AggregatorProcess, live_api: Api) -> None:
+def test_the_keyboard_alone_signs_in_and_aborts_and_a_window_shows_that_it_is_signed_out(
+    browser: Browser, server: AggregatorProcess, live_api: Api
+) -> None:
     task = started(live_api, "by-keyboard")
     task.begin(3)
     context = browser.new_context(base_url=server.url)
@@ -173,6 +162,13 @@ def test_the_keyboard_alone_signs_in_and_aborts(browser: Browser, server: Aggreg
     page.wait_for_url(f"**{page_of(task)}")
     expect(page.locator("main")).to_contain_text(ABORTED)
     assert task.round(1)["failure"] == ABORTED
+    with watched(context) as other:
+        other.goto("/dashboard")
+        expect(other.locator("#live-state")).to_have_text("Live")
+        page.get_by_role("button", name="Sign out").click()
+        expect(other.locator("#live-state")).to_contain_text("signed out")
+        other.reload()
+        expect(other.get_by_role("heading", name="Sign in")).to_be_visible()
     context.close()
 
 
@@ -225,8 +221,12 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_contrast_is_aa_in_both_schemes(page: Page) -> None:
-    page.goto("/dashboard")
+def test_states_differ_by_shape_and_word_and_contrast_is_aa_in_both_schemes(page: Page, places: dict[str, str]) -> None:
+    page.goto(places["task"])
+    badges = page.locator("tbody .state").all()
+    shapes = {badge.inner_text().split()[0]: badge.locator("svg").inner_html() for badge in badges}
+    assert {"collecting", "complete", "failed"} <= set(shapes)
+    assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         palette: dict[str, str] = page.evaluate(_PALETTE)
@@ -235,14 +235,6 @@ def test_contrast_is_aa_in_both_schemes(page: Page) -> None:
                 found = contrast(palette[one], palette[other])
                 assert found >= least, f"{one} on {other} in {scheme}: {found:.2f}"
         assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
-
-
-def test_states_differ_by_shape_and_word(page: Page, places: dict[str, str]) -> None:
-    page.goto(places["task"])
-    badges = page.locator("tbody .state").all()
-    shapes = {badge.inner_text().split()[0]: badge.locator("svg").inner_html() for badge in badges}
-    assert {"collecting", "complete", "failed"} <= set(shapes)
-    assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
 
 
 # --- accessibility tree -----------------------------------------------------------------------------------------------

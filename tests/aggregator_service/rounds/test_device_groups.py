@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
@@ -25,7 +25,7 @@ from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from protocols.task_terms import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, contribute, detail, signed_enrolment
-from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
+from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
 from tests.support.world import World, client_row
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
@@ -236,36 +236,36 @@ def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping
     return min(groups.values(), key=len)
 
 
-@pytest.mark.parametrize("step", ["contribute", "plain"])
-def test_dropouts_that_leave_few_clients_of_a_level(api: Api, step: str) -> None:
+def assert_too_few_of_a_level(task: TestTask) -> None:
     """Nothing is released. It does not count: the task goes on, although one failure would end it."""
-    if step == "plain":
-        task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
-        members = dict(enumerate(task.enrol(COHORT)))
-        away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
-        contribute([member for index, member in members.items() if index not in away], 1, 1.0)
-        task.expire(1)
-    else:  # ten of 24 may go: of the smallest of at least two levels go at most nine
-        task = masked_task(api, f"levels-{step}", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
-        clients = enrol_masked(task, COHORT)
-        leaving = smallest_group(task, clients)[MIN_CLIENTS - 1 :]
-        play(task, clients, drop=dict.fromkeys(leaving, cast(Step, step)), value=lambda _: 1.0)
     failed = task.wait_round(1, "failed")
     assert (failed["aggregate_digest"], failed["survivors"]) == (None, 0)
     assert "3 clients are left that contribute to the same blocks of the sum, and 4 are needed" in failed["failure"]
     assert task.wait_round(2, "advertising", "collecting")["step"] == 1
 
 
-def test_levels_that_enough_clients_have_are_released_and_a_client_told_others_is_refused(api: Api) -> None:
+def test_dropouts_that_leave_few_clients_of_a_level(api: Api) -> None:
+    task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
+    members = dict(enumerate(task.enrol(COHORT)))
+    away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
+    contribute([member for index, member in members.items() if index not in away], 1, 1.0)
+    task.expire(1)
+    assert_too_few_of_a_level(task)
+
+
+def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_is_refused(api: Api) -> None:
     """Levels in use are part of what keys, masks and signatures are bound to."""
-    task = masked_task(api, "levels-enough", COHORT, **SCOLR)
+    # ten of 24 may go: of the smallest of at least two levels go at most nine
+    task = masked_task(api, "levels", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
     clients = enrol_masked(task, COHORT)
-    leaving = smallest_group(task, clients)[MIN_CLIENTS:]
-    lied_to = clients[leaving[0]]
+    smallest = smallest_group(task, clients)
+    lied_to = clients[smallest[-1]]
     told, view = task.wait_round(1, "advertising")["levels"], lied_to.view
     assert told[0] == 1 and len(told) > 1
     lied_to.view = lambda number: view(number) | {"levels": [1]}  # type: ignore[method-assign]
     assert lied_to.take(1, "advertise").status_code == 400
     lied_to.view = view  # type: ignore[method-assign]
-    play(task, clients, drop=dict.fromkeys(leaving, "contribute"), value=lambda _: 1.0)
-    assert task.wait_round(1, "complete", "failed")["state"] == "complete"
+    play(task, clients, drop=dict.fromkeys(smallest[MIN_CLIENTS - 1 :], "contribute"), value=lambda _: 1.0)
+    assert_too_few_of_a_level(task)
+    play(task, clients, 2, drop=dict.fromkeys(smallest[MIN_CLIENTS:], "contribute"), value=lambda _: 1.0)
+    assert task.wait_round(2, "complete", "failed")["state"] == "complete"

@@ -62,25 +62,17 @@ def test_a_round_waits_for_its_members_and_start_clients_opens_it_earlier(
 
 
 def test_a_round_ends_when_all_have_contributed(any_world: World) -> None:
-    world = any_world
+    """The end of collecting wakes no poll: in `folding` no client can do anything but poll once more."""
+    world, topics = any_world, list[tuple[str, ...]]()
     task = world.task(members=4, rounds=1)
     assert world.run(task) == SECONDS
+    world.database.listeners.append(lambda effects: topics.extend(one.topics for one in effects.announcements))
     world.contribute(task, *world.cohort(task))
     assert world.run(task) is None
     assert (world.round(task).state, world.round(task).survivors) == ("complete", 4)
     assert world.total(task, 1)[0] == 0b1111
     assert world.state(task) == "complete"
     assert kinds(world) == {"aggregates", "snapshots"}
-
-
-def test_the_end_of_collecting_wakes_no_poll(world: World) -> None:
-    """In `folding` no client can do anything but poll once more."""
-    task = world.task(members=4, rounds=1)
-    world.run(task)
-    topics: list[tuple[str, ...]] = []
-    world.database.listeners.append(lambda effects: topics.extend(one.topics for one in effects.announcements))
-    world.contribute(task, *world.cohort(task))
-    world.run(task)
     assert topics == [("folding",), ("round", "snapshot")]
 
 

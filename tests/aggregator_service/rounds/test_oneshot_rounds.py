@@ -28,7 +28,7 @@ def begin(api: Api, name: str, **changes: object) -> Parties:
     """A task whose first round collects."""
     task = oneshot_task(api, name, COHORT, **changes)
     members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1, 2)
+    publish_keys(members, 1)
     clients = enrol_clients(task, COHORT)
     task.wait_round(1, "collecting")
     return task, clients, members
@@ -51,7 +51,7 @@ def test_a_round_with_vanished_clients_and_an_absent_member(api: Api) -> None:
     task.assert_sum(1, EVERYBODY[:4])
 
 
-def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
+def test_clients_and_members_see_only_their_own_part_and_uploads_are_refused(api: Api) -> None:
     task, clients, members = begin(api, "views")
 
     def seen(one: OneshotClient | OneshotMember, *names: str) -> tuple[Any, ...]:
@@ -68,8 +68,21 @@ def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
     assert members[0].get("rounds/1/statements").status_code == 404  # no set is proposed yet
     refused = members[0].deliver(f"rounds/1/contributions/{members[0].client_id}", b"x" * length)
     assert slug(refused) == "not-in-cohort"
-    contribute(clients)
+    upload, strange, late = (clients[place].make(1) for place in (0, 1, 5))
+    body = upload.encode()
+    changed = body[:-1] + bytes([body[-1] ^ 1])
+    for sent, why in (
+        (strange.encode(), "bad-contribution"),
+        (changed, "bad-contribution"),
+        (upload.contribution, "body-too-short"),
+    ):
+        assert slug(clients[0].send(1, sent)) == why
+    assert [clients[0].send(1, body).status_code for _ in range(2)] == [201, 200]
+    assert refusal(clients[0].take(1)) == (409, "contribution-conflict")
+    contribute(clients[1:5])
+    task.expire(1)
     task.wait_round(1, "confirming")
+    assert refusal(clients[5].send(1, late.encode())) == (409, "round-closed")
     assert seen(clients[0], "expected") == (False,)
     assert seen(members[0], "expected", "delivered", "answered") == (True, False, 0)
     assert members[1].get(f"rounds/1/shares/{members[0].client_id}").status_code == 403
@@ -82,6 +95,7 @@ def test_clients_and_members_see_only_their_own_part(api: Api) -> None:
 
 def test_two_gone_members_stop_the_task_until_they_are_back(api: Api) -> None:
     task, clients, members = begin(api, "two-gone", max_failed_rounds=1)
+    publish_keys(members, 2)
     contribute(clients)
     committee_turn(task, members, absent={"unmask": members[:2]})
     failed = task.wait_round(1, "failed")
@@ -132,25 +146,6 @@ def test_a_wrong_summed_share_of_one_member_is_named_and_left_out(server: Aggreg
     assert "the summed share of a member of the committee is wrong" in server.log()
 
 
-def test_uploads_that_are_refused(api: Api) -> None:
-    task, clients, _ = begin(api, "refused")
-    upload, strange, late = (clients[place].make(1) for place in (0, 1, 5))
-    body = upload.encode()
-    changed = body[:-1] + bytes([body[-1] ^ 1])
-    for sent, why in (
-        (strange.encode(), "bad-contribution"),
-        (changed, "bad-contribution"),
-        (upload.contribution, "body-too-short"),
-    ):
-        assert slug(clients[0].send(1, sent)) == why
-    assert [clients[0].send(1, body).status_code for _ in range(2)] == [201, 200]
-    assert refusal(clients[0].take(1)) == (409, "contribution-conflict")
-    contribute(clients[1:5])
-    task.expire(1)
-    task.wait_round(1, "confirming")
-    assert refusal(clients[5].send(1, late.encode())) == (409, "round-closed")
-
-
 def test_keys_of_the_committee(api: Api) -> None:
     """A round waits for them; a spare member takes the place of a revoked one."""
     task = oneshot_task(api, "keys", COHORT, rounds=2)
@@ -186,7 +181,7 @@ def begin_reports(api: Api, name: str, garbage_for: Sequence[int], **changes: An
     """
     task = oneshot_task(api, name, COHORT, max_failed_rounds=1, rounds=2, **changes)
     members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1, 2, 3)
+    publish_keys(members, 1, 2)
     clients = enrol_clients(task, COHORT)
     contribute_all(task, clients, 1, [members[place] for place in garbage_for])
     return task, clients, members

@@ -76,6 +76,9 @@ def test_later_rounds_ask_only_the_survivors(world: World) -> None:
     assert len(first) == 10
     deliver(world, task)
     assert world.cohort(task) == first
+    assert deliver(world, task, missing=8).state == "failed"  # below the floor
+    assert world.cohort(task) == first
+    assert not world.left()
     dropouts, stay = first[:5], first[5:]
     assert deliver(world, task, missing=5).state == "complete"
     assert world.cohort(task) == stay
@@ -125,16 +128,6 @@ def test_other_recipes_draw_a_new_cohort(world: World, monkeypatch: pytest.Monke
     deliver(world, task)
     assert deliver(world, task, missing=1).state == "complete"
     assert world.round(task).cohort == 10
-
-
-def test_a_round_below_its_floor_keeps_the_cohort(world: World) -> None:
-    task = world.task(members=10, **SUM)
-    world.run(task)
-    first = world.cohort(task)
-    deliver(world, task)
-    assert deliver(world, task, missing=8).state == "failed"
-    assert world.cohort(task) == first
-    assert not world.left()
 
 
 @settings(

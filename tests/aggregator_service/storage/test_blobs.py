@@ -116,15 +116,18 @@ def _digest_in_worker(blobs: BlobStore, key: str, digest: str) -> tuple[str, str
     return hashlib.sha256(body).hexdigest(), blobs.put("aggregates/t_1-1-00", bytes(body) * 2)
 
 
-def test_a_worker_process_opens_the_store_itself(blobs: BlobStore) -> None:
-    described = pickle.dumps(blobs)
-    assert b"secret-key" not in described
-    assert pickle.loads(described) == blobs  # noqa: S301 - our own
-    digest = blobs.put(KEY, b"abc")
+def test_a_worker_process_opens_the_store_itself(new_prefix: Callable[[], str], tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        read, written = pool.submit(_digest_in_worker, blobs, KEY, digest).result(timeout=60)
-    assert read == digest
-    assert bytes(blobs.view("aggregates/t_1-1-00", written)) == b"abcabc"
+        for place in (f"dir:{tmp_path / 'blobs'}", new_prefix()):
+            blobs = open_store(place, tmp_path / "scratch")
+            blobs.prepare()
+            described = pickle.dumps(blobs)
+            assert b"secret-key" not in described
+            assert pickle.loads(described) == blobs  # noqa: S301 - our own
+            digest = blobs.put(KEY, b"abc")
+            read, written = pool.submit(_digest_in_worker, blobs, KEY, digest).result(timeout=60)
+            assert read == digest
+            assert bytes(blobs.view("aggregates/t_1-1-00", written)) == b"abcabc"
 
 
 def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path) -> None:

@@ -57,12 +57,11 @@ def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mecha
 
 @pytest.fixture(scope="module")
 def source(server: AggregatorProcess, operator: Operator) -> Any:
-    """A complete masked privirec-k task: its id and its last state."""
+    """A complete plain privirec-k task: its id and its last state."""
     schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
     parameters = {"items": ITEMS, "components": 5, "iterations": 3}
-    request = task_request("spectrum", "privirec-k", "masked", schedule, parameters, organiser=TRIAL.pin)
-    task_id = operator.create_task(request).task_id
-    _, state = run_fleet(server, operator, task_id, "masked")
+    task_id = operator.create_task(task_request("spectrum", "privirec-k", "plain", schedule, parameters)).task_id
+    _, state = run_fleet(server, operator, task_id, "plain")
     return task_id, state
 
 
@@ -113,7 +112,7 @@ def test_an_encrypted_task_trains_on_from_the_announced_factors(
 def test_a_task_with_a_privacy_block_starts_from_the_vectors_of_an_earlier_one(
     server: AggregatorProcess, operator: Operator, source: Any
 ) -> None:
-    """The earlier one is without noise; then one with noise is the earlier one."""
+    """The earlier one is plain and without noise; then one with noise is the earlier one."""
     for name, before in (("warm", "spectrum"), ("warmer", "warm")):
         how = [
             "-r", "components=4", "-s", f"start_clients={USERS}", "-s", "rounds=1", "-s", f"min_clients={USERS}",
