@@ -19,6 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import Limits
+from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation
 from aggregator_service.dashboard import routes as dashboard
@@ -26,7 +27,7 @@ from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.clocks import Clock, ClockWatch, SystemClock
+from aggregator_service.observability.clocks import ClockWatch
 from aggregator_service.observability.metrics import Instruments, Metrics
 from aggregator_service.observability.requests import RequestRecorder
 from aggregator_service.polling.cache import TaskCache
@@ -268,7 +269,7 @@ def open_tracing(traces: Literal["none", "otlp"]) -> tuple[TracerProvider, Calla
     Raises `ParameterError` if the extra is not installed.
     """
     if traces == "none":
-        return NoOpTracerProvider(), _no_flush
+        return NoOpTracerProvider(), lambda: None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -279,7 +280,3 @@ def open_tracing(traces: Literal["none", "otlp"]) -> tuple[TracerProvider, Calla
     provider = RecordingProvider(resource=Resource.create({SERVICE_NAME: _NAME}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider, provider.shutdown
-
-
-def _no_flush() -> None:
-    return

@@ -13,8 +13,9 @@ from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.rate_limits import Limits
+from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import Workers
-from aggregator_service.observability.clocks import Clock, ClockWatch
+from aggregator_service.observability.clocks import ClockWatch
 from aggregator_service.observability.metrics import Metrics
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem

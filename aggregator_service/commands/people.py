@@ -8,6 +8,7 @@ import typer
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
+from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     DatabaseUrl,
     DataDir,
@@ -17,7 +18,6 @@ from aggregator_service.commands.common import (
     in_transaction,
     named_task,
 )
-from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole

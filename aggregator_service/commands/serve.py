@@ -26,6 +26,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app, open_workers
+from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
@@ -43,7 +44,6 @@ from aggregator_service.commands.startup_checks import (
     doubtful_settings,
 )
 from aggregator_service.logs import configure_logging
-from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from sqlalchemy.orm import Session
 
+from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
@@ -19,7 +20,6 @@ from aggregator_service.commands.common import (
     server_settings,
     show,
 )
-from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.checks import noise_warning
 from aggregator_service.tasks.choices import add_task, parameter_help, requested

@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
@@ -19,7 +20,6 @@ from aggregator_service.commands.common import (
     show,
 )
 from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of, task_create
-from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, close_task, extend_round, resume_task
 from aggregator_service.settings import Settings

@@ -1,20 +1,18 @@
-"""The clock that deadlines are compared with; how far the database's differs, which replicas share, and clients'."""
+"""Clocks that differ: this process's from the database's, which replicas share, and clients' from this process's."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from cachetools import TTLCache
 from sqlalchemy.exc import SQLAlchemyError
 
+from aggregator_service.clock import Clock
 from aggregator_service.logs import fields
+from aggregator_service.observability.metrics import Metrics
 from aggregator_service.storage.database import Database
-
-if TYPE_CHECKING:  # operators' commands need the clock, and no metrics
-    from aggregator_service.observability.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
 _MEASURE_SECONDS: Final = 10.0
@@ -25,19 +23,6 @@ _NOTICED: Final = 2.0
 _NOTICED_OF_CLIENTS: Final = 5
 _LOGGED_CLIENTS: Final = 10_000
 _LOGGED_SECONDS: Final = 3600.0
-
-
-class Clock(Protocol):
-    """Wall time, because deadlines are stored and outlive the process."""
-
-    def now(self) -> float:
-        """Return the time in seconds since the epoch."""
-
-
-class SystemClock:
-    """The system clock."""
-
-    now = staticmethod(time.time)
 
 
 class ClockWatch:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from cachetools import FIFOCache
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.observability.clocks import Clock
+from aggregator_service.clock import Clock
 from aggregator_service.polling.views import CachedRound, read_round
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects
 

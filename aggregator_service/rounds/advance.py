@@ -23,12 +23,12 @@ from typing import Final, TypeVar
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.clock import Clock
 from aggregator_service.compute.jobs import BlobRef, FoldJob, Released, ReleaseJob
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.unmasking import Masks, OneshotMasks, SumUnopenedError
 from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
-from aggregator_service.observability.clocks import Clock
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batches, partial_of

@@ -14,10 +14,10 @@ from typing import Final
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.clock import Clock
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.compute.workers import Workers, WorkersUnavailableError
 from aggregator_service.logs import fields
-from aggregator_service.observability.clocks import Clock
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.rounds.batches import ActiveRound

@@ -28,8 +28,8 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
-from aggregator_service.observability.clocks import Clock
 from aggregator_service.polling.views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services

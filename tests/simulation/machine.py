@@ -31,9 +31,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.access import principals
+from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.clocks import Clock
 from aggregator_service.rounds import differencing, disputes, openings
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage.blobs import BlobsUnavailableError

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from aggregator_service.access.principals import Enrolled, hash_token
+from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
-from aggregator_service.observability.clocks import Clock
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem

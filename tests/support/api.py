@@ -25,7 +25,7 @@ from opentelemetry.trace import TracerProvider
 from sqlalchemy import select, update
 
 from aggregator_service.app import create_app
-from aggregator_service.observability.clocks import Clock
+from aggregator_service.clock import Clock
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database, changed_rows

@@ -15,8 +15,8 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import make_url
 
+from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
-from aggregator_service.observability.clocks import SystemClock
 from tests.support.api import Api, aggregator_inside, contribute, digest_field, services, serving
 from tests.support.dashboard import new_operator
 from tests.support.replicas import TestDatabase, connect, wait_until

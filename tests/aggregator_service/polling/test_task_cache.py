@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 import aggregator_service.polling.cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
+from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.observability.clocks import SystemClock
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
