@@ -80,7 +80,7 @@ def _measure_one(mechanism: str, items: int, answer: Connection) -> None:
             "merge_bodies": (merge_peak - idle) / length,
         }
         if mechanism == "plain":  # the server opens the sum and computes the model
-            job = ReleaseJob(blobs, "t", terms, bytes(32), SPEC, merged, 3 * BATCH, None, True, None)
+            job = ReleaseJob(blobs, "t", terms, SPEC, bytes(32), merged, 3 * BATCH, None, True, None)
             figures["release_bodies"] = (_peak_of(lambda: release_sum(job))[0] - idle) / length
     answer.send(figures)
 

@@ -168,7 +168,7 @@ class MaskedSum:
     async def unmask(self, workers: InPlace) -> None:
         """Take the masks off a partial sum, and release it."""
         job = ReleaseJob(
-            self.blobs, "t_bench", self.terms, bytes(32), SPEC, self.partial, len(self.unmasking.survivors),
+            self.blobs, "t_bench", self.terms, SPEC, bytes(32), self.partial, len(self.unmasking.survivors),
             self.unmasking, False, None,
         )  # fmt: skip
         self.blobs.delete((await SplitJobs(workers).release(job)).aggregate.key)

@@ -82,11 +82,10 @@ def server_settings(data_dir: Path | None, database_url: str | None) -> Settings
     return settings
 
 
-def blob_store(settings: Settings) -> BlobStore:
-    """Migrate the database and return its blob store. Raises `MovedDatabaseError`, and as `bind_store` does."""
-    with opened(settings.database) as database:
-        refuse_moved(database)
-        return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
+def blob_store(settings: Settings, database: Database) -> BlobStore:
+    """Return the blob store of an open database. Raises `MovedDatabaseError`, and as `bind_store` does."""
+    refuse_moved(database)
+    return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
 
 
 def show(message: Any) -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import ssl
 import sys
+from contextlib import closing
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -163,9 +164,7 @@ def serve(
         _raise_file_limit(settings)
         service = create_app(settings)
         listening = bind(settings)
-        _prepare_storage(settings)
-        if settings.operator_token is None:
-            _print_first_token(settings, token_file)
+        _prepare_storage(settings, token_file)
     _run(settings, service, listening)
 
 
@@ -181,26 +180,23 @@ def _raise_file_limit(settings: Settings) -> None:
         _LOG.warning("%d open files are permitted, and max_connections needs %d: raise ulimit -n", allowed, needed)
 
 
-def _prepare_storage(settings: Settings) -> None:
-    """Migrate the database, prepare the blob store and check the workers.
+def _prepare_storage(settings: Settings, token_file: Path | None) -> None:
+    """Migrate the database, prepare the blob store, check the workers, and print the first operator's token.
 
-    The application does the same when it starts. Doing it here first lets `main` print a failure in one line.
+    The application prepares and checks the same when it starts. Doing it here first lets `main` print a failure in one
+    line. No token is made if the settings have one, or the database has an operator.
 
     Raises: `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
     """
-    blobs = blob_store(settings)
-    workers = open_workers(settings.executor, settings.workers, blobs)
-    try:
-        workers.check()
-    finally:
-        workers.close()
-
-
-def _print_first_token(settings: Settings, token_file: Path | None) -> None:
-    """Create and print an admin token if the database has no operator yet."""
-    with opened(settings.database) as database, database.write() as session:
-        made = create_admin(session, SystemClock().now(), only_first=True)
-        text = "" if made is None else hand_over(session, made, settings, token_file)
+    with opened(settings.database) as database:
+        blobs = blob_store(settings, database)
+        with closing(open_workers(settings.executor, settings.workers, blobs)) as workers:
+            workers.check()
+        if settings.operator_token is not None:
+            return
+        with database.write() as session:
+            made = create_admin(session, SystemClock().now(), only_first=True)
+            text = "" if made is None else hand_over(session, made, settings, token_file)
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()

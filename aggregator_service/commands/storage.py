@@ -103,7 +103,8 @@ def _copy(
         return damaged
     with opened(to_database, connections=2) as target:
         try:
-            refuse_rows(target)
+            with target.read() as session:
+                refuse_rows(session)
             damaged = _copy_blobs(source, store, new_store)
             copied = copy_rows(source, target)
         except StorageNotEmptyError as error:

@@ -17,6 +17,7 @@ from aggregator_service.commands.common import (
     blob_store,
     in_transaction,
     named_task,
+    opened,
     server_settings,
     show,
 )
@@ -273,7 +274,10 @@ def task_create(
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
-    blobs = None if values is None and start_from is None and catalogue is None else blob_store(settings)
+    blobs = None
+    if values is not None or start_from is not None or catalogue is not None:
+        with opened(settings.database) as database:
+            blobs = blob_store(settings, database)
     if values is not None:
         request, start = with_values(request, values)
     if start_from is not None and blobs is not None:

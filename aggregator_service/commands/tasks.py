@@ -23,7 +23,8 @@ from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, close_task, extend_round, resume_task
 from aggregator_service.settings import Settings
-from aggregator_service.storage.rounds import find_round, received_count, refusals_by_reason
+from aggregator_service.storage.rounds import find_round, refusals_by_reason
+from aggregator_service.storage.stages import count_of
 from aggregator_service.tasks.enrolments import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
@@ -294,7 +295,8 @@ def round_show(task: TaskName, number: Number, data_dir: DataDir = None, databas
         round_ = find_round(session, row.id, number)
         if round_ is None:
             raise CommandError(f"task {row.name!r} has no round {number}")
-        counts = f"{received_count(session, round_.id)} of {round_.cohort} contributions"
+        received = count_of(session, round_.id, "contribute")
+        counts = f"{received} of {round_.cohort} contributions"
         failure = f": {round_.failure}" if round_.failure else ""
         refused = refusals_by_reason(session, [round_.id]).get(round_.id, {})
         return [

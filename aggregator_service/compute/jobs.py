@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -88,40 +88,39 @@ class StoredState:
 
 
 @dataclass(frozen=True)
-class FoldJob:
-    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one."""
+class Job:
+    """What each job of a round says."""
 
     blobs: BlobStore
     task_id: str
     terms: TaskTerms
     spec: RoundSpec
+
+
+@dataclass(frozen=True)
+class FoldJob(Job):
+    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one."""
+
     partial: BlobRef | None
     contributions: tuple[tuple[str, StoredBody | BodyByValue], ...]
 
 
 @dataclass(frozen=True)
-class MergeJob:
+class MergeJob(Job):
     """Add partial sums of the same round."""
 
-    blobs: BlobStore
-    task_id: str
-    terms: TaskTerms
-    spec: RoundSpec
     partials: tuple[BlobRef, ...]
 
 
 @dataclass(frozen=True)
-class UnmaskJob:
+class UnmaskJob(Job):
     """Compute a correction that removes some of a round's masks, as a partial sum of no contributions."""
 
-    blobs: BlobStore
-    task_id: str
-    spec: RoundSpec
     masks: SomeMasks
 
 
 @dataclass(frozen=True)
-class ReleaseJob:
+class ReleaseJob(Job):
     """Convert a partial sum to the aggregate.
 
     survivors: number of contributions in `partial`. masks: removes the masks of a masked sum; or use the `corrections`
@@ -129,11 +128,7 @@ class ReleaseJob:
     state. state: the newest snapshot and the number of its round; None: the initial state.
     """
 
-    blobs: BlobStore
-    task_id: str
-    terms: TaskTerms
     task_seed: bytes = field(repr=False)
-    spec: RoundSpec
     partial: BlobRef
     survivors: int
     masks: Masks | OneshotMasks | None
@@ -154,11 +149,11 @@ class Released:
 
     aggregate: BlobRef
     aggregate_bytes: int
-    state: StoredState | None
-    views: tuple[StoredState, ...]
-    report: dict[str, float]
-    is_done: bool
     bad_shares: tuple[BadShare, ...]
+    state: StoredState | None = None
+    views: tuple[StoredState, ...] = ()
+    report: dict[str, float] = field(default_factory=dict)
+    is_done: bool = False
     wrong_members: tuple[str, ...] = ()
 
 
@@ -183,7 +178,7 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[Contributed]:
     """Read one contribution after the other into the same buffer: each is valid until the next one is taken."""
     buffer = memoryview(bytearray())
     for client_id, stored in job.contributions:
-        route = task.route(job.spec, client_id)
+        route = task.recipe.route(job.spec, client_id)
         if isinstance(stored, BodyByValue):
             body = stored.view()
         else:
@@ -191,7 +186,7 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[Contributed]:
             if len(buffer) < length:
                 buffer = memoryview(mmap.mmap(-1, length))  # given back to the system at the end, as heap may not be
             body = stored.read(job.blobs, buffer[:length])
-        yield route, body[task.ticket_bytes :]
+        yield route, body[task.sum_plan.ticket_bytes :]
         crash_point("worker.folding")
 
 
@@ -212,7 +207,7 @@ def unmask_some(job: UnmaskJob) -> tuple[BlobRef, tuple[BadShare, ...]]:
     return _write(job, "partials", correction), bad_shares
 
 
-def _write(job: FoldJob | MergeJob | UnmaskJob | ReleaseJob, kind: str, body: bytes, *parts: int) -> BlobRef:
+def _write(job: Job, kind: str, body: bytes, *parts: int) -> BlobRef:
     key = new_key(kind, job.task_id, job.spec.number, *parts)
     return BlobRef(key, job.blobs.put(key, body))
 
@@ -236,31 +231,29 @@ def release_sum(job: ReleaseJob) -> Released:
             corrections = (job.blobs.view(blob.key, blob.digest) for blob in job.corrections)
             partial = task.mechanism.merge(task.sum_plan, chain((partial,), corrections))
         aggregate = task.mechanism.release(task.sum_plan, partial)
-    released, length = _write(job, "aggregates", aggregate), len(aggregate)
+    written = _write(job, "aggregates", aggregate)
+    released = Released(written, len(aggregate), bad_shares=bad_shares, wrong_members=wrong_members)
     if not job.absorb:
-        return Released(released, length, None, (), {}, is_done=False, bad_shares=bad_shares)
+        return released
     if job.state is None:
         state = task.recipe.initial_state(job.task_seed)
     else:
         number, blob = job.state
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
     del partial, aggregate
-    after = _absorbed(task, job, state, released)
+    after = _absorbed(task, job, state, written)
     del state
     recipe = task.recipe
-    return Released(
-        aggregate=released,
-        aggregate_bytes=length,
+    return replace(
+        released,
         state=_stored(job, "snapshots", recipe.encode_state(after)),
         views=tuple(
             _stored(job, "views", recipe.encode_view(recipe.view(after, device_group), device_group), device_group)
             for device_group in range(recipe.device_groups)
             if recipe.device_groups > 1
         ),
-        report=task.recipe.report(after),
-        is_done=task.recipe.is_done(after),
-        bad_shares=bad_shares,
-        wrong_members=wrong_members,
+        report=recipe.report(after),
+        is_done=recipe.is_done(after),
     )
 
 

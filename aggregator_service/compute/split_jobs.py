@@ -94,7 +94,7 @@ class SplitJobs:
         if not isinstance(job.masks, Masks) or width == 1:
             return ()
         parts = await run_in_threadpool(job.masks.split, width, self.split_bytes, self.workers.threads(width))
-        return tuple(UnmaskJob(job.blobs, job.task_id, job.spec, part) for part in parts)
+        return tuple(UnmaskJob(job.blobs, job.task_id, job.terms, job.spec, part) for part in parts)
 
 
 def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, ...]:

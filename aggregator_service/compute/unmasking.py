@@ -106,11 +106,6 @@ class OneshotMasks:
     survivors: bytes
     shares: Mapping[str, bytes] = field(repr=False)
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The ids of the members that sent a summed share."""
-        return tuple(self.shares)
-
     def unmask(self, partial: Buffer, contributions: int) -> tuple[bytes, tuple[str, ...]]:
         """Return the aggregate, and the ids of members whose summed shares are wrong.
 

@@ -41,7 +41,8 @@ def own_topic(client_id: str) -> str:
 class Notifier:
     """Wakes long polls and checks the versions of tasks, also for the task cache. Call it in the event loop.
 
-    recheck: seconds between two checks. longest_wait: most seconds that a poll waits.
+    recheck: seconds between two checks. longest_wait: most seconds that a poll waits. closed: whether the server is
+    stopping, so that waiting ends at once.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Notifier:
         self._waiters: dict[_Topic, set[asyncio.Event]] = {}
         self._seen_version: dict[str, int] = {}
         self._announced_versions: dict[str, set[int]] = {}
-        self._closed = False
+        self.closed = False
 
     def announce(self, announcement: Announcement) -> None:
         """Wake the waiters of a committed change's topics."""
@@ -61,14 +62,9 @@ class Notifier:
         for topic in announcement.topics:
             self._wake((announcement.task_id, topic))
 
-    @property
-    def closed(self) -> bool:
-        """Whether the server is stopping, so that waiting ends at once."""
-        return self._closed
-
     def close(self) -> None:
         """End all waiting, now and from now on: the server is stopping."""
-        self._closed = True
+        self.closed = True
         for topic in list(self._waiters):
             self._wake(topic)
 
@@ -118,7 +114,7 @@ class Notifier:
                 waiter.clear()  # before the call, so that a change during it is not missed
                 found = await look()
                 left = end - loop.time()
-                if found is not None or left <= 0 or self._closed:
+                if found is not None or left <= 0 or self.closed:
                     return found
                 try:
                     async with asyncio.timeout(left if every is None else min(left, every)):

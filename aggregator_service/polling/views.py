@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.storage.database import Delivery
-from aggregator_service.storage.rounds import last_round, received_count, refusals_by_reason
+from aggregator_service.storage.rounds import last_round, refusals_by_reason
 from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import (
     Part,
@@ -33,30 +33,25 @@ from protocols.layout import Route
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
 from protocols.recipes.base import RoundSpec
 
+_AS_STORED: Final = (
+    *("task_id", "number", "state", "levels", "cohort", "survivors", "folded", "aggregate_bytes", "aggregate_digest"),
+    *("committee", "failure", "report"),
+)
+"""Values of a round that its view repeats."""
+
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
     waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
-            "task_id": round_.task_id,
-            "number": round_.number,
+            **{name: getattr(round_, name) for name in _AS_STORED},
             "step": round_.sum_index,
-            "state": round_.state,
             "seed": b64encode(round_.seed),
-            "levels": round_.levels,
-            "cohort": round_.cohort,
-            "received": received_count(session, round_.id),
-            "survivors": round_.survivors,
-            "folded": round_.folded,
+            "received": count_of(session, round_.id, "contribute"),
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
-            "aggregate_bytes": round_.aggregate_bytes,
-            "aggregate_digest": round_.aggregate_digest,
-            "committee": round_.committee,
             "answered": _answered(session, round_),
             "survivors_digest": _proposed(session, round_),
-            "failure": round_.failure,
-            "report": round_.report,
         }
     )
 
@@ -220,7 +215,7 @@ class CachedRound:
         """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""
         found = self._of_clients.get(client_id)
         if found is None:
-            route = data.plan.route(data.spec, client_id)
+            route = data.plan.recipe.route(data.spec, client_id)
             if route not in self._route_lengths:
                 self._route_lengths[route] = route, data.plan.upload_bytes(route)
             found = self._of_clients[client_id] = self._route_lengths[route]

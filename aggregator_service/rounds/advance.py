@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Final
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -32,7 +33,7 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batches, partial_of
-from aggregator_service.rounds.masked_stages import end_stage, fail_at_fault, fail_stage, read_masks
+from aggregator_service.rounds.masked_stages import end_masked_stage, fail_at_fault, read_masks
 from aggregator_service.rounds.oneshot_stages import (
     end_oneshot_stage,
     fail_committee_absent,
@@ -71,8 +72,6 @@ _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.COLLECTING: "stage.collecting-ended",
     RoundState.CONFIRMING: "stage.confirming-ended",
 }
-
-Outcome = TypeVar("Outcome")
 
 
 class RoundAdvancer:
@@ -121,13 +120,15 @@ class RoundAdvancer:
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
                 terms = row_terms(task)
+                batch, is_last = self._batches.next(session, terms, newest)
                 return ActiveRound(
                     terms=terms,
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
                     missing=awaited_clients(session, newest),
-                    next_fold=self._batches.next(session, terms, newest),
+                    batch=batch,
+                    is_last=is_last,
                     partial=partial_of(newest),
                     folded=newest.folded,
                 )
@@ -152,9 +153,10 @@ class RoundAdvancer:
         return left
 
     def _end_stage(self, active: ActiveRound) -> None:
-        end = end_oneshot_stage if active.round.committee else end_stage if active.masked else end_collecting
+        interactive = active.round.model_digest is not None
+        end = end_oneshot_stage if active.round.committee else end_masked_stage if interactive else end_collecting
         self._database.transact(lambda session: end(session, active.round.id, self._clock.now()))
-        if active.masked:
+        if interactive:
             crash_point(_AFTER_STAGE[active.round.state])
 
     async def _unmask(self, active: ActiveRound) -> float:
@@ -194,7 +196,7 @@ class RoundAdvancer:
             elif isinstance(error, AtFaultError):
                 fail_at_fault(session, task, round_, error, now)
             else:
-                fail_stage(session, task, round_, str(error), now)
+                fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now)
 
         self._database.transact(write)
 
@@ -205,21 +207,19 @@ class RoundAdvancer:
             folded = await self._jobs.fold(job)
         crash_point("fold.blob-written-before-commit")
         clients = [client for client, _ in active.batch]
-        await run_in_threadpool(self._commit_fold, active, clients, folded)
+        await run_in_threadpool(
+            self._commit,
+            lambda session: record_fold(session, active.round.id, clients, active.partial, folded),
+            folded.key,
+        )
         crash_point("fold.committed")
         _LOG.info(
             "batch folded",
             extra=fields(task=task_id, round=number, batch=len(clients), folded=active.folded + len(clients)),
         )
-        return await self._release(active.after_fold(folded)) if active.next_fold.is_last else 0.0
-
-    def _commit_fold(self, active: ActiveRound, clients: list[str], folded: BlobRef) -> None:
-        def commit() -> None:
-            self._database.transact(
-                lambda session: record_fold(session, active.round.id, clients, active.partial, folded)
-            )
-
-        self._commit_or_delete(commit, folded.key)
+        if not active.is_last:
+            return 0.0
+        return await self._release(replace(active, partial=folded, folded=active.folded + len(clients), batch=()))
 
     async def _release(self, active: ActiveRound, masks: Masks | OneshotMasks | None = None) -> float:
         task_id, number, partial = active.round.task_id, active.round.number, active.partial
@@ -240,15 +240,12 @@ class RoundAdvancer:
         with self._instruments.release(task_id, number, active.folded, masked=masks is not None):
             released = await self._jobs.release(job)
         crash_point("release.blob-written-before-commit")
-
-        def commit() -> None:
-            self._database.transact(
-                lambda session: record_release(session, active.round.id, partial, released, self._clock.now())
-            )
-
         states = [*([released.state] if released.state else []), *released.views]
         await run_in_threadpool(
-            self._commit_or_delete, commit, released.aggregate.key, *(state.blob_key for state in states)
+            self._commit,
+            lambda session: record_release(session, active.round.id, partial, released, self._clock.now()),
+            released.aggregate.key,
+            *(state.blob_key for state in states),
         )
         crash_point("release.committed")
         _log_release(active, released)
@@ -262,10 +259,10 @@ class RoundAdvancer:
             raise LostRaceError
         return None if row is None else (row.round_number, BlobRef(row.blob_key or "", row.digest))
 
-    def _commit_or_delete(self, commit: Callable[[], Outcome], *new_blobs: str) -> Outcome:
-        """Call `commit`; when it raises `LostRaceError`, delete the blobs that it would have published."""
+    def _commit(self, work: Callable[[Session], object], *new_blobs: str) -> None:
+        """Call `work` in a transaction; on `LostRaceError`, delete the blobs that it would have published."""
         try:
-            return commit()
+            self._database.transact(work)
         except LostRaceError:
             self._blobs.delete(*new_blobs)
             raise

@@ -5,16 +5,17 @@ These are whole batches, or smaller ones where adding a contribution takes long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 
 from aggregator_service.compute.jobs import BlobRef, BodyByValue, StoredBody
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.storage.bodies import is_small, small_bodies
-from aggregator_service.storage.rounds import Unfolded, unfolded, unfolded_count
+from aggregator_service.storage.rounds import unfolded, unfolded_count
 from aggregator_service.storage.schema import RoundRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState
@@ -39,17 +40,6 @@ _LEAST_EARLY: Final = 4
 """Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
 
 
-@dataclass(frozen=True)
-class NextFold:
-    """What to fold next.
-
-    is_last: whether no other contribution of the round is left or can come.
-    """
-
-    batch: Batch
-    is_last: bool = False
-
-
 class Batches:
     """Chooses the contributions of the next fold.
 
@@ -59,14 +49,17 @@ class Batches:
     def __init__(self, jobs: SplitJobs, batch: int | None) -> None:
         self._jobs, self._batch = jobs, batch
 
-    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
-        """Return what to fold next; while the round is collecting, nothing until there is enough."""
+    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> tuple[Batch, bool]:
+        """Return what to fold next, and whether no other contribution of the round is left or can come.
+
+        While the round is collecting, nothing until there is enough.
+        """
         plan = plan_task(terms, round_.sum_index).sum_plan
         if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self.enough(plan):
-            return NextFold(())
+            return (), False
         limit = self._limit(plan)
         rows = unfolded(session, round_.id, limit)
-        return NextFold(_with_bodies(session, rows), is_last=round_.state == RoundState.FOLDING and len(rows) < limit)
+        return _with_bodies(session, rows), round_.state == RoundState.FOLDING and len(rows) < limit
 
     def enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
@@ -87,27 +80,24 @@ class Batches:
         return _LEAST if plan.folds_slowly else max(_LEAST, min(_MOST, _BATCH_BYTES // plan.partial_bytes))
 
 
-def _with_bodies(session: Session, batch: Sequence[Unfolded]) -> Batch:
+def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, str, bytes | None]]) -> Batch:
     """Return client ids with the bytes of small bodies, and with references to blobs.
 
     A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
     """
-    keys = [row.blob_key for row in batch if row.blob_key is not None]
-    bodies = small_bodies(session, [key for key in keys if is_small(key)])
-    return tuple((row.client_id, _stored(row, bodies)) for row in batch)
-
-
-def _stored(row: Unfolded, bodies: Mapping[str, bytes]) -> StoredBody | BodyByValue:
-    key = row.blob_key or ""
-    return BodyByValue(bodies[key], row.digest) if key in bodies else StoredBody(key, row.digest, row.tag)
+    bodies = small_bodies(session, [key for _, key, _, _ in batch if key is not None and is_small(key)])
+    return tuple(
+        (client, BodyByValue(bodies[key], digest) if key in bodies else StoredBody(key or "", digest, tag))
+        for client, key, digest, tag in batch
+    )
 
 
 @dataclass(frozen=True)
 class ActiveRound:
     """The active round of a task, as one transaction read it.
 
-    missing: clients whose message the state still waits for. next_fold: what to fold next. partial: the partial sum,
-    None before the first fold. folded: contributions in it.
+    missing: clients whose message the state still waits for. batch, is_last: see `Batches.next`. partial: the partial
+    sum, None before the first fold. folded: contributions in it.
     """
 
     terms: TaskTerms
@@ -115,23 +105,10 @@ class ActiveRound:
     opened_by_anyone: bool
     round: RoundRow
     missing: int
-    next_fold: NextFold
+    batch: Batch
+    is_last: bool
     partial: BlobRef | None
     folded: int
-
-    @property
-    def batch(self) -> Batch:
-        """Client ids and bytes, or blobs, of what to fold next."""
-        return self.next_fold.batch
-
-    @property
-    def masked(self) -> bool:
-        """Whether this is a masked round."""
-        return self.round.model_digest is not None
-
-    def after_fold(self, partial: BlobRef) -> ActiveRound:
-        """Return this round after the commit of a fold into `partial` of the last contributions, to release it."""
-        return replace(self, partial=partial, folded=self.folded + len(self.batch), next_fold=NextFold(()))
 
 
 def partial_of(row: RoundRow) -> BlobRef | None:

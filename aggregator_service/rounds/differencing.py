@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.storage.database import announce, changed_rows, in_batches
-from aggregator_service.storage.rounds import last_over_same_data, lock_data_set, summed_clause
+from aggregator_service.storage.rounds import last_over_same_data, lock_name, summed_clause
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with
 from aggregator_service.tasks.members import able_members, same_data_set, within_budget
@@ -105,7 +105,7 @@ def _summed_over_same_data(session: Session, task: TaskRow, round_: RoundRow) ->
     rounds must not be judged at the same time without seeing each other.
     """
     if task.data_set is not None:
-        lock_data_set(session, task.data_set)
+        lock_name(session, f"data_set {task.data_set}")
     about_to_be = and_(RoundRow.state.in_(_BEFORE_RELEASE), RoundRow.task_id != task.id)
     query = select(RoundRow).join(TaskRow).where(same_data_set(task), RoundRow.sum_data == round_.sum_data)
     query = query.where(RoundRow.id != round_.id, or_(summed_clause(), about_to_be))

@@ -37,12 +37,10 @@ from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageR
 from aggregator_service.storage.stages import (
     Handout,
     add_handouts,
-    awaited_message,
     clients_with,
     find_handout,
     handed_out_bytes,
     message_bodies,
-    prerequisite,
 )
 from aggregator_service.tasks.enrolments import holds_certificate
 from aggregator_service.tasks.plans import plan_round
@@ -101,26 +99,44 @@ def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:
     return open_roster(round_context(task, round_), handout.body)
 
 
-def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
-    """Move a masked round to its next state when its stage is over, or fail it; return the round.
+StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
+"""Ends a stage of a task's round, with the fewest clients that must be left, and the time; None: the round failed."""
 
-    The round stays unmasking until its release (`transactions.record_release`).
+
+def end_masked_stage(session: Session, round_id: int, now: float) -> RoundRow:
+    """End the stage of a masked round; see `end_stage`."""
+    return end_stage(
+        session, round_id, now, _STAGE_ENDS, lambda _, row, event: handed_out_bytes(session, row, _HANDED_OUT[event])
+    )
+
+
+def end_stage(
+    session: Session,
+    round_id: int,
+    now: float,
+    stage_ends: Mapping[str, StageEnd],
+    handed_out: Callable[[TaskRow, RoundRow, RoundEvent], int],
+) -> RoundRow:
+    """Move a masked or one-shot round to its next state when its stage is over, or fail it; return the round.
+
+    The round stays unmasking until its release (`transactions.record_release`). stage_ends: by state. handed_out:
+    returns the bytes that clients fetch in the state after an event.
     """
     task, round_ = lock_round_exclusive(session, round_id)
-    stage_end = _STAGE_ENDS.get(round_.state)
-    if stage_end is None or not stage_is_over(session, round_, now):
+    stage_end = stage_ends.get(round_.state)
+    if stage_end is None or (now < round_.deadline and awaited_clients(session, round_)):
         return round_
     count_dropouts(session, round_.state, missing_clients(session, round_))
     schedule = Schedule.model_validate(task.schedule)
     try:
         event = stage_end(session, task, round_, round_.cohort if round_.again else schedule.min_clients, now)
     except (ThresholdError, ParameterError) as error:
-        fail_stage(session, task, round_, str(error), now)
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now)
         return round_
     if event is None:
         return round_  # the round has failed: few clients of a route, too similar survivors, shares that do not open
     entered = move(session, round_, event, now)
-    entered.handed_out = handed_out_bytes(session, round_, _HANDED_OUT[event])
+    entered.handed_out = handed_out(task, round_, event)
     round_.deadline = now + (
         schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
     )
@@ -129,27 +145,14 @@ def end_stage(session: Session, round_id: int, now: float) -> RoundRow:
     return round_
 
 
-def fail_stage(session: Session, task: TaskRow, round_: RoundRow, reason: str, now: float) -> None:
-    """Fail a masked round in which too few clients are left."""
-    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now)
-
-
 def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFaultError, now: float) -> None:
     """Fail a masked round that clients made fail, and retire them: later cohorts do without them.
 
     Each such failure leaves fewer clients that can cause another.
     """
     retire_at_fault(session, error.clients, round_)
-    fail_stage(session, task, round_, str(error), now)
+    fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now)
     announce(session, task.id, "members")
-
-
-def stage_is_over(session: Session, round_: RoundRow, now: float) -> bool:
-    """Return whether all clients that the stage waits for have sent their message, or its deadline is over."""
-    awaited, required = awaited_message(round_), prerequisite(round_)
-    if awaited is None or required is None:
-        return False
-    return now >= round_.deadline or awaited_clients(session, round_) == 0
 
 
 def _check_min_clients(stage: str, present: int, floor: int) -> None:
@@ -293,8 +296,7 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     return RoundEvent.CONFIRMED
 
 
-_StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
-_STAGE_ENDS: Final[Mapping[str, _StageEnd]] = {
+_STAGE_ENDS: Final[Mapping[str, StageEnd]] = {
     RoundState.ADVERTISING: _close_roster,
     RoundState.SHARING: _hand_out_shares,
     RoundState.COLLECTING: _fix_survivors,

@@ -8,7 +8,7 @@ members published for later rounds are deleted then, so that no further round op
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -21,9 +21,9 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
 from aggregator_service.rounds.differencing import count_contributions, remaining_clients, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
-from aggregator_service.rounds.masked_stages import stage_is_over
-from aggregator_service.rounds.transactions import enforce_min_difference, fail_round, missing_clients, move
-from aggregator_service.storage.database import Database, announce, changed_rows, count_dropouts, discard, in_batches
+from aggregator_service.rounds.masked_stages import StageEnd, end_stage
+from aggregator_service.rounds.transactions import enforce_min_difference, fail_round
+from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches
 from aggregator_service.storage.rounds import cohort_clients, entered_states, find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import (
@@ -82,27 +82,13 @@ def _committee(task: TaskRow, round_: RoundRow, keys: Collection[bytes]) -> Comm
 
 
 def end_oneshot_stage(session: Session, round_id: int, now: float) -> RoundRow:
-    """Move a one-shot round to its next state when its stage is over, or fail it; return the round.
-
-    The round stays unmasking until its release (`transactions.record_release`).
-    """
-    task, round_ = lock_round_exclusive(session, round_id)
-    stage_end = _STAGE_ENDS.get(round_.state)
-    if stage_end is None or not stage_is_over(session, round_, now):
-        return round_
-    count_dropouts(session, round_.state, missing_clients(session, round_))
-    event = stage_end(session, task, round_, now)
-    if event is None:
-        return round_  # the round has failed
-    entered = move(session, round_, event, now)
-    entered.handed_out = _handed_out_bytes(session, task, round_)
-    round_.deadline = now + Schedule.model_validate(task.schedule).stage_seconds
-    announce(session, task.id, "round")
-    _LOG.info("stage over", extra=fields(task=task.id, round=round_.number, event=event.value))
-    return round_
+    """End the stage of a one-shot round; see `masked_stages.end_stage`."""
+    return end_stage(
+        session, round_id, now, _STAGE_ENDS, lambda task, row, _event: _handed_out_bytes(session, task, row)
+    )
 
 
-def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, now: float) -> RoundEvent | None:
+def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, _floor: int, now: float) -> RoundEvent | None:
     return RoundEvent.SURVIVORS_TO_CONFIRM if _propose(session, task, round_, now) else None
 
 
@@ -123,7 +109,9 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, c
     return True
 
 
-def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, now: float) -> RoundEvent | None:
+def _hand_out_confirmations(
+    session: Session, task: TaskRow, round_: RoundRow, _floor: int, now: float
+) -> RoundEvent | None:
     confirmed = message_bodies(session, round_.id, "confirm")
     if len(confirmed) < OneshotPlan.of(plan_round(task, round_).sum_plan).threshold:
         fail_committee_absent(session, task, round_, now)
@@ -133,8 +121,7 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, n
     return RoundEvent.CONFIRMED
 
 
-_StageEnd = Callable[[Session, TaskRow, RoundRow, float], RoundEvent | None]
-_STAGE_ENDS: Final[Mapping[str, _StageEnd]] = {
+_STAGE_ENDS: Final[Mapping[str, StageEnd]] = {
     RoundState.COLLECTING: _end_collecting,
     RoundState.CONFIRMING: _hand_out_confirmations,
 }

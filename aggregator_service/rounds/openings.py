@@ -63,7 +63,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if repeated is None and end_at_budget(session, task, plan, sum_index):
         return None
     completed = last_completed(session, task.id)
-    committee = choose_committee(session, task, number, now) if plan.committee else []
+    committee = choose_committee(session, task, number, now) if plan.sum_plan.committee else []
     if committee is None:
         return None
     if repeated is None and plan.sum_class.data == "held-out":
@@ -75,7 +75,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         clients: list[str] | None = repeated.clients
     else:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
-        if clients and previous is not None and plan.committee:
+        if clients and previous is not None and plan.sum_plan.committee:
             needed = plan.sum_plan.answers_needed(len(clients))
             clients = _openable(session, task, previous, committee, clients, needed)
     if clients is None:
@@ -101,8 +101,6 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         again=None if repeated is None else repeated.first,
         cohort=len(clients),
         committee=len(committee),
-        folded=0,
-        survivors=0,
     )
     session.add(round_)
     session.flush()

@@ -27,7 +27,6 @@ from aggregator_service.storage.rounds import (
     SERVER_AUTHOR,
     add_snapshot,
     lock_round_exclusive,
-    received_count,
     refused_now,
 )
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
@@ -62,10 +61,10 @@ class LostRaceError(Exception):
 def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
     """End collecting when all clients have contributed or at the deadline; return the round.
 
-    For rounds that are not masked. `masked_stages.end_stage` ends the stages of masked rounds.
+    For rounds that are not masked. `masked_stages.end_stage` ends the stages of the others.
     """
     task, round_ = lock_round_exclusive(session, round_id)
-    received = received_count(session, round_id)
+    received = count_of(session, round_id, "contribute")
     if round_.state != RoundState.COLLECTING or (awaited_clients(session, round_) and now < round_.deadline):
         return round_
     count_dropouts(session, round_.state, round_.cohort - received)
@@ -158,7 +157,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     if round_.state not in (RoundState.FOLDING, RoundState.UNMASKING) or round_.partial_key != partial.key:
         raise LostRaceError
     schedule = Schedule.model_validate(task.schedule)
-    if round_.folded < schedule.min_clients or round_.folded != received_count(session, round_id):
+    if round_.folded < schedule.min_clients or round_.folded != count_of(session, round_id, "contribute"):
         raise LostRaceError  # never publish a sum over too few clients, or without an acknowledged contribution
     count_dropouts(session, round_.state, missing_clients(session, round_))
     best = released.report.get(BEST_ROUND)

@@ -37,11 +37,11 @@ from aggregator_service.storage.rounds import (
     add_refusal,
     cohort_clients,
     find_round,
-    in_cohort,
     last_round,
     list_rounds,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
+from aggregator_service.storage.stages import takes_part
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
@@ -190,7 +190,7 @@ def refuse(
     def write(session: Session) -> tuple[RoundView, bool]:
         now = services.clock.now()
         task_row, row = task_of(session, client, task), round_of(session, task, number)
-        if not in_cohort(session, row.id, client.client_id):
+        if not takes_part(session, row.id, "asked", client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
         is_new = add_refusal(session, row.id, client.client_id, notice.reason, now)
         if is_new:

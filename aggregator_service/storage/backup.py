@@ -139,19 +139,13 @@ class StorageNotEmptyError(RuntimeError):
     """The database to copy to has rows already."""
 
 
-def refuse_rows(database: Database) -> None:
-    """Raise `StorageNotEmptyError` if any table has a row."""
-    with database.read() as session:
-        _refuse_rows(session)
-
-
 def copy_rows(source: Database, target: Database) -> dict[str, int]:
     """Copy all rows in one transaction; return their number for each table.
 
     Both databases have the newest schema. Raises `StorageNotEmptyError` if the target has rows.
     """
     with source.read() as reading, target.write() as writing:
-        _refuse_rows(writing)
+        refuse_rows(writing)
         return {table.name: _copy_table(table, reading, writing) for table in Base.metadata.sorted_tables}
 
 
@@ -171,7 +165,8 @@ def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -
     return damaged
 
 
-def _refuse_rows(session: Session) -> None:
+def refuse_rows(session: Session) -> None:
+    """Raise `StorageNotEmptyError` if any table has a row."""
     for table in Base.metadata.sorted_tables:
         if session.execute(select(table).limit(1)).first() is not None:
             raise StorageNotEmptyError(f"the database to copy to is not empty: its table {table.name} has rows")

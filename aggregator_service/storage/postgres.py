@@ -120,46 +120,36 @@ class Postgres(Dialect):
         session.execute(text("SELECT pg_notify(:channel, :message)"), {"channel": _CHANNEL, "message": message})
 
     def listen(self, url: URL, on_message: Callable[[str], None]) -> Callable[[], None]:
-        listener = _Listener(url, on_message)
-        listener.start()
-        return listener.stop
+        stopped = threading.Event()
+        thread = threading.Thread(
+            target=_listen, args=(_arguments(url), on_message, stopped), name="database listener", daemon=True
+        )
+
+        def stop() -> None:
+            stopped.set()
+            thread.join()
+
+        thread.start()
+        return stop
 
     def candidacy(self, url: URL) -> _Candidate:
         return _Candidate(url)
 
 
-class _Listener:
-    """A thread with its own connection that receives notifications, and reconnects when it breaks."""
+def _listen(arguments: dict[str, Any], on_message: Callable[[str], None], stopped: threading.Event) -> None:
+    """Receive notifications on a connection of its own until `stopped`; connects again when it breaks."""
+    import psycopg
 
-    def __init__(self, url: URL, on_message: Callable[[str], None]) -> None:
-        self._arguments = _arguments(url)
-        self._on_message = on_message
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="database listener", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        import psycopg
-
-        while not self._stopped.is_set():
-            try:
-                with psycopg.connect(**self._arguments, autocommit=True) as connection:
-                    connection.execute(f"LISTEN {_CHANNEL}")
-                    self._receive(connection)
-            except psycopg.Error as error:
-                _LOG.warning("cannot receive notifications of other processes: %s; reconnecting", type(error).__name__)
-                self._stopped.wait(_RECONNECT_SECONDS)
-
-    def _receive(self, connection: psycopg.Connection[Any]) -> None:
-        while not self._stopped.is_set():
-            for notice in connection.notifies(timeout=_LISTEN_SECONDS):
-                self._on_message(notice.payload)
+    while not stopped.is_set():
+        try:
+            with psycopg.connect(**arguments, autocommit=True) as connection:
+                connection.execute(f"LISTEN {_CHANNEL}")
+                while not stopped.is_set():
+                    for notice in connection.notifies(timeout=_LISTEN_SECONDS):
+                        on_message(notice.payload)
+        except psycopg.Error as error:
+            _LOG.warning("cannot receive notifications of other processes: %s; reconnecting", type(error).__name__)
+            stopped.wait(_RECONNECT_SECONDS)
 
 
 class _Candidate:
@@ -226,10 +216,8 @@ class _Candidate:
 
 def _arguments(url: URL) -> dict[str, Any]:
     """Return the connection arguments of psycopg. Parameters in the URL's query override our defaults."""
-    arguments = {**_CONNECT, **{name: value for name, value in url.query.items() if isinstance(value, str)}}
-    named = {"host": url.host, "port": url.port, "user": url.username, "password": url.password}
-    named["dbname"] = url.database
-    return arguments | {name: value for name, value in named.items() if value}
+    given = {name: value for name, value in url.query.items() if isinstance(value, str)}
+    return {**_CONNECT, **given, **url.translate_connect_args(username="user", database="dbname")}
 
 
 def _prepare(connection: psycopg.Connection[Any], _record: object) -> None:

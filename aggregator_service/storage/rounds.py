@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from sqlalchemy import BindParameter, ColumnElement, and_, bindparam, func, or_, select, text
+from sqlalchemy import BindParameter, ColumnElement, Row, and_, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ORDER
@@ -48,7 +48,6 @@ _SHARE_ROUND: Final = _ONE_ROUND.with_for_update(read=True)
 _LOCK_PLACE: Final = (
     select(CohortRow.client_id).where(CohortRow.round_id == _ROUND, CohortRow.client_id == _CLIENT).with_for_update()
 )
-_RECEIVED: Final = select(func.count()).select_from(ContributionRow).where(ContributionRow.round_id == _ROUND)
 _IS_UNFOLDED: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
 _UNFOLDED: Final = (
     select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest, ContributionRow.tag)
@@ -119,11 +118,7 @@ def last_over_same_data(session: Session, task_id: str, data: str | None, *, sum
     query = select(RoundRow).where(
         RoundRow.task_id == task_id, RoundRow.sum_rule == "repeated", RoundRow.sum_data == data
     )
-    if summed:
-        query = query.where(summed_clause())
-    else:
-        collected = select(RoundStateRow.round_id).where(RoundStateRow.state == RoundState.COLLECTING)
-        query = query.where(RoundRow.id.in_(collected))
+    query = query.where(summed_clause() if summed else _entered(RoundState.COLLECTING))
     return session.scalars(query.order_by(RoundRow.number.desc()).limit(1)).one_or_none()
 
 
@@ -141,11 +136,6 @@ def summed_clause() -> ColumnElement[bool]:
     """Return the condition for rounds whose contributions count as summed: released, or failed with a fixed set."""
     failed = and_(RoundRow.state == RoundState.FAILED, _FIXED_SURVIVORS)
     return or_(RoundRow.state == RoundState.COMPLETE, failed)
-
-
-def lock_data_set(session: Session, label: str) -> None:
-    """Lock a data set label, and so the judging of sums over it, until the transaction ends."""
-    lock_name(session, f"data_set {label}")
 
 
 def list_rounds(session: Session, task_id: str, after: int, limit: int, state: str | None) -> Sequence[RoundRow]:
@@ -168,34 +158,14 @@ def cohort_clients(session: Session, round_id: int) -> list[str]:
     return list(session.scalars(query))
 
 
-def in_cohort(session: Session, round_id: int, client_id: str) -> bool:
-    """Whether a client is in the cohort of a round."""
-    return session.get(CohortRow, (round_id, client_id)) is not None
-
-
 def find_contribution(session: Session, round_id: int, client_id: str) -> ContributionRow | None:
     """Return the row of a client's contribution; None when there is none. Its blob may be deleted already."""
     return session.get(ContributionRow, (round_id, client_id))
 
 
-def received_count(session: Session, round_id: int) -> int:
-    """Number of contributions that are stored."""
-    return session.execute(_RECEIVED, {"round": round_id}).scalar_one()
-
-
-class Unfolded(NamedTuple):
-    """A contribution that is not folded. tag: see `ContributionRow`."""
-
-    client_id: str
-    blob_key: str | None
-    digest: str
-    tag: bytes | None
-
-
-def unfolded(session: Session, round_id: int, limit: int) -> Sequence[Unfolded]:
-    """Return at most `limit` contributions that are not folded, oldest first."""
-    rows = session.execute(_UNFOLDED, {"round": round_id, "most": limit})
-    return [Unfolded(*row) for row in rows]
+def unfolded(session: Session, round_id: int, limit: int) -> Sequence[Row[str, str | None, str, bytes | None]]:
+    """Return client id, key of the body, digest and tag of at most `limit` contributions not folded, oldest first."""
+    return session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
 
 
 def unfolded_count(session: Session, round_id: int) -> int:
@@ -272,10 +242,8 @@ def seen_by(session: Session, snapshot: SnapshotRow, device_group: int | None) -
 
     Returns the snapshot itself when it has no views, or when `device_group` is None.
     """
-    view = (
-        None if device_group is None else session.get(ViewRow, (snapshot.task_id, snapshot.round_number, device_group))
-    )
-    return snapshot if view is None else view
+    key = snapshot.task_id, snapshot.round_number, device_group
+    return (None if device_group is None else session.get(ViewRow, key)) or snapshot
 
 
 def add_snapshot(

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from sqlalchemy import BindParameter, Select, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import changed_rows, discard
@@ -56,24 +56,26 @@ def prerequisite(round_: RoundRow) -> Part | None:
 
 
 def _clients_with(part: Part) -> Select[str]:
-    round_id: BindParameter[int] = bindparam("round")
-    if part == "asked":
-        return select(CohortRow.client_id).where(CohortRow.round_id == round_id)
-    if part == "committee":
-        return select(CommitteeKeyRow.client_id).where(CommitteeKeyRow.round_id == round_id)
-    if part == "contribute":
-        return select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
-    row = StageMessageRow
-    return select(row.client_id).where(row.round_id == round_id, row.stage == part)
+    row = _ROWS.get(part, StageMessageRow)
+    query = select(row.client_id).where(row.round_id == bindparam("round"))
+    return query.where(StageMessageRow.stage == part) if row is StageMessageRow else query
 
 
-# Built once, since the engine counts before each of its actions.
-_COUNTS: Final = {part: select(func.count()).select_from(_clients_with(part).subquery()) for part in get_args(Part)}
+_ROWS: Final[Mapping[Part, type[CohortRow | CommitteeKeyRow | ContributionRow]]] = {
+    "asked": CohortRow,
+    "committee": CommitteeKeyRow,
+    "contribute": ContributionRow,
+}
+"""The rows of what is no `StageMessageRow`."""
+# Built once, since the engine counts before each of its actions, and each message is checked.
+_CLIENTS: Final = {part: _clients_with(part) for part in get_args(Part)}
+_COUNTS: Final = {part: select(func.count()).select_from(query.subquery()) for part, query in _CLIENTS.items()}
+_ONE: Final = {part: query.where(query.selected_columns[0] == bindparam("client")) for part, query in _CLIENTS.items()}
 
 
 def clients_with(round_id: int, part: Part) -> Select[str]:
     """Return a query of the ids of the clients that did `part`."""
-    return _clients_with(part).params(round=round_id)
+    return _CLIENTS[part].params(round=round_id)
 
 
 def count_of(session: Session, round_id: int, part: Part) -> int:
@@ -83,16 +85,7 @@ def count_of(session: Session, round_id: int, part: Part) -> int:
 
 def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:
     """Whether a client did `part`."""
-    if part == "asked":
-        return session.get(CohortRow, (round_id, client_id)) is not None
-    if part == "committee":
-        member = CommitteeKeyRow.round_id == round_id, CommitteeKeyRow.client_id == client_id
-        return session.execute(select(CommitteeKeyRow.digest).where(*member)).first() is not None
-    if part == "contribute":
-        return session.get(ContributionRow, (round_id, client_id)) is not None
-    row = StageMessageRow
-    found = select(row.digest).where(row.round_id == round_id, row.stage == part, row.client_id == client_id)
-    return session.execute(found).first() is not None
+    return session.execute(_ONE[part], {"round": round_id, "client": client_id}).first() is not None
 
 
 def find_message(session: Session, round_id: int, stage: StageMessage, client_id: str) -> StageMessageRow | None:

@@ -10,8 +10,6 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.bodies import is_small
-from aggregator_service.storage.database import DATABASE_GONE, Database, Effects
+from aggregator_service.storage.database import DATABASE_GONE, Database, Effects, in_batches
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import (
     ChunkRow,
@@ -157,17 +155,12 @@ def collect_orphans(database: Database, blobs: BlobStore, before: float | None =
         named, tasks = named_blobs(session), set(session.scalars(select(TaskRow.id)))
     blobs.clean(before)
     orphans = 0
-    for batch in _batches(key for key in blobs.keys(before) if key not in named and task_of_key(key) in tasks):
+    for batch in in_batches(key for key in blobs.keys(before) if key not in named and task_of_key(key) in tasks):
         blobs.delete(*batch)
         orphans += len(batch)
     if orphans:
         _LOG.info("removed orphaned blobs", extra=fields(blobs=orphans))
     return orphans
-
-
-def _batches(keys: Iterator[str]) -> Iterator[list[str]]:
-    while batch := list(islice(keys, 1000)):
-        yield batch
 
 
 async def sweep(database: Database, blobs: BlobStore) -> None:

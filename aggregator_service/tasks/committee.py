@@ -43,11 +43,6 @@ class StatedContribution(NamedTuple):
     key: str
 
 
-def find_committee_key(session: Session, task_id: str, number: int, client_id: str) -> CommitteeKeyRow | None:
-    """Return the key that a member published for a round; None without one."""
-    return session.get(CommitteeKeyRow, (task_id, number, client_id))
-
-
 def published_keys(session: Session, task_id: str, number: int) -> Sequence[tuple[CommitteeKeyRow, ClientRow]]:
     """Return the keys that members published for a round, without revoked members, in order of enrolment."""
     query = select(CommitteeKeyRow, ClientRow).join(ClientRow, ClientRow.id == CommitteeKeyRow.client_id)
@@ -58,10 +53,8 @@ def published_keys(session: Session, task_id: str, number: int) -> Sequence[tupl
 
 def committee_keys(session: Session, round_id: int) -> list[bytes]:
     """Return the encoded keys of a round's committee, in order of the members' ids; empty once they are deleted."""
-    rows = session.execute(
-        select(CommitteeKeyRow.client_id, CommitteeKeyRow.body).where(CommitteeKeyRow.round_id == round_id)
-    )
-    return [body for _, body in sorted((client_id, body) for client_id, body in rows)]
+    rows = session.scalars(select(CommitteeKeyRow).where(CommitteeKeyRow.round_id == round_id))
+    return [row.body for row in sorted(rows, key=lambda row: row.client_id)]
 
 
 def delete_keys_before(session: Session, task_id: str, number: int) -> None:
@@ -103,7 +96,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 def committee_size(task: TaskRow) -> int:
     """Return the number of members that each round of the task needs; 0 if its mechanism has no committee."""
-    return plan_task(row_terms(task)).committee
+    return plan_task(row_terms(task)).sum_plan.committee
 
 
 def store_committee_key(
@@ -121,7 +114,7 @@ def store_committee_key(
         raise Problem("conflict", "this task's mechanism has no committee")
     key = _checked_key(task, number, session.get_one(ClientRow, client_id), document, now)
     digest = hashlib.sha256(document).hexdigest()
-    known = find_committee_key(session, task_id, number, client_id)
+    known = session.get(CommitteeKeyRow, (task_id, number, client_id))
     if known is not None:
         if not hmac.compare_digest(known.digest, digest):
             raise Problem("conflict", "another key of this member was published for the round and stays")

@@ -57,27 +57,13 @@ class TaskPlan:
         """The class of the sum."""
         return self.sum_plan.layout.sum_class
 
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the blocks to which this client contributes in a round."""
-        return self.recipe.route(spec, client_id)
-
-    @property
-    def ticket_bytes(self) -> int:
-        """Bytes before the contribution in an upload, which are not summed: the ticket of a one-shot sum, else 0."""
-        return self.sum_plan.ticket_bytes
-
-    @property
-    def committee(self) -> int:
-        """Members of the committee of each round; 0 if the mechanism has none."""
-        return self.sum_plan.committee
-
     def upload_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of an upload along `route`: of the ticket, if any, and the contribution."""
-        return self.ticket_bytes + self.sum_plan.contribution_bytes(route)
+        return self.sum_plan.ticket_bytes + self.sum_plan.contribution_bytes(route)
 
     def contribution_bytes(self, spec: RoundSpec, client_id: str) -> int:
         """Return the exact length in bytes of this client's upload in a round."""
-        return self.upload_bytes(self.route(spec, client_id))
+        return self.upload_bytes(self.recipe.route(spec, client_id))
 
 
 def _canonical(parameters: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -114,11 +115,6 @@ def create_task(
         catalogue_digest=request.catalogue_digest,
         privacy=None if request.privacy is None else request.privacy.model_dump(mode="json"),
         created_at=now,
-        completed_rounds=0,
-        failed_rounds=0,
-        failures_in_a_row=0,
-        abandoned_sums=0,
-        version=0,
     )
     session.add(task)
     try:
@@ -133,6 +129,13 @@ def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
     """Return all tasks, newest first; only the one called `name` if it is given."""
     query = select(TaskRow).order_by(TaskRow.created_at.desc(), TaskRow.id)
     return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
+
+
+_AS_STORED: Final = (
+    *("name", "state", "data_set", "catalogue_digest", "best_round", "opened_by"),
+    *("completed_rounds", "abandoned_sums", "failed_rounds"),
+)
+"""Values of a task that its view repeats."""
 
 
 def task_view(session: Session, task: TaskRow, signatures: Signatures = "required", now: float = 0.0) -> TaskView:
@@ -150,9 +153,8 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
     able = able_members(session, task, plan.recipe.device_groups, plan.sum_class, plan.recipe.main_sum)
     return TaskView.model_validate(
         {
+            **{name: getattr(task, name) for name in _AS_STORED},
             "task_id": task.id,
-            "name": task.name,
-            "state": task.state,
             "recipe": RecipeChoice(
                 name=task.recipe_name,
                 parameters=task.recipe_parameters,
@@ -165,21 +167,14 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             ),
             "schedule": schedule,
             "seed": b64encode(task.seed),
-            "data_set": task.data_set,
             "organiser": _organiser(task),
             "evaluation": row_evaluation(task),
-            "catalogue_digest": task.catalogue_digest,
             "privacy": row_privacy(task),
-            "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "resolved": resolved_task(terms),
-            "opened_by": task.opened_by,
             "members": members,
             "keyed_members": sum(able) if task.needs_keyring else 0,
             "able_members": able,
-            "completed_rounds": task.completed_rounds,
-            "abandoned_sums": task.abandoned_sums,
-            "failed_rounds": task.failed_rounds,
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
             or awaited_uncounted(session, task, plan.recipe),
@@ -249,7 +244,6 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
             task_id=task.id,
             role=request.role,
             uses=request.uses,
-            used=0,
             created_at=now,
             expires_at=now + request.expires_seconds,
         )
@@ -318,15 +312,6 @@ def _scales_of_shapes(plan: SumPlan) -> Mapping[tuple[object, str], float]:
 
 def _block(block: Block, count: int, scales: Mapping[tuple[object, str], float]) -> BlockView:
     segments = [
-        SegmentView(
-            name=segment.name,
-            length=segment.length,
-            clip=segment.clip,
-            integral=segment.integral,
-            signed=segment.signed,
-            sum_bound=segment.sum_bound,
-            scale=scales.get((block.segments, segment.name)),
-        )
-        for segment in block.segments
+        SegmentView(**vars(segment), scale=scales.get((block.segments, segment.name))) for segment in block.segments
     ]
     return BlockView(name=block.name, count=count, segments=segments)

@@ -18,7 +18,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot_stages import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import forget_pages
-from aggregator_service.storage.rounds import find_contribution, in_cohort
+from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import prerequisite, takes_part, upload_progress
 from aggregator_service.tasks.enrolments import holds_certificate
@@ -54,7 +54,7 @@ class Admission:
 
     def check(self, body: memoryview) -> None:
         """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""
-        how, plan, contribution = self.plan.mechanism, self.plan.sum_plan, body[self.plan.ticket_bytes :]
+        how, plan, contribution = self.plan.mechanism, self.plan.sum_plan, body[self.plan.sum_plan.ticket_bytes :]
         if len(contribution) <= _PART or plan.layout.chosen or not isinstance(how, ChecksByParts):
             how.check(plan, self.route, contribution)
             return
@@ -83,13 +83,13 @@ def admit(
     with services.database.read() as session:
         task = task_of(session, principal, task_id)
         round_ = round_of(session, task_id, number)
-        if not in_cohort(session, round_.id, client.client_id):
+        if not takes_part(session, round_.id, "asked", client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
         before = prerequisite(round_) if round_.state == "collecting" else None
         if before is not None and not takes_part(session, round_.id, before, client.client_id):
             raise Problem("not-in-cohort", "this client shared no keys in this round, so it has left the round")
         plan = plan_round(task, round_)
-        route = plan.route(round_spec(round_), client.client_id)
+        route = plan.recipe.route(round_spec(round_), client.client_id)
         return Admission(
             round=round_,
             client=client,
@@ -169,7 +169,7 @@ def check_ticket(services: Services, admission: Admission, body: memoryview) -> 
     Raises `ContributionError` unless the client signed the upload for this round, model and committee, and `Problem`:
     forbidden (403) for an expired certificate, round-closed (409) when the round is over.
     """
-    size = admission.plan.ticket_bytes
+    size = admission.plan.sum_plan.ticket_bytes
     if not size:
         return None
     task_id, client_id = admission.round.task_id, admission.client.client_id

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -24,7 +23,7 @@ from aggregator_service.storage.rounds import find_contribution, lock_round_shar
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.storage.stages import drop_chunks, stored_chunks, upload_progress
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
+from aggregator_service.uploads.contributions import UploadOutcome, delete_unless_named, store_contribution_file
 from protocols.errors import ContributionError
 
 MOST_CHUNKS: Final = 1000
@@ -61,7 +60,8 @@ def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
     try:
         services.database.transact(lambda session: _insert(session, admission, chunk, key))
     except BaseException:
-        _delete_unless_named(services, admission, chunk.offset, key)
+        identity = admission.round.id, admission.client.client_id, chunk.offset
+        delete_unless_named(services, key, lambda session: session.get(ChunkRow, identity))
         raise
 
 
@@ -83,17 +83,6 @@ def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> N
             blob_key=key,
         )
     )
-
-
-def _delete_unless_named(services: Services, admission: Admission, offset: int, key: str) -> None:
-    """Delete a blob unless a row names it: a commit may take effect although its answer is lost."""
-    try:
-        with services.database.read() as session:
-            row = session.get(ChunkRow, (admission.round.id, admission.client.client_id, offset))
-    except SQLAlchemyError:
-        return  # the database cannot be asked: the next orphan collection deletes the blob if no row names it
-    if row is None or row.blob_key != key:
-        services.blobs.delete(key)
 
 
 async def complete_upload(services: Services, admission: Admission, last: Chunk, whole: str) -> UploadOutcome:

@@ -5,6 +5,7 @@ A row is inserted once for each round and client.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -70,7 +71,7 @@ async def receive_contribution(
     Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, and `Problem` as
     `stream_body` and `insert_contribution` do.
     """
-    if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.ticket_bytes:
+    if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.sum_plan.ticket_bytes:
         return await _receive_small(services, admission, request, digest)
     path = body_path(services.settings.upload_dir, "contribution")
 
@@ -136,7 +137,8 @@ def _store(
     try:
         outcome = insert_contribution(services.database, admission, key, digest, services.clock.now(), statement, tag)
     except BaseException:
-        _delete_unless_named(services, admission, key)
+        of_client = admission.round.id, admission.client.client_id
+        delete_unless_named(services, key, lambda session: session.get(ContributionRow, of_client))
         raise
     if isinstance(outcome, AlreadyStored):
         services.blobs.delete(key)
@@ -145,11 +147,13 @@ def _store(
     return outcome
 
 
-def _delete_unless_named(services: Services, admission: Admission, key: str) -> None:
-    """Delete a blob unless a row names it: a commit may take effect although its answer is lost."""
+def delete_unless_named(
+    services: Services, key: str, find: Callable[[Session], ContributionRow | ChunkRow | None]
+) -> None:
+    """Delete a blob unless the row that `find` returns names it: a commit may take effect and its answer be lost."""
     try:
         with services.database.read() as session:
-            stored = find_contribution(session, admission.round.id, admission.client.client_id)
+            stored = find(session)
     except SQLAlchemyError:
         return  # the database cannot be asked: the next orphan collection deletes the blob if no row names it
     if stored is None or stored.blob_key != key:
@@ -166,33 +170,21 @@ _HAS_NOTHING_STORED: Final = (
 
 
 def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
-    values = select(
-        RoundRow.id,
-        bindparam("client", type_=String),
-        bindparam("digest_", type_=String),
-        bindparam("bytes_", type_=BigInteger),
-        bindparam("now", type_=Float),
-        bindparam("key", type_=String),
-        false(),
-        bindparam("statement_", type_=LargeBinary),
-        bindparam("attestation_", type_=Text),
-        bindparam("tag_", type_=LargeBinary),
-    )
-    locked = values.where(RoundRow.id == bindparam("round"), *conditions).with_for_update(read=True, of=RoundRow)
+    values = {
+        "round_id": RoundRow.id,
+        "client_id": bindparam("client", type_=String),
+        "digest": bindparam("digest_", type_=String),
+        "bytes": bindparam("bytes_", type_=BigInteger),
+        "stored_at": bindparam("now", type_=Float),
+        "blob_key": bindparam("key", type_=String),
+        "folded": false(),
+        "statement": bindparam("statement_", type_=LargeBinary),
+        "attestation": bindparam("attestation_", type_=Text),
+        "tag": bindparam("tag_", type_=LargeBinary),
+    }
+    locked = select(*values.values()).where(RoundRow.id == bindparam("round"), *conditions)
     table = cast(Table, ContributionRow.__table__)  # an ORM insert takes twice the time
-    columns = [
-        "round_id",
-        "client_id",
-        "digest",
-        "bytes",
-        "stored_at",
-        "blob_key",
-        "folded",
-        "statement",
-        "attestation",
-        "tag",
-    ]
-    return insert(table).from_select(columns, locked)
+    return insert(table).from_select(list(values), locked.with_for_update(read=True, of=RoundRow))
 
 
 _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)

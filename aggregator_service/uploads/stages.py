@@ -21,7 +21,7 @@ from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_conte
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError
 from aggregator_service.storage.database import Delivery, progress
-from aggregator_service.storage.rounds import find_round, in_cohort, lock_round_shared
+from aggregator_service.storage.rounds import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import Handout, count_of, find_handout, find_message, prerequisite, takes_part
 from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
@@ -95,10 +95,9 @@ def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
 
 
 def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, client_id: str, now: float) -> None:
-    if round_.committee and not takes_part(session, round_.id, "committee", client_id):
-        raise Problem("not-in-cohort", "this client is not in the committee of this round")
-    if not round_.committee and not in_cohort(session, round_.id, client_id):
-        raise Problem("not-in-cohort", "this client is not in the cohort of this round")
+    if not takes_part(session, round_.id, "committee" if round_.committee else "asked", client_id):
+        group = "committee" if round_.committee else "cohort"
+        raise Problem("not-in-cohort", f"this client is not in the {group} of this round")
     if round_.state != STATE_FOR[stage] or now >= round_.deadline:
         raise Problem("round-closed", f"the round is {round_.state}: it takes no messages of this stage now")
     before = prerequisite(round_)

@@ -122,7 +122,7 @@ class Client:
         return None if self.owed else body  # it reports before it contributes
 
     def _plain(self, plan: TaskPlan, round_: RoundRow) -> bytes:
-        route = plan.route(round_spec(round_), self.id)
+        route = plan.recipe.route(round_spec(round_), self.id)
         values = vector(plan.sum_plan.layout, round_.number, self.index)
         return bytes(plan.mechanism.seal(plan.sum_plan, route, plan.sum_plan.layout.split(values), None))
 

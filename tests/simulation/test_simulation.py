@@ -75,7 +75,7 @@ _ENOUGH: Final = 100
 _STORED_ALL_THE_SAME: Final = """except SQLAlchemyError:
         return Stored(new_receipt(admission, digest))
     except BaseException:
-        _delete"""
+        of_client"""
 Change = tuple[FunctionType, dict[str, str]]
 """A function of the service, and texts of its source with what stands in their place."""
 DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
@@ -100,10 +100,13 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
     "the receipt is sent whether or not the database stored the row": (213, {4}, [
-        (contributions._store, {"except BaseException:\n        _delete": _STORED_ALL_THE_SAME}),
+        (contributions._store, {"except BaseException:\n        of_client": _STORED_ALL_THE_SAME}),
     ]),
     "a database error is taken to mean that no row was written": (57, {8}, [
-        (contributions._store, {"_delete_unless_named(services, admission, key)": "services.blobs.delete(key)"}),
+        (contributions._store, {
+            "delete_unless_named(services, key, lambda session: session.get(ContributionRow, of_client))":
+            "services.blobs.delete(key)",
+        }),
     ]),
     "the orphans of a dead server are not deleted": (5, {7}, [
         (Process.start, {"collect_orphans(self.database, self.blobs)": "pass"}),

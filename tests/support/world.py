@@ -149,7 +149,7 @@ class World:
         with self.database.write() as session:
             plan = plan_round(session.get_one(TaskRow, task_id), round_)
             for client in clients:
-                route, number = plan.route(round_spec(round_), client), int(re.split("[._]", client)[-1])
+                route, number = plan.recipe.route(round_spec(round_), client), int(re.split("[._]", client)[-1])
                 (block,) = plan.sum_plan.layout.contribution_blocks(route)
                 usual = np.where(block.integral_mask(), 1.0, 2.0 ** (number % 16))
                 values = usual if vector is None else vector(number)

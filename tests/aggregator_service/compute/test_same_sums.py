@@ -100,7 +100,7 @@ def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, rele
         partial, used = peak_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
         assert used < fold * 4 * VALUES
     if release:
-        done = ReleaseJob(blobs, "t", terms, bytes(32), spec, partial, 6, None, absorb=True, state=None)
+        done = ReleaseJob(blobs, "t", terms, spec, bytes(32), partial, 6, None, absorb=True, state=None)
         released, used = peak_of(lambda: release_sum(done))
         assert used < release * 4 * VALUES
         assert released.state is not None and released.state.bytes == 4 * VALUES

@@ -139,7 +139,7 @@ def contribution(world: World, task_id: str, client: str, value: float) -> Small
     with world.database.read() as session:
         plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
     round_ = world.round(task_id)
-    route = plan.route(round_spec(round_), client)
+    route = plan.recipe.route(round_spec(round_), client)
     (block,) = plan.sum_plan.layout.contribution_blocks(route)
     values = np.where(block.integral_mask(), 1.0, value)
     body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
