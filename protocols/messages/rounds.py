@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from protocols.messages.base import HexDigest, Key32, Message, Name, SparseMessage
 from protocols.messages.stages import RoundState
 
-LONGEST_STAGE: Final = 604_800
-"""Upper limit on the deadline of a stage, in seconds: one week."""
+LONGEST_STAGE: Final = 604_800  # upper limit on the deadline of a stage, in seconds: one week
 
 
 class RoundView(Message):
@@ -130,8 +129,7 @@ class SnapshotView(Message):
 
 
 LARGEST_ATTESTATION_PAGE: Final = 100
-LONGEST_ATTESTATION: Final = 4096
-"""Longest attestation in JSON, in bytes."""
+LONGEST_ATTESTATION: Final = 4096  # longest attestation in JSON, in bytes
 
 
 class Attestation(Message):
