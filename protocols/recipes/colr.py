@@ -43,28 +43,24 @@ from pydantic import Field, model_validator
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
+from protocols.layout import TRAINED, Block, Floats, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
 
-class FedMFParameters(NormalisedParameters):
-    """FedMF has no parameters of its own."""
-
-
 @dataclass(frozen=True)
 class FedMF(RowRecipe):
     """Full item factors: N*d values per contribution."""
 
-    parameters: FedMFParameters
+    parameters: NormalisedParameters
     name: str = "fedmf"
 
 
 FEDMF_ENTRY: Final = RecipeEntry(
     name="fedmf",
-    parameters=FedMFParameters,
+    parameters=NormalisedParameters,
     make=FedMF,
     half="client_sdk.training.factors:half",
     source="Chai et al., 2019",
@@ -83,7 +79,7 @@ class LowRankParameters(NormalisedParameters):
         return self
 
 
-def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
+def low_rank(rows: NDArray[np.floating], rank: int) -> Floats:
     """Return the matrix of rank <= `rank` nearest to `rows` (k, d), float64 (k, d): its truncated SVD.
 
     Eckart and Young (1936). It is rows V V^T, with V the `rank` leading eigenvectors of rows^T rows (the right singular
@@ -115,9 +111,7 @@ class SVD(RowRecipe):
             local = replace(local, update=Update(update.items, compressed))
         return super().contribute(state, spec, local)
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
         return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
 
@@ -172,25 +166,18 @@ class CoLR(RowRecipe):
         """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
         return np.asarray(self.mean_update(state, total, contributions, spec.noise) @ projection.astype(np.float64))
 
 
-ENTRY: Final = RecipeEntry(
-    name="colr",
-    parameters=CoLRParameters,
-    make=CoLR,
-    half="client_sdk.training.factors:half",
-    source="Nguyen et al., WWW 2024, eq. 5 to 7",
+ENTRY: Final = replace(
+    FEDMF_ENTRY, name="colr", parameters=CoLRParameters, make=CoLR, source="Nguyen et al., WWW 2024, eq. 5 to 7"
 )
 
 
-_CLIENTS: Final = "clients"
-"""Name of the segment that counts a block's contributions."""
+_CLIENTS: Final = "clients"  # name of the segment that counts a block's contributions
 
 
 class SCoLRParameters(CoLRParameters):
@@ -243,7 +230,7 @@ class SCoLR(FactorRecipe):
 
     def most_levels(self, sum_index: int) -> int:
         """Return the number of levels L; 0 for sums of counts."""
-        return 0 if sum_index <= self.count_sums else len(self.parameters.edges) - 1
+        return 0 if sum_index <= self.parameters.counting else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
         most = self.most_levels(spec.sum_index)
@@ -273,9 +260,7 @@ class SCoLR(FactorRecipe):
             blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
         )
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with each column of A divided for the clients that trained it."""
         p, layout, mean = self.parameters, self.change_layout(), []
         for block, values in zip(layout.blocks, layout.split(total), strict=True):

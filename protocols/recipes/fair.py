@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, VectorLayout
+from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.recipes.base import (
     MOVES_ALIKE,
     Contribution,
@@ -70,8 +70,7 @@ from protocols.recipes.subspaces import (
     means,
 )
 
-TABLES: Final = ("gmf", "mlp")
-"""Names of the item tables; each has its own hash key."""
+TABLES: Final = ("gmf", "mlp")  # names of the item tables; each has its own hash key
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +111,8 @@ def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subsp
 
 
 MOST_HALVINGS: Final = 20
-_GIVEN: Final = "given "
-"""Start of the names of the sums of a turn, one field each."""
-_INITIAL_SCALE: Final = 0.01
-"""Standard deviation of the values of a new item table (released code)."""
+_GIVEN: Final = "given "  # start of the names of the sums of a turn, one field each
+_INITIAL_SCALE: Final = 0.01  # standard deviation of the values of a new item table (released code)
 
 
 class FairParameters(ItemParameters, WeightedParameters):
@@ -233,7 +230,7 @@ class Fair(Recipe):
                 row[part] = _initial_values(task_seed, table, part)
         return FairState(0, 0, _hash_seed(task_seed), tables, _initial_dense(task_seed, self.parameters.dim))
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state with the group's sum stored or, after the last group of a turn, with the model moved.
 
         Sums between the state's and this one were abandoned; they count as sums of zeros. Raises `ParameterError` if

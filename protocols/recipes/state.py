@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
+from protocols.layout import Floats
 
 S = TypeVar("S")
 
@@ -97,7 +98,7 @@ def sum_index_of(body: bytes | bytearray | memoryview, round_number: int) -> int
     return sum_index
 
 
-def as_counts(counts: NDArray[np.uint32], clients: int) -> NDArray[np.float64]:
+def as_counts(counts: NDArray[np.uint32], clients: int) -> Floats:
     """Return decoded item counts as float64 (items,); `CodecError` for a count above the number of clients."""
     if counts.max() > clients:
         raise CodecError(f"a model state counts an item for {counts.max()} of {clients} clients")
