@@ -50,17 +50,21 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
 
 
+class FedMFParameters(NormalisedParameters):
+    """FedMF has no parameters of its own."""
+
+
 @dataclass(frozen=True)
 class FedMF(RowRecipe):
     """Full item factors: N*d values per contribution."""
 
-    parameters: NormalisedParameters
+    parameters: FedMFParameters
     name: str = "fedmf"
 
 
 FEDMF_ENTRY: Final = RecipeEntry(
     name="fedmf",
-    parameters=NormalisedParameters,
+    parameters=FedMFParameters,
     make=FedMF,
     half="client_sdk.training.factors:half",
     source="Chai et al., 2019",
