@@ -294,13 +294,18 @@ def whole_route(layout: VectorLayout) -> Route:
     return () if layout.chosen else tuple((index,) for index in range(len(layout.blocks)))
 
 
+def check_finite(values: NDArray[np.floating], what: str) -> None:
+    """Raise `ParameterError` for a value that is not finite. what: the name of the values in the error's text."""
+    if not np.isfinite(values).all():
+        raise ParameterError(f"{what} holds values that are not finite: training diverged")
+
+
 def clip_to_bounds(block: Block, values: Floats) -> tuple[Floats, int]:
     """Return `values` (length,) clipped to the block's bounds, and how many were clipped, which callers must report.
 
     Raises `ParameterError` for a value that is not finite: training diverged.
     """
-    if not np.isfinite(values).all():
-        raise ParameterError(f"block {block.name!r} holds values that are not finite: training diverged")
+    check_finite(values, f"block {block.name!r}")
     bounds = block.bounds()
     clipped = int(np.count_nonzero(np.abs(values) > bounds))
     return (np.clip(values, -bounds, bounds) if clipped else values), clipped

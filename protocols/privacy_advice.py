@@ -34,7 +34,6 @@ from protocols.recipes.registry import recipe as make_recipe
 from protocols.task_terms import carriers
 
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
-"""Recipes that can be trained with a privacy block."""
 _INTERACTIONS: Final = 50  # items of a user, where nothing better is known
 
 _WIDTH: Final = 32  # values of an item in the planned tasks of `fedmf` and `arrays`

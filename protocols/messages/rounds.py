@@ -48,8 +48,7 @@ class RoundView(Message):
     )
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
     refusals: dict[str, int] = Field(
-        default_factory=dict,
-        description="Clients that refused the round or abstained, by reason; empty for clients.",
+        default_factory=dict, description="Clients that refused the round or abstained, by reason; empty for clients."
     )
     report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
     in_cohort: bool | None = Field(default=None, description="Whether this client is asked to contribute.")

@@ -161,10 +161,7 @@ class Arrays(Recipe, AbsorbsByParts):
         )
 
     def decode_state(self, round_number: int, body: bytes) -> ArraysState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid.
-
-        The arrays are read-only views of `body`.
-        """
+        """Return the state; its arrays are read-only views of `body`. `CodecError` also for negative mean squares."""
         found = ArraysState(round_number, **decode(self.state_fields(0), body, copy=False))
         if found.second.size and found.second.min() < 0:
             raise CodecError("a model state holds a negative mean of squares")
@@ -177,7 +174,6 @@ class Arrays(Recipe, AbsorbsByParts):
         return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the contribution of `local.update`, an `Update` of arrays; see `contribution`."""
         return contribution(self.parameters, local.update, local.examples)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ArraysState:
@@ -246,11 +242,6 @@ ENTRY: Final = RecipeEntry(
     half="client_sdk.training.arrays:half",
     source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
 )
-
-
-def shapes_of(arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, list[int]]:
-    """Return the parameter `shapes` for these arrays."""
-    return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def initial_parameters(

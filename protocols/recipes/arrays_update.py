@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Floats, Segment, spans_of
+from protocols.layout import Block, Floats, Segment, check_finite, spans_of
 from protocols.recipes.base import Contribution, RecipeParameters
 
 _MOST_ARRAYS: Final = 4096
@@ -254,8 +254,7 @@ def _checked(name: str, given: object, shape: tuple[int, ...]) -> NDArray[np.flo
         raise ParameterError(f"array {name!r} must hold floating-point numbers, got {array.dtype}")
     if array.shape != shape:
         raise ParameterError(f"array {name!r} must have shape {shape}, got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ParameterError(f"array {name!r} holds values that are not finite: training diverged")
+    check_finite(array, f"array {name!r}")
     return array
 
 

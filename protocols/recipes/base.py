@@ -232,9 +232,9 @@ class Recipe(ABC):
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum of a task, without allocating memory for them.
 
-        By default the first sum or the main sum, whichever is longer: most recipes have no others.
+        By default that of the longest of `sum_kinds`.
         """
-        return max(self.layout().length, self.layout(self.main_sum).length)
+        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def sum_kinds(self) -> tuple[int, ...]:
         """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""

@@ -42,8 +42,18 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import normals, uniforms
-from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Block, Floats, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
+from protocols.layout import (
+    TRAINED,
+    Block,
+    Floats,
+    Route,
+    Segment,
+    VectorLayout,
+    check_finite,
+    levels_in_use,
+    lowered,
+    whole_route,
+)
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
@@ -90,8 +100,7 @@ def low_rank(rows: NDArray[np.floating], rank: int) -> Floats:
     vectors). Raises `ParameterError` for values that are not finite.
     """
     exact = np.asarray(rows, dtype=np.float64)
-    if not np.isfinite(exact).all():
-        raise ParameterError("an update holds values that are not finite: training diverged")
+    check_finite(exact, "an update")
     leading = np.linalg.eigh(exact.T @ exact)[1][:, -rank:]
     return np.asarray(exact @ leading @ leading.T)
 

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.random import normals
-from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Floats, VectorLayout
+from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
 from protocols.recipes.factors import (
@@ -141,8 +140,7 @@ class PFedCLR(FactorModel):
         if p.noise is not None:
             noisy, clipped = privatise(change, p.noise, local.entropy)
             return Contribution([weigh(p, noisy, local.examples)], clipped)
-        if not np.isfinite(change).all():
-            raise ParameterError("the change of the items holds values that are not finite: training diverged")
+        check_finite(change, "the change of the items")
         clipped = int(np.count_nonzero(np.abs(change) > p.clip))
         return Contribution([weigh(p, np.clip(change, -p.clip, p.clip), local.examples)], clipped)
 

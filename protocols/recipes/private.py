@@ -190,11 +190,9 @@ class Private(RecipeAround):
         return self.inner.sum_kinds()
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the wrapped recipe's contribution with noise; see `noised`."""
         return self.noised(state, spec, self.inner.contribute(state, spec, local), local.entropy)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        """Return the state after the sum, with the bound of the next one."""
         values, noisy = self.in_own_units(state, spec, total, contributions)
         after = self.inner.absorb(state, noisy, values, contributions)
         clip = state.l2_clip

@@ -129,11 +129,7 @@ class PriviRecK(Recipe):
     name: str = "privirec-k"
 
     state_class = PriviRecState
-
-    @property
-    def by_snapshot(self) -> bool:
-        """True: the last bits of a QR differ between machines, so all clients use the server's Q."""
-        return True
+    by_snapshot = True  # the last bits of a QR differ between machines, so all clients use the server's Q
 
     @property
     def first_vectors(self) -> int:
@@ -179,9 +175,7 @@ class PriviRecK(Recipe):
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
-        Before the first sum: the basis, in a task that starts from one.
-
-        Raises `ParameterError` if the task has no such sum.
+        Before the first sum: the basis, in a task that starts from one. `ParameterError` if the task has no such sum.
         """
         p = self.parameters
         basis = StateField("basis", "<f4", (p.items, p.columns))
@@ -219,9 +213,6 @@ class PriviRecK(Recipe):
     def longest_state_bytes(self) -> int:
         return self.state_bytes(self.steps)
 
-    def longest_vector(self) -> int:
-        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
-
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is part of the state after the sum of the degrees."""
         return PriviRecState(0)
@@ -240,17 +231,15 @@ class PriviRecK(Recipe):
         return state, encode((SUM_INDEX, StateField("basis", "<f4", (p.items, p.columns))), vars(state))
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """Decode the bytes of `encode_state`.
-
-        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite, a
-        degree above the number of clients, negative singular values, or a column of Q with a norm over 1, which clients
-        would multiply with their rows.
-        """
+        """Raise `CodecError` also for a sum index that the task does not have."""
         if (claimed := sum_index_of(body, round_number)) > self.steps:
             raise CodecError(f"a model state of round {round_number} claims {claimed} of {self.steps} sums")
         return super().decode_state(round_number, body)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
+        """Return the state; `CodecError` for degrees above the number of clients, negative singular values, or a column
+        of Q with a norm over 1, which clients would multiply with their rows.
+        """
         if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
         if "singular_values" in values and values["singular_values"].min() < 0:
@@ -301,33 +290,27 @@ class PriviRecK(Recipe):
         return start_basis(spec.seed, self.parameters.items, self.parameters.columns).astype(np.float32)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
         own, p = state_as(state, PriviRecState), self.parameters
         check_follows(own, spec, every_sum=True)
         total = self.layout(spec.sum_index).split(total)[0]
         match self.sum_of(spec.sum_index):
             case "degrees":
-                return self._with_degrees(own, spec, total, contributions)
+                # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items'
+                # scales would be noise
+                least = min(np.ceil(noise_level(spec.noise)), contributions)
+                return own.following(
+                    spec,
+                    item_degrees=np.clip(np.rint(total), least, contributions),
+                    clients=contributions,
+                    basis=self.basis_before(own, spec),
+                    singular_values=np.zeros(p.columns, dtype=np.float32),
+                )
             case "iteration":
                 return self._iterated(own, spec, total.reshape(p.items, p.columns))
             case "gram" if spec.noise:
                 return self._gram_in_noise(own, spec, total)
             case "gram":
                 return own.following(spec, gram=total.astype(np.float32))
-
-    def _with_degrees(self, state: PriviRecState, spec: RoundSpec, total: Floats, contributions: int) -> PriviRecState:
-        p = self.parameters
-        # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items' scales
-        # would be noise
-        least = min(np.ceil(noise_level(spec.noise)), contributions)
-        degrees = np.clip(np.rint(total), least, contributions)
-        return state.following(
-            spec,
-            item_degrees=degrees,
-            clients=contributions,
-            basis=self.basis_before(state, spec),
-            singular_values=np.zeros(p.columns, dtype=np.float32),
-        )
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
         """Return the state after an iteration; with noise, components below the noise have the singular value 0.

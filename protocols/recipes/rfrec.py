@@ -112,10 +112,7 @@ class RFRec(Recipe):
     name: str = "rfrec"
 
     state_class = RFRecState
-
-    @property
-    def predicts_ratings(self) -> bool:
-        return True
+    predicts_ratings = True
 
     @property
     def main_sum(self) -> int:
@@ -174,7 +171,6 @@ class RFRec(Recipe):
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the number of iterations that are complete."""
         return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}
 
     def warnings(self) -> tuple[str, ...]:
@@ -193,8 +189,10 @@ class RFRecF(RFRec):
 
     def stretches(self, state: ModelState) -> tuple[Stretch, ...]:
         """Return the stretches of the task, one per sum; `ParameterError` for a state of another recipe."""
-        p = self.parameters
-        return stretches(state_as(state, RFRecState).coins, p.iterations, p.chance, p.moves_by)
+        p, coins = self.parameters, state_as(state, RFRecState).coins
+        if not coins:
+            raise ParameterError("this model state has no coins: it is one of another recipe")
+        return stretches(coins, p.iterations, p.chance, p.moves_by)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
         """Return the stretch of sum `sum_index`, which is empty after the last one: that one was abandoned then.

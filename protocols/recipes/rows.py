@@ -174,7 +174,6 @@ class FactorModel(Recipe):
         """Return the layout of a sum of changes, the same for all of them."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the blocks of the sum, the same for every client."""
         return self._routes[spec.sum_index > self.parameters.counting]
 
     @cached_property
@@ -183,7 +182,6 @@ class FactorModel(Recipe):
         return whole_route(count_layout(self.parameters.items)), whole_route(self.change_layout())
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        """Return the state after a sum: with more item counts, or with changed item factors."""
         if spec.sum_index <= self.parameters.counting:
             return state_as(state, CountedFactors).counted(spec, total, contributions)
         return advance(state, spec, self.change(state, spec, total, contributions), self.parameters.server_rate)

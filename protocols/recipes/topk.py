@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.random import permutation
-from protocols.errors import CodecError, ParameterError
-from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, clip_to_bounds
+from protocols.errors import CodecError
+from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.factors import CountedFactors, dense_rows
 from protocols.recipes.registry import RecipeEntry
@@ -302,8 +302,7 @@ def _top_k(parameters: TopKParameters) -> TopKRecipe:
 def finite_rows(update: Update, parameters: TopKParameters) -> tuple[Floats, Floats]:
     """Return `dense_rows` of an update; also raises `ParameterError` for values that are not finite."""
     rows, touched = dense_rows(update, parameters.items, parameters.dim)
-    if not np.isfinite(rows).all():
-        raise ParameterError("an update holds values that are not finite: training diverged")
+    check_finite(rows, "an update")
     return rows, touched
 
 
