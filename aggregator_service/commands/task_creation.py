@@ -39,7 +39,6 @@ from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule, TaskView
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import named_values, validated
-from protocols.recipes.arrays import shapes_of
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipes
 from protocols.sums.registry import mechanisms
@@ -262,7 +261,7 @@ def task_create(
         named_values(mechanism_parameter or []),
         planned,
         variant=variant,
-        shapes=None if values is None else shapes_of(values),
+        shapes=None if values is None else {name: list(array.shape) for name, array in values.items()},
         data_set=data_set,
         organiser=organiser,
         scope=scope,

@@ -22,7 +22,7 @@ from protocols.privacy.noise import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK, PriviRecState
-from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
@@ -200,7 +200,7 @@ class WholeRatings:
     def __init__(self, train: Interactions, recipe: Recipe, state: ModelState, users: Array) -> None:
         if not (isinstance(recipe, RFRec) and can_train_whole(recipe, train) and train.ratings is not None):
             raise ParameterError("this needs ratings, item means from one sum, and variant 'released'")
-        if not isinstance(state, RFRecMeansState):
+        if not (isinstance(state, RFRecState) and state.item_totals.size):
             raise ParameterError("this needs a state with item means")
         p = recipe.parameters
         self.recipe, self.users, self._train, self._rule = recipe, users, train, p.rule

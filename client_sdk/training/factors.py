@@ -78,7 +78,7 @@ class FactorHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
-        if spec.sum_index <= self.recipe.count_sums:
+        if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
         change = Update(local.items, local.values)

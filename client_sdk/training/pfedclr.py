@@ -235,7 +235,7 @@ class PFedCLRHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
-        if spec.sum_index <= self.recipe.count_sums:
+        if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng)
         update = Update(first.samples.items, first.rows - first.start)

@@ -27,7 +27,7 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
-from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
 from protocols.recipes.state import state_as
 
@@ -121,7 +121,7 @@ class RFRecHalf:
         newest = state_as(state, RFRecState)
         device = self._device(newest, client_state)
         products = np.zeros(1, np.float32)
-        if isinstance(newest, RFRecMeansState) or device.sum_index < newest.sum_index:
+        if newest.item_totals.size or device.sum_index < newest.sum_index:
             ratings, offsets = self._ratings(history, newest)
             self._train(device, ratings, newest, newest.sum_index)
             products = offsets
@@ -143,7 +143,7 @@ class RFRecHalf:
             raise ParameterError(f"recipe {self.recipe.name!r} learns from ratings: pass {{item: rating}}")
         users = np.zeros(len(history), np.intp)
         ratings = Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
-        if not isinstance(state, RFRecMeansState):
+        if state is None or not state.item_totals.size:
             return ratings, np.zeros(1, np.float32)
         offsets = rating_offsets(item_means(state.item_totals), ratings.items, ratings.targets)
         return replace(ratings, offsets=offsets[ratings.items]), offsets
