@@ -15,7 +15,7 @@ from client_sdk.api.requests import (
     path_of_task,
     with_query,
 )
-from client_sdk.api.retry import send, upload
+from client_sdk.api.retry import Upload, send
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
@@ -206,14 +206,14 @@ class ApiCalls(ApiRequests):
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
     ) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.upload`.
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.Upload`.
 
         statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
         (`protocols.crypto.aggregate_chain`).
         """
         url = self.url + path_of_task(task_id, "rounds", number, "contributions", client_id)
         headers = self._authorization() | dict(statements or {})
-        return upload(url, headers, body, self.retry, self.chunk_bytes, self.signer)
+        return Upload(url, headers, body, self.retry, self.chunk_bytes, self.signer).run()
 
     def attestations(self, task_id: str, number: int, after: str, limit: int) -> Program[AttestationPage]:
         """Return at most `limit` (up to 100) attestations of a completed round, of clients with ids after `after`."""

@@ -13,6 +13,7 @@ server about them.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,7 +23,6 @@ from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
 from client_sdk.model.sync import (
-    RejectedAggregate,
     SyncPlan,
     absorb_aggregate,
     fetch_catalogue,
@@ -48,12 +48,12 @@ _TRIES: Final = 4
 class CaughtUp:
     """A model state, and the plan that led to it.
 
-    rejected: the aggregates of encrypted sums that the state lacks, because they did not open.
+    rejected: the rounds of encrypted sums whose aggregates the state lacks, and why they did not open.
     """
 
     followed: FollowedState
     plan: SyncPlan
-    rejected: tuple[RejectedAggregate, ...] = ()
+    rejected: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def state(self) -> ModelState:
@@ -161,17 +161,17 @@ class ModelFollower:
     def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
         """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept."""
         start = self.current()
-        rejected: list[RejectedAggregate] = []
+        rejected: dict[int, str] = {}
         followed = yield from self._replay(plan, start, rejected)
         if followed is None:
             return None
         if plan.snapshot is not None:
             keep_if_best(self.terms, self.client_store, None if start is None else start.state, followed.state)
         self.keep(followed)
-        return CaughtUp(followed, plan, rejected=tuple(rejected))
+        return CaughtUp(followed, plan, rejected)
 
     def _replay(
-        self, plan: SyncPlan, start: FollowedState | None, rejected: list[RejectedAggregate]
+        self, plan: SyncPlan, start: FollowedState | None, rejected: dict[int, str]
     ) -> Program[FollowedState | None]:
         """Download the bodies of `plan`, and absorb them into `start` (the initial state when None).
 
@@ -188,9 +188,10 @@ class ModelFollower:
         for view in plan.rounds:
             body = yield from self.download_aggregate(view)
             before = state
-            state, wrong = yield from self._absorb(state, view, body)
+            state, reason = yield from self._absorb(state, view, body)
             keep_if_best(self.terms, self.client_store, before, state)
-            rejected += [] if wrong is None else [wrong]
+            if reason is not None:
+                rejected[view.number] = reason
             chain = None if chain is None else chain.extended(view.number, body)
         return FollowedState(state, chain, followed.from_snapshot)
 
@@ -226,9 +227,7 @@ class ModelFollower:
         length = self.terms.sum_plan_at(view.step).aggregate_bytes
         return self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
 
-    def _absorb(
-        self, state: ModelState, view: RoundView, body: bytes
-    ) -> Program[tuple[ModelState, RejectedAggregate | None]]:
+    def _absorb(self, state: ModelState, view: RoundView, body: bytes) -> Program[tuple[ModelState, str | None]]:
         return work(lambda: absorb_aggregate(self.terms, self.keyring, state, view, body))
 
     def final(self, newest: ModelState) -> Program[ModelState]:

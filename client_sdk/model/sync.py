@@ -176,22 +176,14 @@ def read_snapshot(
 # treats such an aggregate as that of a missed round: its model stays as it was, and all its requests are the same.
 
 
-@dataclass(frozen=True)
-class RejectedAggregate:
-    """The aggregate of a round did not open, or cannot be used, for `reason`. The server must not learn of it."""
-
-    round: int
-    reason: str
-
-
 def absorb_aggregate(
     terms: TaskTerms, keyring: Keyring | None, state: ModelState, view: RoundView, body: bytes
-) -> tuple[ModelState, RejectedAggregate | None]:
+) -> tuple[ModelState, str | None]:
     """Return the state after the round `view`, whose aggregate is `body`, and None.
 
     In a task whose members open the sums, an aggregate that cannot be opened, used, or be the sum of so many honest
     contributions, or in which fewer than `min_clients` contributions carry data, gives the state as it was, under the
-    round's number, and the reason. In other tasks the errors of opening are raised.
+    round's number, and the reason, which the server must not learn. In other tasks the errors of opening are raised.
     """
 
     def absorbed() -> ModelState:
@@ -208,7 +200,7 @@ def absorb_aggregate(
     try:
         return absorbed(), None
     except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
-        return _left_out(terms, state, view), RejectedAggregate(view.number, str(error))
+        return _left_out(terms, state, view), str(error)
 
 
 def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:

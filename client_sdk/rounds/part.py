@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -338,9 +338,7 @@ class OwnRound:
     history: History
     progress: Progress | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    seconds: dict[Phase, float] = field(
-        default_factory=lambda: {"catch_up": 0.0, "train": 0.0, "seal": 0.0, "upload": 0.0}
-    )
+    seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
@@ -364,10 +362,9 @@ class OwnRound:
 
     def warn_of_clipping(self, local: LocalResult) -> None:
         """Report that more values were clipped than the policy allows."""
-        if self.progress and self.part.member.policy.too_much_clipped(
-            local.contribution.clipped, local.contribution.values
-        ):
-            self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
+        clipped, values = local.contribution.clipped, local.contribution.values
+        if self.progress and clipped > self.part.member.policy.max_clip_share * values:
+            self.progress(ClipWarning(self.view.number, clipped, values))
 
     def settle(self, local: LocalResult) -> Program[None]:
         """Store the client state; see `Part.settle`."""
@@ -397,5 +394,5 @@ class OwnRound:
 def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
     """Report the aggregates that the model lacks."""
     if progress:
-        for rejected in caught_up.rejected:
-            progress(AggregateRejected(rejected.round, rejected.reason))
+        for number, reason in caught_up.rejected.items():
+            progress(AggregateRejected(number, reason))
