@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from client_sdk.api.calls import ApiCalls
+from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.http import Closed, SyncDriver
+from client_sdk.api.wire import Program
 from client_sdk.errors import NotFound
 from client_sdk.rounds.events import TaskEnded
 from client_sdk.rounds.join import ClientOptions
-from client_sdk.rounds.polling import RoundChange, RoundChanged, follow_rounds
+from client_sdk.rounds.polling import RoundChange, follow_rounds
 from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
     Evaluation,
     Invitation,
+    InvitationPage,
     InvitationRequest,
     InvitationView,
     LedgerEntry,
     MechanismChoice,
     Member,
+    MemberPage,
     OrganiserPin,
     RecipeChoice,
     Role,
@@ -37,6 +41,8 @@ from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms
+
+P = TypeVar("P", InvitationPage, MemberPage)
 
 
 def task_request(
@@ -155,13 +161,8 @@ class Operator(Closed):
 
     def invitations(self, task_id: str) -> Iterator[InvitationView]:
         """Yield a task's invitations in order of creation, fetched in pages."""
-        after: str | None = None
-        while True:
-            page = self._driver.run(self._calls.invitations(task_id, after))
+        for page in self._pages(partial(self._calls.invitations, task_id)):
             yield from page.invitations
-            after = page.next
-            if after is None:
-                return
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> InvitationView:
         """Revoke an invitation. Clients that have enrolled with it stay members."""
@@ -185,14 +186,17 @@ class Operator(Closed):
 
     def members(self, task_id: str) -> list[Member]:
         """Return every member, in order of enrolment."""
-        found: list[Member] = []
+        return [member for page in self._pages(partial(self._calls.members, task_id)) for member in page.members]
+
+    def _pages(self, fetch: Callable[[str | None], Program[P]]) -> Iterator[P]:
+        """Yield the pages of a list; fetch: requests the page that the one before names as `next`, None for the first."""
         after: str | None = None
         while True:
-            page = self._driver.run(self._calls.members(task_id, after))
-            found += page.members
+            page = self._driver.run(fetch(after))
+            yield page
             after = page.next
             if after is None:
-                return found
+                return
 
     def revoke_member(self, task_id: str, client_id: str) -> Member:
         """Revoke a membership permanently: its token, its place in later rounds, and its identity's right to enrol."""

@@ -59,10 +59,10 @@ Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 
 
 @dataclass(frozen=True)
-class CurrentRound:
-    """The newest round and the ETag that identifies this version of it."""
+class RoundChanged:
+    """`view` is the newest round, and it differs from what was seen last. `etag` identifies it in the next poll."""
 
-    round: RoundView
+    view: RoundView
     etag: str | None
 
 
@@ -183,7 +183,7 @@ class ApiCalls(ApiRequests):
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
-    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[CurrentRound | None]:
+    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[RoundChanged | None]:
         """Return the newest round; None if it is unchanged since `etag`, or there is none, within `wait` seconds."""
         headers = {"if-none-match": etag} if etag else {}
         request = self._request(
@@ -192,7 +192,7 @@ class ApiCalls(ApiRequests):
         response = yield from send(request, self.retry)
         if response.status in (204, 304):
             return None
-        return CurrentRound(parse_answer(request, response, RoundView), response.headers.get("etag"))
+        return RoundChanged(parse_answer(request, response, RoundView), response.headers.get("etag"))
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
         """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""

@@ -251,13 +251,11 @@ class SyncDriver(Closed):
                 return self._send(effect)
             case Pause():
                 time.sleep(effect.seconds)
-                return None
             case Failed():
                 return False
             case Work():
                 return effect.call()
-            case Turn():
-                return None
+        return None
 
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
@@ -333,14 +331,12 @@ class AsyncDriver(AsyncClosed):
                 return await self._send(effect)
             case Pause():
                 await asyncio.sleep(effect.seconds)
-                return None
             case Failed():
                 return False
             case Work():
                 call = partial(copy_context().run, effect.call)
                 return await asyncio.get_running_loop().run_in_executor(executor, call)
-            case Turn():
-                return None
+        return None
 
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)

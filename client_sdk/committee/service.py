@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import (
     client_tag,
@@ -28,7 +29,7 @@ from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Progress, S
 from client_sdk.rounds.loop import Role
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, oneshot_context
-from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, is_over
+from client_sdk.rounds.polling import NothingNew, RoundChange, is_over
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
@@ -100,7 +101,7 @@ class CommitteeMember(Role):
     def attend_newest(self) -> Program[RoundView | None]:
         """Publish the keys of the next rounds, and do this member's part in the newest round. Returns that round."""
         current = yield from self.member.calls.current_round(self.member.task_id)
-        view = None if current is None else current.round
+        view = None if current is None else current.view
         yield from self.attend(view)
         return view
 

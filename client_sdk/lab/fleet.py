@@ -28,6 +28,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.wire import Program, through
 from client_sdk.history import History
@@ -50,7 +51,6 @@ from client_sdk.rounds.member import Stop
 from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
-    RoundChanged,
     StoppedInOutage,
     await_round,
     follow_rounds,

@@ -101,14 +101,9 @@ class SyncPlan:
         return (self.snapshot.bytes if self.snapshot else 0) + sum(view.aggregate_bytes or 0 for view in self.rounds)
 
     @property
-    def requests(self) -> int:
-        """Number of bodies, each of which takes a request."""
-        return len(self.rounds) + (self.snapshot is not None)
-
-    @property
     def cost(self) -> int:
-        """The bytes, and `REQUEST_COST` for each request."""
-        return self.bytes + REQUEST_COST * self.requests
+        """The bytes, and `REQUEST_COST` for each body, which takes a request."""
+        return self.bytes + REQUEST_COST * (len(self.rounds) + (self.snapshot is not None))
 
     @property
     def kind(self) -> Literal["nothing", "replay", "snapshot"]:

@@ -206,26 +206,10 @@ class ModelMeasured:
     best_round: int
 
 
-Event = (
-    RoundReport
-    | RoundMissed
-    | RoundAbstained
-    | AggregateRejected
-    | TrainingFailed
-    | ClipWarning
-    | Waiting
-    | KeyringDelivered
-    | KeyringRefused
-    | SnapshotPublished
-    | SurvivorsConfirmed
-    | ClientsNamed
-    | ShareSent
-    | CommitteeRefused
-    | ModelBehind
-    | ModelMeasured
-    | ServerUnreachable
-    | ServerBack
-    | ServerRestored
-    | TaskEnded
-)
+_OfContributors = RoundReport | RoundMissed | RoundAbstained | AggregateRejected | TrainingFailed | ClipWarning
+_OfKeysAndSnapshots = Waiting | KeyringDelivered | KeyringRefused | SnapshotPublished
+_OfCommittee = SurvivorsConfirmed | ClientsNamed | ShareSent | CommitteeRefused
+_OfModel = ModelBehind | ModelMeasured
+_OfServer = ServerUnreachable | ServerBack | ServerRestored | TaskEnded
+Event = _OfContributors | _OfKeysAndSnapshots | _OfCommittee | _OfModel | _OfServer
 Progress = Callable[[Event], None]

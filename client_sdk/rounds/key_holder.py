@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
 from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
-from client_sdk.rounds.polling import RoundChange, RoundChanged
+from client_sdk.rounds.polling import RoundChange, is_over
 from protocols import messages
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
@@ -64,7 +65,7 @@ class KeyHolder(Role):
 
     def before_poll(self, change: RoundChange | None, poll_seconds: float) -> Program[float]:
         """Deliver the keyring, unless the task may have ended with the newest round."""
-        if not (isinstance(change, RoundChanged) and change.is_over):
+        if not (isinstance(change, RoundChanged) and is_over(change.view)):
             yield from self.deliver(0.0 if self._started else poll_seconds)
         return poll_seconds if self._started else 0.0
 

@@ -219,7 +219,7 @@ class Part:
             raise Abstained(reason)
 
     def train(self, spec: RoundSpec, followed: ModelState, history: History) -> Program[LocalResult]:
-        """Train for one round and return the result. The new client state is stored by `settle`.
+        """Train for one round and return the result. The new client state is stored by `OwnRound.settle`.
 
         followed: the followed model. An application that trains in a loop of its own has its turn here. Raises
         `ParameterError` when training diverges.
@@ -283,10 +283,14 @@ class Part:
         """Whether this client is to check that enough members hold the aggregates that it holds."""
         return caught_up.followed.chain is not None
 
-    def report_measured(self, state: ModelState, progress: Progress | None) -> None:
-        """Report the newest measurement in the followed `state`, unless it was reported before."""
-        curve = curve_of(self.member.terms.recipe, state)
-        if progress is None or curve is None or curve.best is None or len(curve.points) == self._reported_point:
+    def report_followed(self, caught_up: CaughtUp, progress: Progress | None) -> None:
+        """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
+        if progress is None:
+            return
+        for number, reason in caught_up.rejected.items():
+            progress(AggregateRejected(number, reason))
+        curve = curve_of(self.member.terms.recipe, caught_up.state)
+        if curve is None or curve.best is None or len(curve.points) == self._reported_point:
             return
         self._reported_point, newest = len(curve.points), curve.points[-1]
         metrics = curve.metrics(newest)
@@ -301,18 +305,6 @@ class Part:
             like = self.half.initial_client_state(np.random.default_rng(0))
             self._client_state = self.member.store.client_state(self.member.task_id, like)
         return self._client_state
-
-    def settle(self, local: LocalResult) -> Program[float]:
-        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
-
-        Returns the seconds that `local.finish` took.
-        """
-        self.keep_client_state(local.client_state)
-        if local.finish is None:
-            return 0.0
-        started = perf_counter()
-        self.keep_client_state((yield from work(local.finish)))
-        return perf_counter() - started
 
     def keep_client_state(self, client_state: ClientState) -> None:
         """Store `client_state` as this client's newest."""
@@ -356,8 +348,7 @@ class OwnRound:
     def catch_up(self) -> Program[CaughtUp]:
         """Return the model before the round; see `ModelFollower.follow`. Reports what it lacks and what it measured."""
         caught_up = yield from self.metered(self.part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
-        report_rejected(caught_up, self.progress)
-        self.part.report_measured(caught_up.state, self.progress)
+        self.part.report_followed(caught_up, self.progress)
         return caught_up
 
     def warn_of_clipping(self, local: LocalResult) -> None:
@@ -367,8 +358,11 @@ class OwnRound:
             self.progress(ClipWarning(self.view.number, clipped, values))
 
     def settle(self, local: LocalResult) -> Program[None]:
-        """Store the client state; see `Part.settle`."""
-        self.seconds["train"] += yield from self.part.settle(local)
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one."""
+        self.part.keep_client_state(local.client_state)
+        if local.finish is not None:
+            with self.timed("train"):
+                self.part.keep_client_state((yield from work(local.finish)))
 
     def report(self, caught_up: CaughtUp, local: LocalResult, contribution_bytes: int) -> RoundReport:
         """Return the report of a contribution of so many bytes."""
@@ -389,10 +383,3 @@ class OwnRound:
             upload_seconds=self.seconds["upload"],
             caught_up=caught_up.plan.kind,
         )
-
-
-def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
-    """Report the aggregates that the model lacks."""
-    if progress:
-        for number, reason in caught_up.rejected.items():
-            progress(AggregateRejected(number, reason))
