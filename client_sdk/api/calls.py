@@ -54,7 +54,6 @@ _LONGEST_ENVELOPE: Final = 1 << 20
 _LONGEST_TASKS: Final = 1 << 24
 """Longest list of tasks, in bytes: the API has no pages of tasks."""
 
-_LONGEST_VIEW: Final = 1 << 20
 Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 
 
@@ -288,7 +287,7 @@ class ApiCalls(ApiRequests):
 
     def committee(self, task_id: str) -> Program[CommitteeView]:
         """Return who is in the committee, and of which rounds each member has published its key."""
-        return self._get(path_of_task(task_id, "committee"), CommitteeView, max_bytes=_LONGEST_VIEW)
+        return self._get(path_of_task(task_id, "committee"), CommitteeView)
 
     def put_committee_key(self, task_id: str, number: int, client_id: str, key: bytes) -> Program[None]:
         """Publish this member's key of a round that has not opened; `Conflict` when it has another, or is open."""

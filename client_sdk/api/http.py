@@ -232,8 +232,6 @@ class SyncDriver(Closed):
             while True:
                 if isinstance(effect, Turn):
                     yield effect.what
-                    effect = program.send(None)
-                    continue
                 try:
                     reply = self._perform(effect)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
@@ -312,8 +310,6 @@ class AsyncDriver(AsyncClosed):
             while True:
                 if isinstance(effect, Turn):
                     yield effect.what
-                    effect = program.send(None)
-                    continue
                 try:
                     reply = await self._perform(effect, executor)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle

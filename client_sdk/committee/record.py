@@ -28,7 +28,7 @@ from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, decoded
-from client_sdk.store.signed_sets import member_tag
+from client_sdk.store.signed_sets import join_tags, member_tag, split_tags
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError
@@ -37,7 +37,6 @@ from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 
 _NAME: Final = "committee.json"
-_TAG_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 
 
@@ -192,14 +191,11 @@ def _sets_name(sum_index: int) -> str:
 
 
 def _join(clients: frozenset[str]) -> str:
-    return b64encode(b"".join(sorted(bytes.fromhex(tag) for tag in clients)))
+    return join_tags(map(bytes.fromhex, clients))
 
 
 def _split(text: str) -> frozenset[str]:
-    body = b64decode(text)
-    if len(body) % _TAG_BYTES:
-        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
-    return frozenset(body[start : start + _TAG_BYTES].hex() for start in range(0, len(body), _TAG_BYTES))
+    return frozenset(tag.hex() for tag in split_tags(text))
 
 
 # --- A member's keys for single rounds: made and published ahead, stored with mode 0600, deleted after the sum -------

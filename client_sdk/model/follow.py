@@ -160,32 +160,19 @@ class ModelFollower:
         )
 
     def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
-        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept."""
-        start = self.current()
-        rejected: dict[int, str] = {}
-        followed = yield from self._replay(plan, start, rejected)
-        if followed is None:
-            return None
-        if plan.snapshot is not None:
-            keep_if_best(self.terms, self.client_store, None if start is None else start.state, followed.state)
-        self.keep(followed)
-        return CaughtUp(followed, plan, rejected)
+        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept.
 
-    def _replay(
-        self, plan: SyncPlan, start: FollowedState | None, rejected: dict[int, str]
-    ) -> Program[FollowedState | None]:
-        """Download the bodies of `plan`, and absorb them into `start` (the initial state when None).
-
-        Aggregates that members cannot open are added to `rejected`; they are in the chain like any other, so that
-        nobody sees the difference. Returns None when the snapshot is no longer kept.
+        Aggregates that members cannot open are `rejected`; they are in the chain like any other, so that nobody sees
+        the difference.
         """
+        start = self.current()
         followed = start or (yield from self._initial_state())
         if plan.snapshot is not None:
             body = yield from self.download_snapshot(plan.snapshot)
             if body is None:
                 return None
             followed = self._read_snapshot(plan.snapshot, body)
-        state, chain = followed.state, followed.chain
+        state, chain, rejected = followed.state, followed.chain, dict[int, str]()
         for view in plan.rounds:
             body = yield from self.download_aggregate(view)
             before = state
@@ -195,7 +182,11 @@ class ModelFollower:
             if reason is not None:
                 rejected[view.number] = reason
             chain = None if chain is None else chain.extended(view.number, body)
-        return FollowedState(state, chain, followed.from_snapshot)
+        if plan.snapshot is not None:
+            keep_if_best(self.terms, self.client_store, None if start is None else start.state, state)
+        followed = FollowedState(state, chain, followed.from_snapshot)
+        self.keep(followed)
+        return CaughtUp(followed, plan, rejected)
 
     def _read_snapshot(self, view: SnapshotView, body: bytes) -> FollowedState:
         try:
