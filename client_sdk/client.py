@@ -9,6 +9,7 @@ with Client(url, home="~/.movieapp") as client:
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
@@ -23,11 +24,27 @@ from client_sdk.store.stores import Store
 from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 
+D = TypeVar("D", bound=SyncDriver | AsyncDriver)
 
-class _BaseClient:
+
+class _BaseClient(Generic[D]):
     """The common part of the sync and the async class."""
 
-    _account: Account
+    _driver_class: type[D]
+
+    def __init__(
+        self,
+        url: str,
+        identity: Identity | None = None,
+        store: Store | None = None,
+        policy: Policy | None = None,
+        options: ClientOptions | None = None,
+        driver: D | None = None,
+        *,
+        home: str | Path | None = None,
+    ) -> None:
+        self._account = Account.at(url, identity, store, policy, options, home)
+        self._driver: D = driver or self._driver_class(self._account.options.timeouts)
 
     def memberships(self) -> list[Membership]:
         """Return the memberships of this identity that the store holds."""
@@ -46,7 +63,7 @@ class _BaseClient:
         return part
 
 
-class Client(_BaseClient, Closed):
+class Client(_BaseClient[SyncDriver], Closed):
     """One identity at one server.
 
     url: `https://host[:port][/path]`. home: a folder that keeps the identity, memberships, keys and models; it is made
@@ -57,19 +74,7 @@ class Client(_BaseClient, Closed):
     identity; `LocalFileError` for a home that cannot be read.
     """
 
-    def __init__(
-        self,
-        url: str,
-        identity: Identity | None = None,
-        store: Store | None = None,
-        policy: Policy | None = None,
-        options: ClientOptions | None = None,
-        driver: SyncDriver | None = None,
-        *,
-        home: str | Path | None = None,
-    ) -> None:
-        self._account = Account.at(url, identity, store, policy, options, home)
-        self._driver = driver or SyncDriver(self._account.options.timeouts)
+    _driver_class = SyncDriver
 
     def join(
         self,
@@ -128,22 +133,10 @@ class Client(_BaseClient, Closed):
         self._driver.close()
 
 
-class AsyncClient(_BaseClient, AsyncClosed):
+class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     """`Client` for use on an event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        identity: Identity | None = None,
-        store: Store | None = None,
-        policy: Policy | None = None,
-        options: ClientOptions | None = None,
-        driver: AsyncDriver | None = None,
-        *,
-        home: str | Path | None = None,
-    ) -> None:
-        self._account = Account.at(url, identity, store, policy, options, home)
-        self._driver = driver or AsyncDriver(self._account.options.timeouts)
+    _driver_class = AsyncDriver
 
     async def join(
         self,

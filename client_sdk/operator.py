@@ -189,7 +189,7 @@ class Operator(Closed):
         return [member for page in self._pages(partial(self._calls.members, task_id)) for member in page.members]
 
     def _pages(self, fetch: Callable[[str | None], Program[P]]) -> Iterator[P]:
-        """Yield the pages of a list; fetch: requests the page that the one before names as `next`, None for the first."""
+        """Yield the pages of a list; fetch: requests the one that the last one names as `next`."""
         after: str | None = None
         while True:
             page = self._driver.run(fetch(after))

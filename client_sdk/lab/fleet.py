@@ -178,10 +178,10 @@ class Fleet:
         if self._holder is not None:
             sealed = count(1)
             self._holder.progress = lambda _: progress(next(sealed)) if progress else None
-            delivered = self._run(self._holder.deliver())
-            if delivered.refused:
+            self._run(self._holder.deliver())
+            if self._holder.refused:
                 raise ParameterError(
-                    f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
+                    f"the key holder refused {len(self._holder.refused)} members: their certificates are invalid"
                 )
         if self._clients[0].member.terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)

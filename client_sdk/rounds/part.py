@@ -18,7 +18,7 @@ from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
 from client_sdk.rounds.ledger import with_noise
-from client_sdk.rounds.member import Member, Stop, require_known_people
+from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import (
@@ -145,8 +145,6 @@ class Part:
         member = self.member
         if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
-        from client_sdk.rounds.member import enter_rounds  # which only tasks with keys need
-
         kept = member.store.keyring(member.task_id)
         if kept is None:
             if member.membership.role == "holder":
@@ -164,8 +162,6 @@ class Part:
         return True
 
     def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
-        from client_sdk.rounds.member import receive_keyring
-
         kept = yield from receive_keyring(self.member, 0.0)
         if kept is not None:
             return kept

@@ -91,7 +91,7 @@ def report_waiting(
     """Report what the next round of a task waits for; return it, None when it waits for nothing but its members.
 
     What was `reported` before is not reported again. It is logged, if it is somebody besides members. Before round 1,
-    which waits for members as well, the program pauses: the server answers such polls at once.
+    which waits for members as well, the program pauses before the next poll.
     """
     task, before_start = change.task, change.etag is None
     waiting = None if task.waiting_for is None else Waiting(task.waiting_for)

@@ -134,8 +134,6 @@ def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -
 
 def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:
     member, follower = own.part.member, own.part.follower
-    if member.terms.opened_by != "members" or not member.policy.snapshot_every:
-        return
     if np.random.default_rng().random() * own.view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
     published = yield from follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
