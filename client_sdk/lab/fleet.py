@@ -28,6 +28,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.wire import Program, through
 from client_sdk.history import History
@@ -50,7 +51,6 @@ from client_sdk.rounds.member import Stop
 from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
-    RoundChanged,
     StoppedInOutage,
     await_round,
     follow_rounds,
@@ -178,10 +178,10 @@ class Fleet:
         if self._holder is not None:
             sealed = count(1)
             self._holder.progress = lambda _: progress(next(sealed)) if progress else None
-            delivered = self._run(self._holder.deliver())
-            if delivered.refused:
+            self._run(self._holder.deliver())
+            if self._holder.refused:
                 raise ParameterError(
-                    f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
+                    f"the key holder refused {len(self._holder.refused)} members: their certificates are invalid"
                 )
         if self._clients[0].member.terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)
