@@ -22,6 +22,7 @@ from aggregator_service.routes.common import (
     api_router,
     binary_request,
     guarded,
+    headers_of,
     receipt_response,
 )
 from aggregator_service.services import Services, ServicesOf
@@ -47,31 +48,25 @@ _BODIES_AT_ONCE: Final = 8
 _REFUSALS: Final = (
     "aggregate-mismatch",
     "bad-contribution",
-    "bad-digest",
-    "bad-request",
     "body-too-short",
     "not-in-cohort",
-    "upload-timeout",
     "contribution-conflict",
     "round-closed",
     "length-required",
-    "body-too-long",
 )
 _OF_ENCRYPTED_TASKS: Final = {
     "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/requests.md.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
-_COMPLETE: Final = {
-    "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}}
-}
-_OFFSET: Final = {"Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}}}
-_LIMIT: Final = {
-    "Upload-Limit": {
-        "description": "max-size and min-size: the length of the contribution; min-append-size: shortest chunk but the "
-        "last one; max-age: seconds until the round takes no more contributions.",
-        "schema": {"type": "string"},
+_COMPLETE: Final = headers_of({"Upload-Complete": "?1 when the contribution is stored."})
+_OFFSET: Final = headers_of({"Upload-Offset": "Bytes stored and verified."}, "integer")
+_LENGTH: Final = headers_of({"Upload-Length": "Bytes of the contribution."}, "integer")
+_LIMIT: Final = headers_of(
+    {
+        "Upload-Limit": "max-size and min-size: the length of the contribution; min-append-size: shortest chunk but "
+        "the last one; max-age: seconds until the round takes no more contributions."
     }
-}
+)
 
 
 def _acknowledge(outcome: UploadOutcome, *, chunk: bool = False) -> Response:
@@ -96,7 +91,7 @@ def _limits(services: Services, admission: Admission) -> dict[str, str]:
     response_model=UploadReceipt,
     openapi_extra=binary_request(
         "The contribution, exactly `contribution_bytes` of the round's view long.",
-        (OCTETS, CONTRIBUTION),
+        *(OCTETS, CONTRIBUTION),
         optional=_OF_ENCRYPTED_TASKS,
     ),
     responses={
@@ -133,15 +128,7 @@ async def put(
     summary="Ask how far an upload came",
     response_class=Response,
     responses={
-        204: {
-            "description": "Where the upload continues.",
-            "headers": {
-                **_OFFSET,
-                "Upload-Length": {"description": "Bytes of the contribution.", "schema": {"type": "integer"}},
-                **_COMPLETE,
-                **_LIMIT,
-            },
-        },
+        204: {"description": "Where the upload continues.", "headers": _OFFSET | _LENGTH | _COMPLETE | _LIMIT},
         **guarded("not-in-cohort"),
     },
 )
@@ -174,12 +161,12 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
     openapi_extra=binary_request(
         "The next bytes of the contribution.",
         PARTIAL_UPLOAD,
-        {
+        headers={
             "Upload-Offset": "Where the chunk starts: the number of bytes stored so far.",
             "Upload-Complete": "?1 for the last chunk, ?0 for others. The last one also carries Repr-Digest.",
             "Content-Digest": "sha-256=:<base64 of the SHA-256>: of the chunk (RFC 9530)",
         },
-        {
+        optional={
             "Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).",
             "Upload-Length": "Bytes of the contribution; any other number is refused.",
             **_OF_ENCRYPTED_TASKS,
@@ -188,7 +175,7 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
     responses={
         201: {"description": "The contribution is complete and stored durably.", "headers": _COMPLETE},
         200: {**_RECEIPT, "headers": _COMPLETE},
-        204: {"description": "The chunk is stored durably.", "headers": {**_OFFSET, **_COMPLETE}},
+        204: {"description": "The chunk is stored durably.", "headers": _OFFSET | _COMPLETE},
         **guarded(*_REFUSALS, "inconsistent-length", "offset-mismatch", "unsupported-media-type"),
     },
 )

@@ -27,15 +27,14 @@ from protocols.messages import (
 )
 
 router = api_router("/v1/enrolments", tag="enrolment", dependencies=[QueryChecked])
+_PROBLEMS = ("forbidden", "gone", "invalid-parameters", "too-many-requests", "internal-error", "unavailable")
 invitations_router = api_router("/v1/tasks/{task}/invitations", tag="tasks")
 
 
 @router.get(
     "/task",
     summary="Show the task of an invitation",
-    responses=responses(
-        "forbidden", "gone", "invalid-parameters", "too-many-requests", "internal-error", "unavailable"
-    ),
+    responses=responses(*_PROBLEMS),
 )
 def preview(
     services: ServicesOf,
@@ -65,19 +64,7 @@ def preview(
             "model": Enrolment,
             "description": "The identity key was enrolled before: it gets a new token, and the old one is void.",
         },
-        **responses(
-            "bad-request",
-            "forbidden",
-            "not-found",
-            "conflict",
-            "gone",
-            "body-too-long",
-            "upload-timeout",
-            "invalid-parameters",
-            "too-many-requests",
-            "internal-error",
-            "unavailable",
-        ),
+        **responses(*_PROBLEMS, "not-found", "conflict"),
     },
 )
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
@@ -114,7 +101,7 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
     status_code=201,
     summary="Invite clients",
     dependencies=[OperatorOnly],
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
     """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""

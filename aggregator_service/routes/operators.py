@@ -21,7 +21,7 @@ OperatorName = Annotated[str, Path(description="Name of the token.", max_length=
     "",
     status_code=201,
     summary="Create an operator's token",
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def create(services: ServicesOf, request: OperatorRequest) -> OperatorToken:
     """Create a named token with a role and an optional lifetime. It is shown only here; the server keeps its hash."""

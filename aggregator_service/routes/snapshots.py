@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
@@ -19,7 +19,7 @@ from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
-    IfNoneMatch,
+    AnswerOf,
     RawBodyOf,
     RoundNumber,
     SnapshotNumber,
@@ -28,7 +28,6 @@ from aggregator_service.routes.common import (
     api_router,
     binary_request,
     binary_response,
-    blob_response,
     guarded,
 )
 from aggregator_service.services import Services, ServicesOf
@@ -49,6 +48,7 @@ Group = Annotated[
 ]
 
 _LOG = logging.getLogger(__name__)
+_NOT_KEPT: Final = "there is no snapshot of this round, or it is no longer kept"
 router = api_router("/v1/tasks/{task}/snapshots", tag="snapshots")
 
 
@@ -90,30 +90,24 @@ def best(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Snapshot
 @router.get(
     "/{number}",
     summary="Fetch a snapshot",
-    response_class=Response,
-    responses={
-        **binary_response("The model state: made by the server if it can open the sums, else sealed by a member."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
+    **binary_response("The model state: made by the server if it can open the sums, else sealed by a member."),
 )
 def fetch(
     services: ServicesOf,
     principal: PrincipalOf,
-    request: Request,
     task: TaskId,
     number: SnapshotNumber,
+    answer: AnswerOf,
     group: Group = None,
-    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the model state after a round as the asking member's device group sees it. The newest two are kept."""
     with services.database.read() as session:
         device_group = _device_group(session, principal, task, group)
         kept = find_snapshot(session, task, number)
         row = None if kept is None else seen_by(session, kept, device_group)
-    if row is None or row.blob_key is None:
-        raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
-    return blob_response(services, request, principal, row.blob_key, row.digest, row.bytes, if_none_match)
+    if row is None:
+        raise Problem("not-found", _NOT_KEPT)
+    return answer.blob(row.blob_key, row.digest, row.bytes, missing=_NOT_KEPT)
 
 
 def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
@@ -141,7 +135,7 @@ def _device_group(session: Session, principal: Principal, task_id: str, asked: i
     responses={
         201: {"description": "Stored."},
         200: {"model": SnapshotView, "description": "The same snapshot was stored before."},
-        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+        **guarded("body-too-short", "conflict", "length-required"),
     },
 )
 async def put(

@@ -11,15 +11,14 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
 from aggregator_service.routes.common import (
+    AnswerOf,
     ClientId,
-    IfNoneMatch,
     RawBodyOf,
     RoundNumber,
     TaskId,
     api_router,
     binary_request,
     binary_response,
-    bytes_response,
     guarded,
     receipt_response,
 )
@@ -34,7 +33,7 @@ from protocols.task_terms import ROUND_BINDING
 router = api_router("/v1/tasks/{task}/rounds/{number}", tag="stages")
 
 StageName = Annotated[StageMessage, Path(description="Kind of message.", examples=["advertise"])]
-_HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}
+_REFUSALS: Final = ("contribution-conflict", "length-required", "not-in-cohort", "round-closed")
 
 
 @router.put(
@@ -44,23 +43,13 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     response_model=UploadReceipt,
     openapi_extra=binary_request(
         "The message, of exactly the length that the stage and the roster determine.",
-        (OCTETS, *STAGE_TYPES.values()),
+        *(OCTETS, *STAGE_TYPES.values()),
         optional={"Round-Binding": "Advertisements: what they are bound to, for the text of a refusal."},
     ),
     responses={
         201: {"description": "The message is stored durably."},
         200: {"model": UploadReceipt, "description": "The same message was stored before."},
-        **guarded(
-            "bad-contribution",
-            "bad-digest",
-            "body-too-long",
-            "body-too-short",
-            "contribution-conflict",
-            "length-required",
-            "not-in-cohort",
-            "round-closed",
-            "upload-timeout",
-        ),
+        **guarded("bad-contribution", "body-too-short", *_REFUSALS),
     },
 )
 async def put(
@@ -125,14 +114,10 @@ _FETCHED: Final = (
 
 def _add_route(fetched: _Fetched) -> None:
     def fetch(
-        services: ServicesOf,
-        principal: PrincipalOf,
-        task: TaskId,
-        number: RoundNumber,
-        if_none_match: IfNoneMatch = None,
+        services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
     ) -> Response:
         found = handed_out(services, principal, task, number, fetched.kind)
-        return bytes_response(found.body, found.digest, if_none_match, handout_type(fetched.kind))
+        return answer.bytes(found.body, found.digest, handout_type(fetched.kind))
 
     router.add_api_route(
         f"/{fetched.kind}",
@@ -140,8 +125,7 @@ def _add_route(fetched: _Fetched) -> None:
         name=fetched.kind,
         summary=fetched.summary,
         description=fetched.text,
-        response_class=Response,
-        responses={**binary_response(fetched.answer, handout_type(fetched.kind)), **_HANDED_OUT},
+        **binary_response(fetched.answer, "not-in-cohort", media_type=handout_type(fetched.kind)),
     )
 
 
