@@ -86,25 +86,25 @@ class Tuning(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    body_idle_seconds: float = Field(30.0, gt=0)
+    body_idle_seconds: float = Field(default=30.0, gt=0)
     """Longest pause within a request body; then 408."""
-    min_upload_rate: int = Field(1024, ge=1)
+    min_upload_rate: int = Field(default=1024, ge=1)
     """Slowest average rate of a request body, bytes a second; slower ones get 408."""
-    wait_max_seconds: float = Field(30.0, ge=0, le=30.0)
+    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0)
     """Longest long poll, seconds."""
-    recheck_seconds: float = Field(1.0, gt=0)
+    recheck_seconds: float = Field(default=1.0, gt=0)
     """Seconds between checks for changes made by other processes."""
-    fold_batch: int | None = Field(None, ge=1, le=100_000)
+    fold_batch: int | None = Field(default=None, ge=1, le=100_000)
     """Contributions that a worker folds in one job; by default 32, and up to 512 short ones."""
-    split_bytes: int = Field(SPLIT_BYTES, ge=1)
+    split_bytes: int = Field(default=SPLIT_BYTES, ge=1)
     """Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many."""
-    json_body_limit: int = Field(64 * 1024, ge=1024)
+    json_body_limit: int = Field(default=64 * 1024, ge=1024)
     """Longest JSON request body, bytes."""
-    envelope_limit: int = Field(256 * 1024, ge=1024)
+    envelope_limit: int = Field(default=256 * 1024, ge=1024)
     """Longest keyring envelope, bytes."""
-    inline_bytes: int = Field(64 * 1024, ge=0, le=1024 * 1024)
+    inline_bytes: int = Field(default=64 * 1024, ge=0, le=1024 * 1024)
     """Longest contribution or envelope that is kept in the database instead of the blob store, bytes."""
-    sign_in_seconds: float = Field(43_200.0, ge=60, le=2_592_000)
+    sign_in_seconds: float = Field(default=43_200.0, ge=60, le=2_592_000)
     """Seconds that an operator stays signed in at the dashboard."""
 
 
@@ -120,11 +120,11 @@ class Settings(BaseSettings):
         frozen=True, extra="forbid", env_prefix=_PREFIX, env_ignore_empty=True, hide_input_in_errors=True
     )
 
-    data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(Path("hushrec-data"), validate_default=True)
+    data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(default=Path("hushrec-data"), validate_default=True)
     """Directory of the SQLite database, the blobs and uploads in progress; each server needs its own."""
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = Field(8000, ge=0, le=65535)
+    port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on; 0: any free port."""
     database_url: SecretStr | None = None
     """SQLAlchemy URL of the database; default: SQLite, file hushrec.db in the data directory."""
@@ -138,35 +138,35 @@ class Settings(BaseSettings):
     """local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster."""
     allow_plain_dask: bool = False
     """Whether executor may be dask://, without TLS, to another machine; only on a network you trust."""
-    workers: int = Field(1, ge=1, le=64)
+    workers: int = Field(default=1, ge=1, le=64)
     """Worker processes of the local executor."""
-    threads: int = Field(16, ge=2, le=256)
+    threads: int = Field(default=16, ge=2, le=256)
     """Threads for the database and blob calls."""
-    max_connections: int = Field(4096, ge=0)
+    max_connections: int = Field(default=4096, ge=0)
     """Open connections; while there are more, requests are answered 503. 0: no limit. The server raises its limit of
     open files as far as the system permits."""
     behind_proxy: bool = False
     """Whether clients reach this server only through a reverse proxy (docs/deploy.md). Otherwise it warns when it
     listens on an address that is not loopback."""
-    client_rate: float = Field(50.0, ge=0)
+    client_rate: float = Field(default=50.0, ge=0)
     """Requests a second from one client; 0: no limit."""
-    operator_rate: float = Field(500.0, ge=0)
+    operator_rate: float = Field(default=500.0, ge=0)
     """Requests a second with one operator's or key holder's token; 0: no limit."""
-    failure_rate: float = Field(5.0, ge=0)
+    failure_rate: float = Field(default=5.0, ge=0)
     """Failed attempts a second from one address; 0: no limit."""
     signatures: Signatures = "required"
     """Whether clients must sign their requests; off: a client's token alone is enough."""
-    signature_window: int = Field(60, ge=5, le=3600)
+    signature_window: int = Field(default=60, ge=5, le=3600)
     """Largest difference between a signature's time and the server's, seconds."""
-    public_origins: Annotated[tuple[str, ...], NoDecode] = Field((), max_length=8)
+    public_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=8)
     """Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: the IP address
     and port at which a connection arrives, or localhost. Requests signed for another address are refused."""
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field((), max_length=32)
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=32)
     """Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; none: no page
     of another origin may. Cookies are never accepted, and the dashboard is not included."""
     root_path: _RootPath = ""
     """Path prefix that a reverse proxy removes; clients sign the path with this prefix."""
-    hsts_seconds: int = Field(0, ge=0)
+    hsts_seconds: int = Field(default=0, ge=0)
     """max-age of Strict-Transport-Security, seconds; 0: the header is not sent."""
     tls_cert: Path | None = None
     """Certificate chain of the server, PEM file; needs tls_key. The server then speaks only TLS, and reads changed
