@@ -195,7 +195,7 @@ def refuse(
 
     view, is_new = services.database.transact(write)
     if is_new:
-        services.metrics.count_refusal(notice.reason)
+        services.metrics.refusals.labels(notice.reason).inc()
         _LOG.warning(
             "client refused the round",
             extra=fields(task=task, round=number, client=client.client_id, reason=notice.reason),
