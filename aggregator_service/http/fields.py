@@ -55,19 +55,14 @@ def content_digest(request: Request) -> str:
 
     The record of the request gets it, too.
     """
-    digest = request.scope[DIGEST] = digest_in(request.headers.get("content-digest", ""), "Content-Digest")
+    digest = request.scope[DIGEST] = digest_in(request, "Content-Digest")
     return digest
 
 
-def repr_digest(request: Request) -> str:
-    """Return the SHA-256 (hex) of the whole upload from Repr-Digest; raise `Problem` bad-digest without a valid one."""
-    return digest_in(request.headers.get("Repr-Digest", ""), "Repr-Digest")
-
-
-def digest_in(value: str, name: str) -> str:
-    """Return the SHA-256 (hex) in the value of the header `name`; raise `Problem` bad-digest without a valid one."""
+def digest_in(request: Request, name: str) -> str:
+    """Return the SHA-256 (hex) in the header `name`; raise `Problem` bad-digest without a valid one."""
     try:
-        digest = parse_digest(value)
+        digest = parse_digest(request.headers.get(name, ""))
     except CodecError as error:
         raise Problem("bad-digest", f"the header {name} is malformed: {error}") from None
     if digest is None:

@@ -15,38 +15,12 @@ from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
 
 _API: Final = "/v1/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_SENT: Final = (
-    "Aggregate-Chain",
-    "Authorization",
-    "Content-Digest",
-    "Content-Type",
-    "If-None-Match",
-    "Range",
-    "Repr-Digest",
-    "Round-Binding",
-    "Signature",
-    "Signature-Input",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Offset",
-    "X-Request-ID",
-)
-_READ: Final = (
-    "Accept-Patch",
-    "Accept-Signature",
-    "Allow",
-    "Content-Digest",
-    "Content-Range",
-    "ETag",
-    "Location",
-    "Repr-Digest",
-    "Retry-After",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Limit",
-    "Upload-Offset",
-    "X-Request-ID",
-)
+_OF_BODIES: Final = ("Content-Digest", "Repr-Digest", "Upload-Complete", "Upload-Length", "Upload-Offset")
+_SIGNED: Final = ("Authorization", "Signature", "Signature-Input", "X-Request-ID")
+_SENT: Final = (*_OF_BODIES, *_SIGNED, "Aggregate-Chain", "Content-Type", "If-None-Match", "Range", "Round-Binding")
+_OF_UPLOADS: Final = ("Accept-Patch", "Content-Range", "Upload-Limit", "X-Request-ID")
+_READ: Final = (*_OF_BODIES, *_OF_UPLOADS, "Accept-Signature", "Allow", "ETag", "Location", "Retry-After")
+"""Headers that pages of other origins may send and read."""
 _PREFLIGHT_SECONDS: Final = 600
 
 _Headers = tuple[tuple[bytes, bytes], ...]
@@ -99,7 +73,7 @@ class Responses:
                 allow_origins=origins,
                 allow_methods=_METHODS,
                 allow_headers=_SENT,
-                expose_headers=_READ,
+                expose_headers=sorted(_READ),
                 max_age=_PREFLIGHT_SECONDS,
             )
 

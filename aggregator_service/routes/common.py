@@ -247,9 +247,8 @@ async def _check_body(request: Request, longest: int, *, takes_json: bool) -> No
         raise Problem("upload-timeout", "the body did not arrive in time") from None
     except ClientDisconnect:
         raise Problem("bad-request", "the connection closed before the end of the body") from None
-    announced = request.headers.get("content-digest")
-    if announced is not None:
-        digest = digest_in(announced, "Content-Digest")
+    if "content-digest" in request.headers:
+        digest = digest_in(request, "Content-Digest")
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
             raise Problem("bad-digest", "the SHA-256 of the body does not match the header Content-Digest")
     if takes_json and not _is_json(request.headers.get("content-type", "")):
@@ -336,8 +335,8 @@ class _LimitedResponse(StreamingResponse):
     """A streamed download, which counts as open until the response is sent, or dropped without being sent."""
 
     def __init__(self, services: Services, client_id: str, key: str, digest: str, headers: dict[str, str]) -> None:
-        services.limits.open_download(client_id)
-        self._close = weakref.finalize(self, services.limits.close_download, client_id)
+        services.downloads.start(client_id)
+        self._close = weakref.finalize(self, services.downloads.end, client_id)
         super().__init__(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from fastapi import Request
@@ -12,7 +9,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, repr_digest
+from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     ClientId,
@@ -43,8 +40,6 @@ from protocols.messages.stages import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
 router = api_router("/v1/tasks/{task}/rounds/{number}/contributions", tag="contributions")
 
-_BODIES_AT_ONCE: Final = 8
-"""Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""
 _REFUSALS: Final = (
     "aggregate-mismatch",
     "bad-contribution",
@@ -118,7 +113,7 @@ async def put(
         return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
-    with _limit_uploads(request, client):
+    with services.uploads.counted(client):
         return _acknowledge(await receive_contribution(services, admission, request, digest))
 
 
@@ -193,7 +188,7 @@ async def patch(
         accepted = {"Accept-Patch": PARTIAL_UPLOAD}
         raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}", headers=accepted)
     last = _is_last(request)
-    whole = repr_digest(request) if last else ""
+    whole = digest_in(request, "Repr-Digest") if last else ""
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.attestation = attestation_of(admission, request)
@@ -202,7 +197,7 @@ async def patch(
         return _acknowledge(AlreadyStored(receipt), chunk=True)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
-    with _limit_uploads(request, client):
+    with services.uploads.counted(client):
         # the last chunk is written behind the space for the chunks before it
         room = chunk.offset if last else 0
         async with stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
@@ -284,22 +279,3 @@ def _stated_offset(request: Request) -> int:
     if not given.isascii() or not given.isdigit() or len(given) > 15:  # of RFC 9651: an Integer has 15 digits
         raise Problem("bad-request", "Upload-Offset must be a number of bytes")
     return int(given)
-
-
-@contextmanager
-def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
-    """Count an upload while it is received; `Problem` too-many-requests over `_BODIES_AT_ONCE` of one client.
-
-    Each upload reserves its whole length on disk.
-    """
-    bodies: Counter[str] = request.app.state.open_bodies
-    if client_id in bodies and bodies[client_id] >= _BODIES_AT_ONCE:
-        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
-        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})
-    bodies[client_id] += 1
-    try:
-        yield
-    finally:
-        bodies[client_id] -= 1
-        if not bodies[client_id]:
-            del bodies[client_id]

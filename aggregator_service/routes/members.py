@@ -86,8 +86,7 @@ def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
 
     Sums that include the client's contributions stay as they are, and the client still has the keys that it received.
     """
-    now = services.clock.now()
-    return services.database.transact(lambda session: revoke_member(session, task, client, now))
+    return services.database.transact(lambda session: revoke_member(session, task, client, services.clock.now()))
 
 
 @router.put(

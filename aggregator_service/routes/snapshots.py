@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
-from aggregator_service.http.authentication import PrincipalOf
+from aggregator_service.access.principals import Enrolled, Principal, existing_task, round_of, task_of
+from aggregator_service.http.authentication import MemberIs, PrincipalOf
 from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
@@ -140,7 +140,7 @@ def _device_group(session: Session, principal: Principal, task_id: str, asked: i
 )
 async def put(
     services: ServicesOf,
-    principal: PrincipalOf,
+    member: MemberIs,
     request: Request,
     raw: RawBodyOf,
     response: Response,
@@ -149,24 +149,26 @@ async def put(
 ) -> SnapshotView:
     """Store a snapshot made by a member. The first one stands."""
     length, digest = raw.announced()
-    known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
+    known, expected = await run_in_threadpool(_admit, services, member, task, number, digest)
     if known is not None:
         response.status_code = 200
         return known
     check_length(length, expected)
     path = body_path(services.settings.upload_dir, "snapshot")
     await receive_body(services.settings, request, path, length, digest)
-    return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
+    return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
 
 
 def _admit(
-    services: Services, principal: Principal, task_id: str, number: int, digest: str
+    services: Services, member: Enrolled, task_id: str, number: int, digest: str
 ) -> tuple[SnapshotView | None, int]:
     """Return the stored snapshot of the round, if there is one, and the bytes that a new one must have."""
-    member = member_of(principal, task_id)
     with services.database.read() as session:
-        task = task_of(session, principal, task_id)
-        _check_author(session, task, member)
+        task = existing_task(session, task_id)
+        if task.opened_by == "anyone":
+            raise Problem("conflict", "the server itself makes the snapshots of this task")
+        if member.role != "holder" and not is_keyed(session.get_one(ClientRow, member.client_id)):
+            raise Problem("forbidden", "only members that have received the keys may store snapshots")
         round_ = round_of(session, task_id, number)
         if round_.state != "complete":
             raise Problem("conflict", f"the round is {round_.state}: it has no sum to make a model from")
@@ -179,13 +181,6 @@ def _admit(
         return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.sum_index))
 
 
-def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:
-    if task.opened_by == "anyone":
-        raise Problem("conflict", "the server itself makes the snapshots of this task")
-    if member.role != "holder" and not is_keyed(session.get_one(ClientRow, member.client_id)):
-        raise Problem("forbidden", "only members that have received the keys may store snapshots")
-
-
 def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
     if known.digest != digest:
         raise Problem("conflict", "another snapshot of this round is stored already")
@@ -193,9 +188,8 @@ def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
 
 
 def _store(
-    services: Services, principal: Principal, task_id: str, number: int, path: Path, digest: str, length: int
+    services: Services, member: Enrolled, task_id: str, number: int, path: Path, digest: str, length: int
 ) -> SnapshotView:
-    member = member_of(principal, task_id)
     key = new_key("snapshots", task_id, number)
     row = SnapshotRow(
         task_id=task_id, round_number=number, author=member.client_id, digest=digest, bytes=length, blob_key=key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from fastapi import Path, Request
 from fastapi.responses import Response
@@ -74,60 +74,40 @@ async def put(
     return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
 
 
-class _Fetched(NamedTuple):
-    """What clients fetch in a masked round. summary, answer: for the OpenAPI document. text: what it is and when."""
+def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
+    """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
-    kind: Handout
-    summary: str
-    answer: str
-    text: str
-
-
-_FETCHED: Final = (
-    _Fetched(
-        "roster",
-        "Fetch the roster",
-        "The clients that take part, with their keys.",
-        "Return the roster to the clients in it, from the state sharing on. All clients get the same bytes.",
-    ),
-    _Fetched(
-        "inbox",
-        "Fetch the neighbours' shares",
-        "The clients that shared, and the shares sealed for this client.",
-        "Return the sealed shares for the asking client, if it has shared, from the state collecting on.",
-    ),
-    _Fetched(
-        "survivors",
-        "Fetch the set of survivors",
-        "The survivors: one bit for each member of the roster.",
-        "Return the set of survivors, from the end of the state collecting on.",
-    ),
-    _Fetched(
-        "confirmations",
-        "Fetch the neighbours' confirmations",
-        "The members' signatures.",
-        "Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious "
-        "only.",
-    ),
-)
-
-
-def _add_route(fetched: _Fetched) -> None:
     def fetch(
         services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
     ) -> Response:
-        found = handed_out(services, principal, task, number, fetched.kind)
-        return answer.bytes(found.body, found.digest, handout_type(fetched.kind))
+        found = handed_out(services, principal, task, number, kind)
+        return answer.bytes(found.body, found.digest, handout_type(kind))
 
-    router.add_api_route(
-        f"/{fetched.kind}",
-        fetch,
-        name=fetched.kind,
-        summary=fetched.summary,
-        description=fetched.text,
-        **binary_response(fetched.answer, "not-in-cohort", media_type=handout_type(fetched.kind)),
-    )
+    described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))
+    router.add_api_route(f"/{kind}", fetch, name=kind, summary=summary, description=text, **described)
 
 
-for _one in _FETCHED:
-    _add_route(_one)
+_add_route(
+    "roster",
+    "Fetch the roster",
+    "The clients that take part, with their keys.",
+    "Return the roster to the clients in it, from the state sharing on. All clients get the same bytes.",
+)
+_add_route(
+    "inbox",
+    "Fetch the neighbours' shares",
+    "The clients that shared, and the shares sealed for this client.",
+    "Return the sealed shares for the asking client, if it has shared, from the state collecting on.",
+)
+_add_route(
+    "survivors",
+    "Fetch the set of survivors",
+    "The survivors: one bit for each member of the roster.",
+    "Return the set of survivors, from the end of the state collecting on.",
+)
+_add_route(
+    "confirmations",
+    "Fetch the neighbours' confirmations",
+    "The members' signatures.",
+    "Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious only.",
+)
