@@ -21,7 +21,6 @@ from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError,
 from aggregator_service.storage.database import DATABASE_GONE
 from protocols.crypto.http_signature import SIGNED_FIELDS
 from protocols.errors import CodecError, ContributionError, ParameterError
-from protocols.messages import ProblemDocument
 from protocols.messages.base import PROBLEM_TYPES
 from protocols.messages.stages import PARTIAL_UPLOAD
 from protocols.parameter_text import fault_text
@@ -30,8 +29,12 @@ _LOG = logging.getLogger(__name__)
 _PLAIN_NAME: Final = re.compile(r"^[a-z][a-z0-9_]{0,40}$")
 
 
-def _answer(request: Request, body: ProblemDocument, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    request.scope["hushrec.problem"] = body.slug
+def problem_response(
+    request: Request, slug: str, detail: str, headers: Mapping[str, str] | None = None, **members: Any
+) -> JSONResponse:
+    """Return a problem document as a response. The record of the request gets its slug. members: see `document`."""
+    body = document(slug, detail, **members)
+    request.scope["hushrec.problem"] = slug
     content = body.model_dump(mode="json", exclude_none=True)
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=PROBLEM_MEDIA_TYPE)
 
@@ -41,7 +44,7 @@ def _problem(request: Request, error: Problem) -> JSONResponse:
     if PROBLEM_TYPES[error.slug][0] == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="hushrec"'
         headers["Accept-Signature"] = _accepted_signature(request)
-    return _answer(request, document(error.slug, error.detail, None, **error.extensions), headers)
+    return problem_response(request, error.slug, error.detail, headers, **error.extensions)
 
 
 def _accepted_signature(request: Request) -> str:
@@ -62,19 +65,20 @@ def _field(location: Sequence[Any]) -> str:
 def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
     found = error.errors()
     if any(item["type"] in ("json_invalid", "unicode_error") for item in found):
-        return _answer(request, document("bad-request", "the body is not well-formed JSON"))
+        return problem_response(request, "bad-request", "the body is not well-formed JSON")
     # the texts name the rule; those of our own validators contain no input either
     listed = [{"field": _field(item["loc"]), "rule": item["type"], "message": fault_text(item)} for item in found[:20]]
-    return _answer(request, document("invalid-parameters", "some fields are missing, unknown or out of range", listed))
+    text = "some fields are missing, unknown or out of range"
+    return problem_response(request, "invalid-parameters", text, errors=listed)
 
 
 def _http(request: Request, error: HTTPException) -> JSONResponse:
     if error.status_code == 405:
         methods = _methods(request)
         patches = {"Accept-Patch": PARTIAL_UPLOAD} if "PATCH" in methods else {}
-        return _answer(request, document("method-not-allowed", "see the header Allow"), {"Allow": methods, **patches})
+        return problem_response(request, "method-not-allowed", "see the header Allow", {"Allow": methods, **patches})
     slug = "not-found" if error.status_code == 404 else "bad-request"  # Starlette raises no other statuses here
-    return _answer(request, document(slug, PROBLEM_TYPES[slug][1] + "."), error.headers)
+    return problem_response(request, slug, PROBLEM_TYPES[slug][1] + ".", error.headers)
 
 
 def _methods(request: Request) -> str:
@@ -135,7 +139,7 @@ def _by(rule: _Rule) -> Callable[[Request, Exception], Response]:
         if rule.log:
             _LOG.log(rule.level, rule.log, rule.named(error), extra=fields(route=_route_of(request)))
         headers = {} if rule.retry_after is None else {"Retry-After": rule.retry_after}
-        return _answer(request, document(rule.slug, rule.detail or str(error)), headers)
+        return problem_response(request, rule.slug, rule.detail or str(error), headers)
 
     return handle
 
@@ -148,9 +152,8 @@ def _system(request: Request, error: OSError) -> Response:
 def crashed(request: Request, error: Exception) -> JSONResponse:
     """Return the response to an unexpected exception, and log its traceback."""
     _LOG.error("unhandled %s", type(error).__name__, exc_info=error, extra=fields(route=_route_of(request)))
-    return _answer(
-        request, document("internal-error", "the request failed inside the server; the error is in the server's log")
-    )
+    text = "the request failed inside the server; the error is in the server's log"
+    return problem_response(request, "internal-error", text)
 
 
 def _route_of(request: Request) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, MutableMapping, Sequence
 from typing import Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.http.authentication import DIGEST_READ, METHOD_SENT
-from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
+from aggregator_service.problem_handlers import problem_response
 
 _API: Final = "/v1/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -124,7 +125,8 @@ class BodyGuard:
             return self._app(scope, receive, send)
         refused = _refused_head(scope)
         if refused is not None:
-            return _refuse(scope, refused, send)
+            answer = problem_response(Request(scope), "bad-request", refused, {"Connection": "close"})
+            return answer(scope, receive, send)
         scope["headers"] = _in_one_form(scope["headers"])
         body = _Body(scope, receive)
         return self._app(scope, body.receive, body.sender(send))
@@ -205,14 +207,3 @@ class _Body:
                     left -= len(message.get("body", b""))
         except TimeoutError:
             return
-
-
-async def _refuse(scope: Scope, detail: str, send: Send) -> None:
-    """Answer with a problem bad-request, and close the connection."""
-    problem = document("bad-request", detail)
-    scope["hushrec.problem"] = problem.slug
-    body = problem.model_dump_json(exclude_none=True).encode()
-    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -38,12 +38,11 @@ from aggregator_service.http.fields import (
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.settings import Tuning
+from aggregator_service.uploads.contributions import Stored, UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.stages import Download
-from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS
 
-_LARGEST_NUMBER: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
@@ -57,21 +56,13 @@ def _plain_number(value: object) -> object:
     return value
 
 
-RoundNumber = Annotated[
-    int,
-    Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1]),
-    BeforeValidator(_plain_number),
-]
-SnapshotNumber = Annotated[
-    int,
-    Path(
-        description="Round number; 0 for the initial model of a task that starts from another task's.",
-        ge=0,
-        le=_LARGEST_NUMBER,
-        examples=[1],
-    ),
-    BeforeValidator(_plain_number),
-]
+def _number(description: str, least: int) -> Any:
+    return Path(description=description, ge=least, le=2**31 - 1, examples=[1])
+
+
+_INITIAL: Final = "Round number; 0 for the initial model of a task that starts from another task's."
+RoundNumber = Annotated[int, _number("Round number, from 1.", 1), BeforeValidator(_plain_number)]
+SnapshotNumber = Annotated[int, _number(_INITIAL, 0), BeforeValidator(_plain_number)]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
 IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
 
@@ -346,9 +337,10 @@ class _LimitedResponse(StreamingResponse):
             self._close()
 
 
-def receipt_response(receipt: UploadReceipt, status: int) -> Response:
+def receipt_response(outcome: UploadOutcome, headers: Mapping[str, str] | None = None) -> Response:
     """Return the acknowledgement of an upload."""
-    return Response(receipt.model_dump_json(), status, media_type="application/json")
+    status = 201 if isinstance(outcome, Stored) else 200
+    return Response(outcome.receipt.model_dump_json(), status, headers, "application/json")
 
 
 def _immutable(digest: str) -> dict[str, str]:

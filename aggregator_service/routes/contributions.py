@@ -29,8 +29,6 @@ from aggregator_service.uploads.admission import Admission, admit, admit_cached,
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import (
     AlreadyStored,
-    Stored,
-    UploadOutcome,
     receive_contribution,
     same_or_conflict,
 )
@@ -53,6 +51,7 @@ _OF_ENCRYPTED_TASKS: Final = {
     "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/requests.md.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
+_ALL_STORED: Final = {"Upload-Complete": "?1"}
 _COMPLETE: Final = headers_of({"Upload-Complete": "?1 when the contribution is stored."})
 _OFFSET: Final = headers_of({"Upload-Offset": "Bytes stored and verified."}, "integer")
 _LENGTH: Final = headers_of({"Upload-Length": "Bytes of the contribution."}, "integer")
@@ -62,13 +61,6 @@ _LIMIT: Final = headers_of(
         "the last one; max-age: seconds until the round takes no more contributions."
     }
 )
-
-
-def _acknowledge(outcome: UploadOutcome, *, chunk: bool = False) -> Response:
-    response = receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
-    if chunk:
-        response.headers["Upload-Complete"] = "?1"
-    return response
 
 
 def _limits(services: Services, admission: Admission) -> dict[str, str]:
@@ -110,11 +102,11 @@ async def put(
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()
     if admission.stored is not None:
-        return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
+        return receipt_response(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
     with services.uploads.counted(client):
-        return _acknowledge(await receive_contribution(services, admission, request, digest))
+        return receipt_response(await receive_contribution(services, admission, request, digest))
 
 
 @router.head(
@@ -193,8 +185,7 @@ async def patch(
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
-        receipt = _answer_complete(request, admission.round, admission.stored, last, whole)
-        return _acknowledge(AlreadyStored(receipt), chunk=True)
+        return _answer_complete(request, admission.round, admission.stored, last, whole)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
     with services.uploads.counted(client):
@@ -204,49 +195,43 @@ async def patch(
             await run_in_threadpool(body.persist)
     try:
         if last:
-            return _acknowledge(await complete_upload(services, admission, chunk, whole), chunk=True)
+            return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
         await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        receipt = _answer_overtaken(request, admission, services.clock.now(), last, whole)
-        return _acknowledge(AlreadyStored(receipt), chunk=True)
+        return _answer_overtaken(request, admission, services.clock.now(), last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
 def _announced_chunk(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
     """Return the chunk that the headers announce; raise `Problem` if it does not continue the upload."""
-    stated = request.headers.get("upload-length")
-    if stated is not None and stated != str(admission.length):
-        expected = admission.length
+    expected = admission.length
+    if request.headers.get("upload-length", str(expected)) != str(expected):
         raise Problem("inconsistent-length", f"the contribution has {expected} bytes", expected_bytes=expected)
     offset = _check_offset(request, admission)
     try:
-        length = content_length(request, most=admission.length - offset)
+        length = content_length(request, most=expected - offset)
     except Problem as problem:
         if problem.slug == "body-too-long":
             problem.headers |= _limits(services, admission)
         raise
-    if last and offset + length != admission.length:
-        expected = admission.length
+    if last and offset + length != expected:
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
     if not last and admission.status[1] >= MOST_CHUNKS:
         raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and the last one; send longer chunks")
-    path = body_path(services.settings.upload_dir, "chunk")
-    return Chunk(path, offset, length, digest)
+    return Chunk(body_path(services.settings.upload_dir, "chunk"), offset, length, digest)
 
 
-def _answer_complete(
-    request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str
-) -> UploadReceipt:
+def _answer_complete(request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> Response:
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
         headers = _progress_headers(stored.bytes, complete=True)
         offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
-    return same_or_conflict(round_, stored, whole)
+    return receipt_response(AlreadyStored(same_or_conflict(round_, stored, whole)), _ALL_STORED)
 
 
-def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
+def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> Response:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
         return _answer_complete(request, admission.round, admission.stored, last, whole)
@@ -265,12 +250,9 @@ def _is_last(request: Request) -> bool:
 def _check_offset(request: Request, admission: Admission) -> int:
     given, stored = _stated_offset(request), admission.status[0]
     if given != stored:
-        raise Problem(
-            "offset-mismatch",
-            f"the upload has {stored} bytes; continue there",
-            headers=_progress_headers(stored, complete=False),
-            **{"expected-offset": stored, "provided-offset": given},
-        )
+        headers = _progress_headers(stored, complete=False)
+        offsets = {"expected-offset": stored, "provided-offset": given}
+        raise Problem("offset-mismatch", f"the upload has {stored} bytes; continue there", headers=headers, **offsets)
     return stored
 
 

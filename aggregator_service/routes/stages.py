@@ -24,7 +24,7 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.contributions import Stored
+from aggregator_service.uploads.contributions import AlreadyStored
 from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
@@ -67,11 +67,10 @@ async def put(
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
     if admission.stored is not None:
-        return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
+        return receipt_response(AlreadyStored(same_or_conflict(admission, admission.stored, digest)))
     body = await raw.receive(exact=admission.length)
     binding = request.headers.get(ROUND_BINDING, "")
-    outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
-    return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
+    return receipt_response(await run_in_threadpool(store_message, services, admission, body, digest, binding))
 
 
 def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
