@@ -153,12 +153,9 @@ for _kind in ("plain", "oneshot"):
 figure("arrays.largest_error_of_bound", "", "<= 1", "largest error of a value of a mean / its bound, of all rounds")
 figure("arrays.*.client_cpu_s", "s", "", "processor time of one client without training")
 figure("arrays.*.server_cpu_s", "s", "", "processor time of the server")
-figure("memory.peak_rss_ratio", "", "<= 1.2", "server's peak memory, 500 clients / 50 clients")
 figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge above an idle worker / a body")
-figure("memory.peak_rss_*mib_*", "MiB", "", "peak memory of API process and worker, by clients")
 figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
 figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
-figure("scaling.workers.*.speedup_path", "", "", "time of one worker / time of this many, along the critical path")
 for _route in _ROUTES:
     _behind = ", behind a proxy" if _route else ""
     figure(f"service.{_route}round10k.server_cpu_ms_per_client", "ms", "<= 6", f"a client's whole visit{_behind}")

@@ -18,7 +18,7 @@ from bench import arrays, peers, sums
 from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import demo_figures, seconds_of
 from bench.masked import ROUND
-from bench.scaling import InPlace, MaskedSum
+from bench.scaling import measure_round
 from bench.service import bare_server, one_round
 from bench.service_load import Answer, Run, closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
@@ -122,17 +122,15 @@ def test_a_command_that_fails_is_named_with_the_end_of_its_output() -> None:
         seconds_of((sys.executable, "-c", "import sys; print('no such package'); sys.exit(3)"))
 
 
-# --- the scaling benchmark: what its workers report -------------------------------------------------------------------
+# --- the scaling benchmark
 
 
-def test_workers_report_the_processor_seconds_of_each_job(tmp_path: Path) -> None:
-    blobs, workers = DirectoryBlobs(tmp_path), InPlace(1)
+def test_folds_and_unmasking_are_timed(tmp_path: Path) -> None:
+    blobs = DirectoryBlobs(tmp_path)
     blobs.prepare()
-    made = MaskedSum(blobs, 20, 2000)
-    for step in (made.fold, made.unmask):
-        took = workers.time_of(step)
-        assert 0 < took["path_s"] <= took["cpu_s"]
-    assert {name for name, _ in workers.costs} >= {"release_sum"}
+    figures = measure_round(blobs, 20, 2000)
+    assert figures["unmask.n20.m2000.masks"] > 18
+    assert min(figures["fold.n20.m2000.cpu_s"], figures["unmask.n20.m2000.cpu_s"]) > 0
 
 
 # --- a model of one's own: rounds over HTTP, what follows from them, Flower's figures ---------------------------------
