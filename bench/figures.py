@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table
 
@@ -122,9 +122,10 @@ for _case in ("arrays", "colr", "counts", "fedmf", "privirec-k"):
     figure(f"{_of}.{{b}}_lower_bound", "", ">= 4", "the same, one defence broken", b=("no_noise", "no_clip"))
     figure(f"{_of}.variance_epsilon", "", "<= 4", "epsilon that the noise's variance shows, 99.9 % confidence")
     figure(f"{_of}.missing_share_epsilon", "", ">= 4", "the same, 1 of 4 honest clients adds no noise")
-for _how in ("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"):
-    _of = "privacy_attacks.{a}." + _how
-    figure(_of, "", "", "share of what an observer is after: {a}", a=("constants", "rows", "touches", "weights"))
+figure(
+    "privacy_attacks.{a}.{h}", what="share of what an observer is after: {a}",
+    h=("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"), a=("constants", "rows", "touches", "weights"),
+)  # fmt: skip
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(
@@ -216,10 +217,7 @@ def run(
     """
     options = parser.parse_args(given)
     figures = measure(options)
-    table = Table("figure", "value", "target", title=script)
-    for _, *cells, _ in rows({script: figures}):
-        table.add_row(*cells)
-    Console().print(table)
+    Console().print(table(script, figures))
     write_figures(options.json, figures)
 
 
@@ -259,37 +257,22 @@ def markdown(results: Mapping[str, Mapping[str, Figure]]) -> str:
     return "# Results of the benchmarks\n\n" + "\n".join(lines) + "\n"
 
 
-_PAGE: Final = Environment(autoescape=True).from_string("""<!doctype html><meta charset=utf-8><title>Benchmarks</title>
-<style>
-:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 } td, th { text-align: left; padding: .2rem .6rem }
-tr { border-bottom: 1px solid #8884 } td:nth-child(2) { text-align: right; white-space: nowrap }
-pre { overflow-x: auto } .missed { color: #c33 }
-</style>
-{% macro table(headings, lines) %}<table><tr>{% for name in headings %}<th>{{ name }}</th>{% endfor %}</tr>
-{% for line in lines %}<tr>{% for cell in line %}<td{% if "missed" in cell %} class=missed{% endif %}>{{ cell }}</td>
-{%- endfor %}</tr>
-{% endfor %}</table>{% endmacro %}
-<h1>Benchmarks</h1><p>{{ subtitle }}</p>
-{% for script, failure, own, rest in scripts %}
-<h2>{{ script }}</h2>
-{% if failure %}<pre class=missed>{{ failure }}</pre>{% endif %}
-{% if own %}{{ table(("figure", "value", "target", "meaning"), own) }}{% endif %}
-{% if rest %}<details><summary>other figures and machine</summary>{{ table(("", ""), rest) }}</details>{% endif %}
-{% endfor %}
-""")
+def table(script: str, figures: Mapping[str, Figure], meaning: bool = False) -> Table:
+    """The registered figures of a script, to print; those that miss their target are red. meaning: in a last column."""
+    made = Table("figure", "value", "target", *(["meaning"] if meaning else []), title=script, title_justify="left")
+    for _, *cells in rows({script: figures}):
+        made.add_row(*cells[: len(made.columns)], style="red" if cells[2].endswith("missed") else "")
+    return made
 
 
 def page(results: Mapping[str, Mapping[str, Figure]], failures: Mapping[str, str], subtitle: str) -> str:
-    """One self-contained HTML page: a table per script, every other figure folded. failures: reason by script."""
-    scripts, described = [], rows(results)
+    """One self-contained HTML page: a table per script, and the reason where it failed, by script."""
+    console = Console(record=True, file=StringIO(), width=180)
+    console.print(subtitle)
     for script in sorted({*results, *failures}):
-        own = [row[1:] for row in described if row[0] == script]
-        named, figures = {key for key, *_ in own}, results.get(script, {})
-        rest = [(key, shown(value)) for key, value in figures.items() if key not in named]
-        scripts.append((script, failures.get(script, ""), own, rest))
-    return _PAGE.render(scripts=scripts, subtitle=subtitle) + "\n"
+        console.print(table(script, results.get(script, {}), meaning=True))
+        console.print(failures.get(script, ""), style="red", markup=False)
+    return console.export_html()
 
 
 def shown(value: Figure) -> str:
