@@ -213,15 +213,12 @@ def processor_seconds(pid: int) -> float:
 class Watch:
     """Context manager that samples the memory of a process and its children every 20 ms.
 
-    total, api, workers: peak resident memory in bytes of all processes, of the API process, and of its workers. Shared
-    pages count in each process, so the total is an upper bound. cpu_seconds: `processor_seconds` while the context was
-    open, set on exit.
+    total: peak resident memory of all of them in bytes. Shared pages count in each process, so it is an upper bound.
+    cpu_seconds: `processor_seconds` while the context was open, set on exit.
     """
 
     pid: int
     total: int = 0
-    api: int = 0
-    workers: int = 0
     cpu_seconds: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -239,11 +236,10 @@ class Watch:
     def _sample(self) -> None:
         server = psutil.Process(self.pid)
         while True:
-            api, workers = int(server.memory_info().rss), 0
+            resident = server.memory_info().rss
             for child in server.children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    workers += int(child.memory_info().rss)
-            self.api, self.workers = max(self.api, api), max(self.workers, workers)
-            self.total = max(self.total, api + workers)
+                    resident += child.memory_info().rss
+            self.total = max(self.total, resident)
             if self._stop.wait(0.02):
                 return
