@@ -112,29 +112,6 @@ def _processor() -> str:
 # --- Timing
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one timed step, one entry per repetition, in the order measured."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """Median of the repetitions in seconds: the figure to compare."""
-        return median(self.seconds)
-
-    def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
-        """`<prefix>_ms_median`, `_min` and `_max` in milliseconds, each divided by `per`."""
-        found = spread(f"{prefix}_ms", [1e3 * value / per for value in self.seconds])
-        found[f"{prefix}_ms_median"] = found.pop(f"{prefix}_ms")
-        return found
-
-
-def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
-    """The median under `key`, and `<key>_min` and `<key>_max`."""
-    return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
-
-
 def ratio(figures: Mapping[str, Figure], above: str, below: str) -> float:
     """The figure `above` / the figure `below`, both of which are numbers."""
     return float(figures[above] or 0) / float(figures[below] or "nan")
@@ -160,8 +137,8 @@ def time_in_turn(
     calls: Mapping[str, int] | None = None,
     clock: Callable[[], float] = time.perf_counter,
     warm: bool = True,
-) -> dict[str, Timing]:
-    """Time every step as `in_turn` does.
+) -> dict[str, float]:
+    """The median seconds of every step, which take turns as in `in_turn`.
 
     calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
     others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
@@ -174,7 +151,7 @@ def time_in_turn(
         return (clock() - start) / times
 
     timed = {name: partial(seconds, step, (calls or {}).get(name, 1)) for name, step in steps.items()}
-    return {name: Timing(tuple(found)) for name, found in in_turn(timed, repetitions, warm).items()}
+    return {name: median(found) for name, found in in_turn(timed, repetitions, warm).items()}
 
 
 # --- Other processes

@@ -99,16 +99,8 @@ def measure_mechanism(name: str, values: int, clients: int, repetitions: int) ->
         made, warm = PreparedSum.of(PLAIN if name == "plain" else CKKS, {}, vectors), True
     assert made.aggregate, "the sum exists before it is opened"
     steps = {"seal": lambda: made.seal(vectors[0]), "open": made.open, "check": made.check, "fold": made.fold}
-    times = medians(steps, repetitions, 1 if name == "paillier" else _calls(values), warm)
+    times = _timed(steps, repetitions, 1 if name == "paillier" else _calls(values), warm)
     return Costs(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(made.contributions[0]))
-
-
-def medians(
-    steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
-) -> dict[str, float]:
-    """Median processor seconds of one call of every step, each called `calls` times in every repetition."""
-    timings = time_in_turn(steps, repetitions, dict.fromkeys(steps, calls), process_time, warm)
-    return {name: timing.median for name, timing in timings.items()}
 
 
 def _of_rounds(clocks: list[Clock], clients: int) -> Costs:
@@ -125,6 +117,13 @@ def _of_rounds(clocks: list[Clock], clients: int) -> Costs:
     )
 
 
+def _timed(
+    steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
+) -> dict[str, float]:
+    """Median processor seconds of one call of every step, each called `calls` times in every repetition."""
+    return time_in_turn(steps, repetitions, dict.fromkeys(steps, calls), process_time, warm)
+
+
 _keyrings: Final[dict[str, Keyring | None]] = {}
 """Paillier's keys take a second to make, and serve every row."""
 
@@ -137,7 +136,7 @@ def _calls(values: int) -> int:
 def measure_tenseal(values: int, repetitions: int) -> Costs:
     """The costs of TenSEAL's usual pipeline, for one client."""
     peer = TenSealPeer(updates(1, values)[0])
-    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
+    times = _timed({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
     return Costs(times["seal"], times["open"], times["server"], len(peer.body))
 
 
@@ -145,7 +144,7 @@ def measure_phe(count: int, repetitions: int) -> Costs:
     """The costs of phe for `count` floating-point values, as in the paper. With one repetition, there is no warm-up."""
     _, secret = generate_paillier_keypair(n_length=KEY_BITS)
     peer = PhePeer(secret, updates(1, count)[0])
-    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, warm=repetitions > 1)
+    times = _timed({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, warm=repetitions > 1)
     return Costs(times["seal"], times["open"], times["server"], sum(map(len, peer.bodies)))
 
 
