@@ -62,10 +62,7 @@ def _measure_one(items: int, mechanism: str) -> dict[str, float]:
         peak, first = _peak_of(lambda: _fold(blobs, terms, stored, None))
         next_peak, second = _peak_of(lambda: _fold(blobs, terms, stored, first))
         merge_peak, merged = _peak_of(lambda: merge_partials(MergeJob(blobs, "t", terms, SPEC, (first, second))))
-        figures = {
-            "fold_bodies": (max(peak, next_peak) - idle) / length,
-            "merge_bodies": (merge_peak - idle) / length,
-        }
+        figures = {"fold_bodies": (max(peak, next_peak) - idle) / length, "merge_bodies": (merge_peak - idle) / length}
         if mechanism == "plain":  # the server opens the sum and computes the model
             job = ReleaseJob(blobs, "t", terms, bytes(32), SPEC, merged, 3 * BATCH, None, True, None)
             figures["release_bodies"] = (_peak_of(lambda: release_sum(job))[0] - idle) / length

@@ -79,10 +79,7 @@ def enrolled(
     organiser, clients = TrialOrganiser(), len(interactions)
     pin, certificates = (None, None) if mechanism == "plain" else (organiser.pin, organiser.source)
     given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
-    with (
-        Operator(server.url, server.operator_token) as operator,
-        Fleet(server.url, interactions, options) as fleet,
-    ):
+    with Operator(server.url, server.operator_token) as operator, Fleet(server.url, interactions, options) as fleet:
         task_id = operator.create_task(task_request(*given, organiser=pin)).task_id
         fleet.enrol(operator.invite(task_id, uses=clients).invitation, certificates=certificates)
         plan = fleet.clients[0].member.terms.sum_plan
