@@ -134,14 +134,14 @@ def in_turn(steps: Mapping[str, Callable[[], T]], repetitions: int, warm: bool =
 def time_in_turn(
     steps: Mapping[str, Callable[[], object]],
     repetitions: int,
-    calls: Mapping[str, int] | None = None,
+    calls: Mapping[str, int] | int = 1,
     clock: Callable[[], float] = time.perf_counter,
     warm: bool = True,
 ) -> dict[str, float]:
     """The median seconds of every step, which take turns as in `in_turn`.
 
-    calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
-    others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
+    calls: how often a short step is called within a repetition (1 if it is not named), so that it lasts about as long
+    as the others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
     """
 
     def seconds(step: Callable[[], object], times: int) -> float:
@@ -150,7 +150,8 @@ def time_in_turn(
             step()
         return (clock() - start) / times
 
-    timed = {name: partial(seconds, step, (calls or {}).get(name, 1)) for name, step in steps.items()}
+    times = dict.fromkeys(steps, calls) if isinstance(calls, int) else {name: calls.get(name, 1) for name in steps}
+    timed = {name: partial(seconds, step, times[name]) for name, step in steps.items()}
     return {name: median(found) for name, found in in_turn(timed, repetitions, warm).items()}
 
 

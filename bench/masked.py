@@ -88,7 +88,7 @@ def measure_masks(repetitions: int) -> dict[str, Figure]:
         "aes": partial(raw_aes, len(one), target.nbytes),
         "masks": partial(add_masks, target, one),
     }
-    seconds = time_in_turn(steps, repetitions, {"aes": 12, "masks": 12}, time.process_time)
+    seconds = time_in_turn(steps, repetitions, 12, time.process_time)
     return {
         "mask_fraction_of_aes": seconds["aes"] / seconds["masks"],
         "masks_gigabytes_per_second": len(one) * target.nbytes / seconds["masks"] / 1e9,

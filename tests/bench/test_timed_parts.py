@@ -148,7 +148,7 @@ def test_ratios_follow_from_the_parts_that_were_measured() -> None:
         "a.error_of_bound": 0.5,
         "b.error_of_bound": 0.7,
     }
-    found = arrays.compared(figures, arrays.FULL)
+    found = arrays.compared(figures)
     assert found["own_model_bytes_ratio_vs_flower"] == 0.5
     assert found["largest_error_of_bound"] == 0.7
     assert "masked.peak_rss_ratio" not in found
