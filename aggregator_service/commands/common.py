@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -46,6 +47,32 @@ _LONGEST_TOKEN: Final = 1024
 
 class CommandError(Exception):
     """An error that the caller can correct; `main` prints it in one line."""
+
+
+def command_group(help_text: str) -> typer.Typer:
+    """Return a group of commands with this text in the help."""
+    return typer.Typer(add_completion=False, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def on_database(work: Callable[..., str]) -> Callable[..., None]:
+    """Make a typer command of a function that takes a session and returns the text to be printed, "" for none.
+
+    The command has the other parameters of `work`, then --data-dir and --database-url. `work` runs in a transaction and
+    may be called again, as `in_transaction` says.
+    """
+    own = list(signature(work, eval_str=True).parameters.values())[1:]
+    storage = {"data_dir": DataDir, "database_url": DatabaseUrl}
+
+    @wraps(work)
+    def command(*, data_dir: Path | None, database_url: str | None, **given: Any) -> None:
+        if text := in_transaction(data_dir, database_url, lambda session: work(session, **given)):
+            typer.echo(text)
+
+    # typer reads arguments and options from the signature
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        own + [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in storage.items()]
+    )
+    return command
 
 
 def in_transaction(data_dir: Path | None, database_url: str | None, work: Callable[[Session], Result]) -> Result:
@@ -87,11 +114,6 @@ def blob_store(settings: Settings) -> BlobStore:
     with opened(settings.database) as database:
         refuse_moved(database)
         return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
-
-
-def show(message: Any) -> None:
-    """Print a message as indented JSON."""
-    typer.echo(json.dumps(message, indent=2))
 
 
 def named_task(session: Session, name: str) -> TaskRow:

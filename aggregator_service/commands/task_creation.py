@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,7 +19,6 @@ from aggregator_service.commands.common import (
     in_transaction,
     named_task,
     server_settings,
-    show,
 )
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.checks import noise_warning
@@ -297,7 +297,7 @@ def task_create(
 
     now = SystemClock().now()
     view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
-    show(view.model_dump(mode="json"))
+    typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 
 def _catalogue(path: Path) -> Catalogue:
