@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.migrations.migrate import migrate
@@ -29,17 +30,16 @@ from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 
 DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]"),
+    Path | None, Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]")
 ]
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--database-url",
         help="SQLAlchemy URL of the database; default: SQLite in the data directory [HUSHREC_DATABASE_URL]",
     ),
 ]
-TaskName = Annotated[str, typer.Argument(help="Name or id of the task.")]
+TaskName = Annotated[str, Argument(help="Name or id of the task.")]
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
@@ -127,7 +127,7 @@ def named_task(session: Session, name: str) -> TaskRow:
 
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--token-file",
         help="File for the token, mode 0600.",
         show_default="the terminal; without one, NAME.token in the data directory",

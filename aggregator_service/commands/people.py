@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
@@ -62,7 +63,7 @@ def _state(member: Member, needs_keyring: bool) -> str:
 def member_revoke(
     session: Session,
     task: TaskName,
-    client: Annotated[str, typer.Argument(help="Client id, as printed by hushrec-server member list.")],
+    client: Annotated[str, Argument(help="Client id, as printed by hushrec-server member list.")],
 ) -> str:
     """Revoke a membership permanently: the token becomes invalid, later rounds exclude the client, and its identity
     cannot enrol again.
@@ -94,9 +95,7 @@ def invitation_list(session: Session, task: TaskName) -> str:
 def invitation_revoke(
     session: Session,
     task: TaskName,
-    invitation: Annotated[
-        str, typer.Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")
-    ],
+    invitation: Annotated[str, Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")],
 ) -> str:
     """Revoke an invitation: no client can enrol with it any more. Members who used it stay members.
 
@@ -112,14 +111,14 @@ def _line(view: InvitationView) -> str:
     return f"{view.invitation_id}  {view.role}  used {view.used} of {view.uses}  {state}"
 
 
-Name = Annotated[str, typer.Argument(help="Name of the token: its owner or its purpose.")]
+Name = Annotated[str, Argument(help="Name of the token: its owner or its purpose.")]
 
 
 @tokens.command("create")
 def token_create(
     name: Name,
-    role: Annotated[OperatorRole, typer.Option(help="Role: admin, operator or read-only.")] = "operator",
-    expires_days: Annotated[float | None, typer.Option(help="Days until it expires; default: never.")] = None,
+    role: Annotated[OperatorRole, Option(help="Role: admin, operator or read-only.")] = "operator",
+    expires_days: Annotated[float | None, Option(help="Days until it expires; default: never.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     token_file: TokenFile = None,

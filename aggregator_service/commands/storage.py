@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from sqlalchemy import make_url
+from typer import Argument, Option
 
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.settings import Settings
@@ -27,7 +28,7 @@ from aggregator_service.storage.stores import bind_store, mark_moved, named_blob
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="New directory for the backup.")],
+    target: Annotated[Path, Argument(help="New directory for the backup.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -57,10 +58,10 @@ def backup(
 
 def migrate_storage(
     to_database_url: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL of the new, empty database; default: the rows stay.")
+        str | None, Option(help="SQLAlchemy URL of the new, empty database; default: the rows stay.")
     ] = None,
     to_blobs: Annotated[
-        str | None, typer.Option(help="New blob store, dir:/path or s3://bucket/prefix; default: the blobs stay.")
+        str | None, Option(help="New blob store, dir:/path or s3://bucket/prefix; default: the blobs stay.")
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,

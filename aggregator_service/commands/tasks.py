@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
@@ -54,16 +55,16 @@ _OPERATOR: Final = "(command line)"
 
 @tasks.command("advise")
 def task_advise(
-    items: Annotated[int, typer.Option(help="Number of items.")],
-    clients: Annotated[int, typer.Option(help="Number of clients that will take part.")],
-    interactions: Annotated[int, typer.Option(help="Interactions of all clients together; an estimate is enough.")],
+    items: Annotated[int, Option(help="Number of items.")],
+    clients: Annotated[int, Option(help="Number of clients that will take part.")],
+    interactions: Annotated[int, Option(help="Interactions of all clients together; an estimate is enough.")],
     budget: Annotated[
-        float, typer.Option(min=0.000004, help="Megabytes of a client's longest message, at 4 bytes a value.")
+        float, Option(min=0.000004, help="Megabytes of a client's longest message, at 4 bytes a value.")
     ] = MESSAGE_BUDGET / 1e6,
-    ratings: Annotated[bool, typer.Option("--ratings", help="Predict ratings instead of ranking items.")] = False,
-    mechanism: Annotated[str, typer.Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "masked",
+    ratings: Annotated[bool, Option("--ratings", help="Predict ratings instead of ranking items.")] = False,
+    mechanism: Annotated[str, Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "masked",
     mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+        list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -177,7 +178,7 @@ def task_show(session: Session, task: TaskName) -> str:
 @tasks.command("revocations")
 def task_revocations(
     task: TaskName,
-    file: Annotated[Path, typer.Argument(help="Signed list, from hushrec organiser revoke.")],
+    file: Annotated[Path, Argument(help="Signed list, from hushrec organiser revoke.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -222,14 +223,12 @@ def invite(
     task: TaskName,
     role: Annotated[
         Role,
-        typer.Option(
+        Option(
             help="holder: creates the task's keys; a task has one holder. committee: takes masks off one-shot sums."
         ),
     ] = "member",
-    uses: Annotated[int, typer.Option(help="Number of clients that can use it.")] = 1,
-    expires_seconds: Annotated[
-        float, typer.Option(help="Seconds until it expires; the default is one day.")
-    ] = 86_400.0,
+    uses: Annotated[int, Option(help="Number of clients that can use it.")] = 1,
+    expires_seconds: Annotated[float, Option(help="Seconds until it expires; the default is one day.")] = 86_400.0,
 ) -> str:
     """Create an invitation and print it once. Give it to the clients over a channel they trust.
 
@@ -243,7 +242,7 @@ def invite(
 
 rounds = command_group("Show a round, extend or abort an active one.")
 
-Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
+Number = Annotated[int, Argument(help="Number of the round, counted from 1.")]
 
 
 @rounds.command("show")
@@ -270,7 +269,7 @@ def round_extend(
     session: Session,
     task: TaskName,
     number: Number,
-    seconds: Annotated[float, typer.Option(help="Seconds to add to the deadline of the current state.")],
+    seconds: Annotated[float, Option(help="Seconds to add to the deadline of the current state.")],
 ) -> str:
     """Move the deadline of the state that a round is in.
 

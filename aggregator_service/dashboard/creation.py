@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor, actor
+from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, actor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.choices import ParameterRow, add_task, parameter_rows, requested
 from aggregator_service.tasks.committee import committee_size
@@ -229,24 +229,22 @@ _files = APIRouter(route_class=_FileFormRoute)
 
 
 @router.get("/new")
-def new_task(
-    services: ServicesOf, request: Request, visitor: ActorOf, recipe: Chosen = "", mechanism: Chosen = ""
-) -> Response:
+def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: Chosen = "") -> Response:
     """Show the choice of recipe and mechanism; with both chosen, the form with their parameters."""
     wrong = ""
     if recipe or mechanism:
         try:
             require_choice(recipe, mechanism)
-            return _task_form(services, request, visitor, {"recipe": recipe, "mechanism": mechanism})
+            return _task_form(request, {"recipe": recipe, "mechanism": mechanism})
         except ParameterError as error:
             wrong = str(error)
     texts = {"recipes": recipe_texts(), "mechanisms": mechanism_texts(), "recipe": recipe, "mechanism": mechanism}
-    return page(request, "new", services.clock.now(), visitor, 422 if wrong else 200, wrong=wrong, **texts)
+    return page(request, "new", 422 if wrong else 200, wrong=wrong, **texts)
 
 
 @_files.post("/new")
 def create(
-    services: ServicesOf, request: Request, _poster: PosterOf, found: ActorOf, submitted: Submitted, file: ItemsFile
+    services: ServicesOf, request: Request, _poster: PosterOf, _actor: ActorOf, submitted: Submitted, file: ItemsFile
 ) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
@@ -257,7 +255,7 @@ def create(
         task_id = add_task(services.blobs, transact, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
-        return _task_form(services, request, found, submitted, wrong)
+        return _task_form(request, submitted, wrong)
     return redirect(request, f"/tasks/{task_id}")
 
 
@@ -269,9 +267,7 @@ def _catalogue(name: str, body: bytes) -> Catalogue:
         return read_items(text, f"the file {name}")
 
 
-def _task_form(
-    services: Services, request: Request, visitor: Visitor, values: Mapping[str, str], wrong: str = ""
-) -> Response:
+def _task_form(request: Request, values: Mapping[str, str], wrong: str = "") -> Response:
     recipe, mechanism = values.get("recipe", ""), values.get("mechanism", "")
     require_choice(recipe, mechanism)
     groups = field_groups(recipe, mechanism)
@@ -285,17 +281,17 @@ def _task_form(
         "values": values,
         "wrong": wrong,
     }
-    return page(request, "new_task", services.clock.now(), visitor, 422 if wrong else 200, **facts)
+    return page(request, "new_task", 422 if wrong else 200, **facts)
 
 
 # --- an invitation ---------------------------------------------------------------------------------------------------
 
 
 @router.get("/tasks/{task}/invite")
-def invite_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId) -> Response:
+def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId) -> Response:
     """Show the form for an invitation."""
     with services.database.read() as session:
-        return _invitation_form(services, request, visitor, task_of(session, task))
+        return _invitation_form(request, task_of(session, task))
 
 
 @router.post("/tasks/{task}/invite")
@@ -303,7 +299,7 @@ def invite(
     services: ServicesOf,
     request: Request,
     _poster: PosterOf,
-    visitor: ActorOf,
+    _actor: ActorOf,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",
@@ -315,10 +311,10 @@ def invite(
         try:
             made = create_invitation(session, row, _invitation(role, uses, hours), services.clock.now())
         except ParameterError as error:
-            return _invitation_form(services, request, visitor, row, str(error))
-    return page(
-        request, "invited", services.clock.now(), visitor, task=row, made=made, address=_address(services, request)
-    )
+            return _invitation_form(request, row, str(error))
+    origins = services.settings.public_origins  # else the address at which the browser reached the server
+    address = (origins[0] if origins else str(request.base_url).rstrip("/")) + services.settings.root_path
+    return page(request, "invited", task=row, made=made, address=address)
 
 
 def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
@@ -332,17 +328,9 @@ def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
         raise ParameterError("enter a whole number of clients and a number of hours") from None
 
 
-def _invitation_form(
-    services: Services, request: Request, visitor: Visitor, task: TaskRow, wrong: str = ""
-) -> Response:
+def _invitation_form(request: Request, task: TaskRow, wrong: str = "") -> Response:
     roles = ["member", *(["holder"] if task.needs_keyring else []), *(["committee"] if committee_size(task) else [])]
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
     facts: dict[str, Any] = {"task": task, "roles": {role: _ROLE_TEXTS[role] for role in roles}, "wrong": wrong}
-    return page(request, "invite", services.clock.now(), visitor, 422 if wrong else 200, **facts)
-
-
-def _address(services: Services, request: Request) -> str:
-    """Return the address for clients: the first public origin, or the one at which the browser reached the server."""
-    origins = services.settings.public_origins
-    return (origins[0] if origins else str(request.base_url).rstrip("/")) + services.settings.root_path
+    return page(request, "invite", 422 if wrong else 200, **facts)

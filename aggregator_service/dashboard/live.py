@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import Visitor, find_visitor, secret_of
 from aggregator_service.dashboard.facts import TaskFacts, health_facts, overview, task_facts
-from aggregator_service.dashboard.pages import fragment, markup, page
+from aggregator_service.dashboard.pages import page, render
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms, shown, steady
 from aggregator_service.problems import Problem
@@ -41,8 +41,8 @@ Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 class ScreenContent:
     """The content of a screen: template variables, and a sentence that screen readers announce when it changes."""
 
-    facts: Mapping[str, Any]
-    announcement: str = ""
+    facts: dict[str, Any]
+    announcement: str
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Screen:
 
     def response(self, request: Request, services: Services, visitor: Visitor) -> Response:
         """Render the whole page."""
-        now, shown = services.clock.now(), self.load(services)
-        parts = {name: markup(html) for name, html in self.render(request, visitor, now, shown).items()}
-        return page(request, self.template, now, visitor, parts=parts, **shown.facts)
+        facts = self.load(services).facts
+        parts = {name: shown(html) for name, html in self.rendered(request, visitor, facts).items()}
+        return page(request, self.template, parts=parts, **facts)
 
-    def render(self, request: Request, visitor: Visitor, now: float, shown: ScreenContent) -> dict[str, str]:
+    def rendered(self, request: Request, visitor: Visitor, facts: dict[str, Any]) -> dict[str, str]:
         """Render the live fragments; the result maps fragment name to HTML."""
-        return {name: fragment(request, name, now, visitor, shown.facts) for name in self.fragments}
+        return {name: render(request, f"fragments/{name}", visitor, **facts) for name in self.fragments}
 
 
 def tasks_screen(page: PageNumber = 1) -> Screen:
@@ -133,9 +133,8 @@ def health_screen() -> Screen:
 
     def load(services: Services) -> ScreenContent:
         facts = health_facts(services)
-        return ScreenContent(
-            {"facts": facts}, "All components work." if facts.worst != "bad" else "A component has failed."
-        )
+        failed = any(check.level == "bad" for check in facts.checks)
+        return ScreenContent({"facts": facts}, "A component has failed." if failed else "All components work.")
 
     return Screen("health", ("health",), load)
 
@@ -213,16 +212,15 @@ class _StreamState:
         visitor = find_visitor(self.services, self.secret)
         if visitor is None:
             return [_event("end", {"why": "You are signed out. Sign in again to continue."})]
-        now = self.services.clock.now()
         found = self.screen.load(self.services)
-        fresh = self.screen.render(self.request, visitor, now, found)
+        fresh = self.screen.rendered(self.request, visitor, found.facts)
         changed = {name: html for name, html in fresh.items() if self.sent.get(name) != steady(html)}
         events = [_event("part", {"name": name, "html": shown(html)}) for name, html in changed.items()]
         if self.announced not in (None, found.announcement):
             events.append(_event("say", {"text": found.announcement}))
         self.sent |= {name: steady(html) for name, html in changed.items()}
         self.announced = found.announcement
-        return [*events, _event("now", {"now": now})] if events else None
+        return [*events, _event("now", {"now": self.services.clock.now()})] if events else None
 
 
 def live(request: Request, services: Services, streams: Streams, visitor: Visitor, screen: Screen) -> Response:

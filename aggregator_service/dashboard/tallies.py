@@ -11,13 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
 from aggregator_service.storage.rounds import refusals_by_reason
-from aggregator_service.storage.schema import (
-    ChunkRow,
-    ContributionRow,
-    RoundRow,
-    RoundStateRow,
-    StageMessageRow,
-)
+from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
 Status = Literal["done", "now", "ahead", "failed"]

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
     from client_sdk.lab.data.columns import Columns
@@ -53,6 +54,16 @@ def fail(message: str, remedy: str | None = None) -> NoReturn:
     raise typer.Exit(1)
 
 
+def command_group(help_text: str) -> typer.Typer:
+    """Return a group of commands with this text in the help."""
+    return typer.Typer(no_args_is_help=True, help=help_text, rich_markup_mode=None)
+
+
+def picked(source: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of `source` by name, for a record that has them too."""
+    return {name: getattr(source, name) for name in names}
+
+
 # --- commands whose arguments and options are the fields of one dataclass --------------------------------------------
 
 T = TypeVar("T")
@@ -62,7 +73,7 @@ def command_options(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[.
     """Return a decorator that makes a typer command of a function with one parameter of type `kind`.
 
     kind: a dataclass. Each field is an argument or option of the command, in order; its type is
-    `Annotated[type, typer.Option(...)]` or `Annotated[type, typer.Argument(...)]`, its default is the option's default.
+    `Annotated[type, Option(...)]` or `Annotated[type, Argument(...)]`, its default is the option's default.
     The command's help is the docstring of the decorated function.
     """
     hints = get_type_hints(kind, include_extras=True)
@@ -89,12 +100,17 @@ def command_options(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[.
     return decorate
 
 
+MinCohort = Annotated[int, Option(help="Refuse sums of fewer clients than this.")]
+RecipeParameters = Annotated[list[str] | None, Option("-r", help="Recipe parameter, name=value; repeatable.")]
+MechanismParameters = Annotated[list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")]
+
+
 # --- options of commands that read a data set: where it is, and which columns of a file it is in ---------------------
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")]
+DataDir = Annotated[Path | None, Option(help="Folder that contains the data set.", show_default="data")]
 ColumnsText = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Columns of a file, by number from 0 or by heading: user=0,item=1,rating=2,time=3.",
         show_default="recognised",
     ),

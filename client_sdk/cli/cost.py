@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from client_sdk.cli.common import command_options, console, table
+from client_sdk.cli.common import MechanismParameters, RecipeParameters, command_options, console, picked, table
 from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
@@ -29,35 +30,29 @@ _HEADINGS = {"paper": "paper's counting"}
 class CostOptions:
     """Options of `hushrec cost`."""
 
-    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
-    rank: Annotated[int | None, typer.Option(min=1, help="Rank of the update, for recipes that have one.")] = None
-    items: Annotated[int, typer.Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
-    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="64")] = None
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
-    clients: Annotated[int, typer.Option(min=1, help="Clients in each round.")] = 60
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the task.")] = 1000
+    recipe: Annotated[str, Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
+    rank: Annotated[int | None, Option(min=1, help="Rank of the update, for recipes that have one.")] = None
+    items: Annotated[int, Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
+    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="64")] = None
+    mechanism: Annotated[str, Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
+    clients: Annotated[int, Option(min=1, help="Clients in each round.")] = 60
+    rounds: Annotated[int, Option(min=1, help="Rounds of the task.")] = 1000
     device_group: Annotated[
         int,
-        typer.Option(
-            "--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."
-        ),
+        Option("--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."),
     ] = 0
-    up: Annotated[float, typer.Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
-    down: Annotated[float, typer.Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
-    recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
-    ] = None
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
+    up: Annotated[float, Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
+    down: Annotated[float, Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
+    recipe_parameter: RecipeParameters = None
+    mechanism_parameter: MechanismParameters = None
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the table.")] = False
 
     def recipe_parameters(self) -> dict[str, object]:
         """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
         from protocols.recipes.registry import recipe_entry
 
         items = self.items if recipe_entry(self.recipe).has_items else None
-        shape = {"items": items, "dim": self.dim, "rank": self.rank}
+        shape = {"items": items, **picked(self, "dim", "rank")}
         given = {name: value for name, value in shape.items() if value is not None}
         return given | named_values(self.recipe_parameter or [])
 
@@ -137,12 +132,10 @@ def _document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[
             "mechanism": options.mechanism_parameters(),
         },
         "clients": options.clients,
-        "mib_per_second": {"up": link.up, "down": link.down},
+        "mib_per_second": asdict(link),
         "countings": {
             name: {
-                "rounds": traffic.rounds,
-                "up_bytes": traffic.up_bytes,
-                "down_bytes": traffic.down_bytes,
+                **asdict(traffic),
                 "up_minutes": traffic.up_minutes(link),
                 "down_minutes": traffic.down_minutes(link),
                 "minutes": traffic.minutes(link),

@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from rich.markup import escape
+from typer import Option
 
 from client_sdk.api.http import download
 from client_sdk.api.requests import base_url
@@ -137,8 +137,8 @@ def server(url: str) -> Finding:
 
 
 def doctor(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets to check as well.")] = None,
-    url: Annotated[str | None, typer.Option(help="Address of a server to check as well.")] = None,
+    data_dir: Annotated[Path | None, Option(help="Folder of data sets to check as well.")] = None,
+    url: Annotated[str | None, Option(help="Address of a server to check as well.")] = None,
 ) -> None:
     """Check Python, packages, a CKKS sum and free space, and print how to install what is missing.
 
