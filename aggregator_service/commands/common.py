@@ -149,22 +149,17 @@ def hand_over(session: Session, made: OperatorToken, settings: Settings, token_f
     path = (token_file or settings.data_dir / f"{made.name}.token").absolute()
     if token_file is None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _refuse_valid_token(session, path)
+    if path.is_file() and not path.is_symlink():  # a link is replaced, and its target stays
+        with path.open("rb") as file:
+            held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
+        name = session.scalar(select(OperatorRow.name).where(OperatorRow.token_hash == hash_token(held)))
+        if name is not None:
+            raise CommandError(
+                f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or "
+                f"replace that token with hushrec-server token rotate {name}"
+            )
     _write_private(path, f"{made.token}\n", give_away=token_file is None)
     return str(path)
-
-
-def _refuse_valid_token(session: Session, path: Path) -> None:
-    if path.is_symlink() or not path.is_file():  # a link is replaced, and its target stays
-        return
-    with path.open("rb") as file:
-        held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
-    name = session.scalar(select(OperatorRow.name).where(OperatorRow.token_hash == hash_token(held)))
-    if name is not None:
-        raise CommandError(
-            f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or replace "
-            f"that token with hushrec-server token rotate {name}"
-        )
 
 
 def _write_private(path: Path, text: str, *, give_away: bool) -> None:

@@ -45,25 +45,6 @@ from protocols.recipes.private import Private
 from protocols.recipes.registry import recipes
 from protocols.sums.registry import mechanisms
 
-EvaluateEvery = Annotated[
-    int | None, Option(help="Clients measure the model in every so many training rounds.", show_default="never")
-]
-HoldOut = Annotated[
-    str | None, Option(help="What a client holds out: last, or a share of its rows such as 0.1.", show_default="last")
-]
-Negatives = Annotated[
-    int | None, Option(help="Drawn items that a held-out item is ranked against.", show_default="all items")
-]
-Keep = Annotated[
-    Literal["best", "last"] | None,
-    Option(help="Model that the task ends with: the best measured one, or the newest.", show_default="last"),
-]
-StopAfter = Annotated[
-    int | None, Option(help="End the task after so many measurements without improvement.", show_default="never")
-]
-FinalRounds = Annotated[int | None, Option(help="Last rounds that train on the held-out rows too.", show_default="0")]
-
-
 Epsilon = Annotated[
     float | None,
     Option(
@@ -79,20 +60,6 @@ Delta = Annotated[
         "start_clients, or cohort_size if that is larger.",
         show_default=False,
     ),
-]
-Clip = Annotated[float | None, Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")]
-FixedClip = Annotated[bool, Option("--fixed-clip", help="Keep the bound --clip in all sums.")]
-MostItems = Annotated[
-    int | None, Option(help="Items of a client that sums of counts count at most.", show_default="100")
-]
-ClientSums = Annotated[
-    int | None,
-    Option(
-        help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
-    ),
-]
-Corrupt = Annotated[
-    float | None, Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1")
 ]
 
 
@@ -179,19 +146,45 @@ def task_create(
     scope: Annotated[
         str | None, Option(help="Scope of the organiser's certificates.", show_default="the task's name")
     ] = None,
-    evaluate_every: EvaluateEvery = None,
-    holdout: HoldOut = None,
-    negatives: Negatives = None,
-    keep: Keep = None,
-    stop_after: StopAfter = None,
-    final_rounds: FinalRounds = None,
+    evaluate_every: Annotated[
+        int | None, Option(help="Clients measure the model in every so many training rounds.", show_default="never")
+    ] = None,
+    holdout: Annotated[
+        str | None,
+        Option(help="What a client holds out: last, or a share of its rows such as 0.1.", show_default="last"),
+    ] = None,
+    negatives: Annotated[
+        int | None, Option(help="Drawn items that a held-out item is ranked against.", show_default="all items")
+    ] = None,
+    keep: Annotated[
+        Literal["best", "last"] | None,
+        Option(help="Model that the task ends with: the best measured one, or the newest.", show_default="last"),
+    ] = None,
+    stop_after: Annotated[
+        int | None, Option(help="End the task after so many measurements without improvement.", show_default="never")
+    ] = None,
+    final_rounds: Annotated[
+        int | None, Option(help="Last rounds that train on the held-out rows too.", show_default="0")
+    ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    clip: Clip = None,
-    fixed_clip: FixedClip = False,
-    most_items: MostItems = None,
-    client_sums: ClientSums = None,
-    corrupt: Corrupt = None,
+    clip: Annotated[
+        float | None, Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")
+    ] = None,
+    fixed_clip: Annotated[bool, Option("--fixed-clip", help="Keep the bound --clip in all sums.")] = False,
+    most_items: Annotated[
+        int | None, Option(help="Items of a client that sums of counts count at most.", show_default="100")
+    ] = None,
+    client_sums: Annotated[
+        int | None,
+        Option(
+            help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
+        ),
+    ] = None,
+    corrupt: Annotated[
+        float | None,
+        Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1"),
+    ] = None,
     start_from: Annotated[
         str | None,
         Option(help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."),

@@ -184,3 +184,11 @@ def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Vi
 
 
 PosterOf = Annotated[Visitor, Depends(poster)]
+
+
+def acting(found: PosterOf) -> Visitor:
+    """Return the visitor who sent a form that changes something. Raises `Problem` forbidden as `poster` and `actor`."""
+    return actor(found)
+
+
+ActingOf = Annotated[Visitor, Depends(acting)]

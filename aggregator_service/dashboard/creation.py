@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO, TextIOWrapper
 from typing import Annotated, Any, Final
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, actor
+from aggregator_service.dashboard.access import HOME, ActingOf, ActorOf, actor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
@@ -78,16 +78,6 @@ class FieldGroup:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def recipe_texts() -> dict[str, str]:
-    """Return name -> what it is, of every recipe that is installed."""
-    return {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()}
-
-
-def mechanism_texts() -> dict[str, str]:
-    """Return name -> what it is, of every mechanism that is installed; ours first, in order of recommendation."""
-    return {name: _MECHANISM_TEXTS.get(name, name) for name in dict.fromkeys((*_MECHANISM_TEXTS, *mechanisms()))}
-
-
 def require_choice(recipe: str, mechanism: str) -> None:
     """Raise `ParameterError` unless the recipe and the mechanism exist and fit together."""
     if recipe not in recipes() or mechanism not in mechanisms():
@@ -116,15 +106,11 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
         FieldGroup(
             "Differential privacy",
             "privacy",
-            _privacy_rows() if _carries_noise(mechanism) else [],
+            _privacy_rows() if "noise" in mechanism_entry(mechanism).carries else [],
             labels=_PRIVACY_LABELS,
         ),
     ]
     return [group for group in groups if group.rows]
-
-
-def _carries_noise(mechanism: str) -> bool:
-    return "noise" in mechanism_entry(mechanism).carries
 
 
 def _privacy_rows() -> list[ParameterRow]:
@@ -171,13 +157,9 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
 
 def _values(form: Mapping[str, str], prefix: str) -> dict[str, Any]:
     """Return the values of the fields of one group that are not empty."""
-    return named_values(f"{name}={value}" for name, value in _filled(form, f"{prefix}."))
-
-
-def _filled(form: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in form.items():
-        if name.startswith(prefix) and value.strip():
-            yield name.removeprefix(prefix), value.strip()
+    group = f"{prefix}."
+    filled = [name for name, value in form.items() if name.startswith(group) and value.strip()]
+    return named_values(f"{name.removeprefix(group)}={form[name].strip()}" for name in filled)
 
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
@@ -238,13 +220,19 @@ def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: 
             return _task_form(request, {"recipe": recipe, "mechanism": mechanism})
         except ParameterError as error:
             wrong = str(error)
-    texts = {"recipes": recipe_texts(), "mechanisms": mechanism_texts(), "recipe": recipe, "mechanism": mechanism}
-    return page(request, "new", 422 if wrong else 200, wrong=wrong, **texts)
+    facts = {
+        "recipes": {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()},
+        "mechanisms": {name: _MECHANISM_TEXTS.get(name, name) for name in (*_MECHANISM_TEXTS, *mechanisms())},
+        "recipe": recipe,
+        "mechanism": mechanism,
+        "wrong": wrong,
+    }
+    return page(request, "new", 422 if wrong else 200, **facts)
 
 
 @_files.post("/new")
 def create(
-    services: ServicesOf, request: Request, _poster: PosterOf, _actor: ActorOf, submitted: Submitted, file: ItemsFile
+    services: ServicesOf, request: Request, _visitor: ActingOf, submitted: Submitted, file: ItemsFile
 ) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
@@ -298,8 +286,7 @@ def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def invite(
     services: ServicesOf,
     request: Request,
-    _poster: PosterOf,
-    _actor: ActorOf,
+    _visitor: ActingOf,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",

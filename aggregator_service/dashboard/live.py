@@ -21,7 +21,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import Visitor, find_visitor, secret_of
-from aggregator_service.dashboard.facts import TaskFacts, health_facts, overview, task_facts
+from aggregator_service.dashboard.facts import health_facts, overview, task_facts
 from aggregator_service.dashboard.pages import page, render
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms, shown, steady
@@ -89,30 +89,21 @@ def task_screen(task: TaskId, before: Before = None) -> Screen:
         with services.database.read() as session:
             row, now, signatures = task_of(session, task), services.clock.now(), services.settings.signatures
             facts = task_facts(session, row, now, before, signatures)
-        view = facts.view
+        view, ended = facts.view, ended_early(row)
+        said = [ended] if facts.privacy is None else [ended, *facts.privacy.against]
+        newest = f" Round {facts.strip[-1].number} is {facts.strip[-1].state}." if facts.strip else ""
         shown = {
             "facts": facts,
             "level": security_level(view),
             "security": security_terms(view),
             "parameters": all_parameters(view),
-            "ended": ended_early(facts.row),
-            "warnings": _other_warnings(facts),
+            "ended": ended,
+            "warnings": [text for text in view.warnings if text not in said],  # no other part of the page says them
             "figures": figures(facts.quality),
         }
-        return ScreenContent(shown, _task_announcement(facts))
+        return ScreenContent(shown, f"The task is {row.state}.{newest}")
 
     return Screen("task", ("task_status", "quality", "privacy", "rounds"), load, task)
-
-
-def _other_warnings(facts: TaskFacts) -> list[str]:
-    """Return the warnings of a task that no other part of its page says."""
-    said = [] if facts.privacy is None else facts.privacy.against
-    return [text for text in facts.view.warnings if text not in said and text != ended_early(facts.row)]
-
-
-def _task_announcement(facts: TaskFacts) -> str:
-    newest = f" Round {facts.strip[-1].number} is {facts.strip[-1].state}." if facts.strip else ""
-    return f"The task is {facts.row.state}.{newest}"
 
 
 def round_screen(task: TaskId, number: RoundNumber) -> Screen:

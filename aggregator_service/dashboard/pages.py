@@ -42,7 +42,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "absolute": words.absolute,
         "bytes": words.byte_count,
         "figure": words.figure,
         "plain": words.plain_name,
@@ -50,7 +49,11 @@ def _environment() -> Environment:
         "span": words.span,
         "volatile": words.volatile,
     }
-    made.globals |= {"state_text": words.ROUND_STATES, "task_state": words.task_state, "asset": _asset_name}
+    made.globals |= {
+        "state_text": words.ROUND_STATES,
+        "task_text": words.TASK_STATES,
+        "asset": lambda name: f"{name}?v={asset(name)[2]}",
+    }
     return made
 
 
@@ -60,10 +63,6 @@ def asset(name: str) -> tuple[bytes, str, str]:
     kind = _ASSETS[name]
     body = resources.files("aggregator_service.dashboard").joinpath("static", name).read_bytes()
     return body, kind, hashlib.sha256(body).hexdigest()[:16]
-
-
-def _asset_name(name: str) -> str:
-    return f"{name}?v={asset(name)[2]}"
 
 
 def home(request: Request) -> str:

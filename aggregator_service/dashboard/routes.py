@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.access import (
     HOME,
+    ActingOf,
     ActorOf,
     PosterOf,
     VisitorOf,
@@ -139,8 +140,7 @@ def extend_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def extend(
     services: ServicesOf,
     request: Request,
-    _poster: PosterOf,
-    visitor: ActorOf,
+    visitor: ActingOf,
     task: TaskId,
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
@@ -171,9 +171,7 @@ def abort_page(services: ServicesOf, request: Request, _actor: ActorOf, task: Ta
 
 
 @router.post("/tasks/{task}/rounds/{number}/abort")
-def abort(
-    services: ServicesOf, request: Request, _poster: PosterOf, visitor: ActorOf, task: TaskId, number: RoundNumber
-) -> Response:
+def abort(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId, number: RoundNumber) -> Response:
     """Abort the round and return to its page; 409 if it has ended."""
     services.database.transact(
         lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
@@ -191,7 +189,7 @@ def resume_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 
 
 @router.post("/tasks/{task}/resume")
-def resume(services: ServicesOf, request: Request, _poster: PosterOf, visitor: ActorOf, task: TaskId) -> Response:
+def resume(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId) -> Response:
     """Resume the task and return to its page; 409 if it has not failed."""
     services.database.transact(lambda session: resume_task(session, task, visitor.operator.name))
     return redirect(request, f"/tasks/{task}")

@@ -152,9 +152,9 @@ class Tally:
 
     def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
         later = self.entered[index + 1] if index + 1 < len(self.entered) else None
-        if row.state in (RoundState.COMPLETE, RoundState.FAILED):
-            return StateFacts(row.state, "failed" if row.state == RoundState.FAILED else "done", row.entered_at)
-        status: Status = "now" if later is None else "failed" if later.state == RoundState.FAILED else "done"
+        status: Status = "now" if later is None and row.state != RoundState.COMPLETE else "done"
+        if (later or row).state == RoundState.FAILED:
+            status = "failed"
         sent = MESSAGE_IN.get(row.state)
         return StateFacts(
             row.state,

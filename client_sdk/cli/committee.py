@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.cli import monitor
-from client_sdk.cli.common import MinCohort, command_group, console, fail
+from client_sdk.cli.common import MinCohort, command_group, console, fail, say
 from client_sdk.cli.membership import (
     AllowHttp,
     CertificateFile,
@@ -69,11 +69,10 @@ def join(
         chosen = certificate_choice(certificate, issuer, scope, code, "committee")
         part = client.join(invitation=invitation, certificate=chosen)
         CommitteeMember(part.part.member)  # raises unless the invitation was for this role
-    name = escape(part.terms.name)
+    say(f"member {part.membership.client_id} of the committee of task {part.terms.name}")
     console.print(
-        f"member {part.membership.client_id} of the committee of task {name}", highlight=False, soft_wrap=True
+        f"Now run, and keep running: hushrec committee serve --task {escape(part.terms.name)}", soft_wrap=True
     )
-    console.print(f"Now run, and keep running: hushrec committee serve --task {name}", soft_wrap=True)
 
 
 @committee.command("serve")

@@ -18,6 +18,7 @@ from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
     IdentityFile,
+    InteractionsFile,
     TaskName,
     interactions_file,
     kept_membership,
@@ -63,9 +64,7 @@ def evaluate(
     test: TestFile = None,
     split: Splitting = None,
     task: TaskName = None,
-    interactions: Annotated[
-        Path | None, Option(help="File of your items.", show_default="the file passed to join")
-    ] = None,
+    interactions: InteractionsFile = None,
     k: Annotated[int, Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
@@ -83,38 +82,27 @@ def evaluate(
     if (dataset is None) == (not held_out):
         raise typer.BadParameter("pass either --held-out items or --dataset", param_hint="'--held-out' / '--dataset'")
     if dataset is not None:
-        found = load_split(
+        data = load_split(
             dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
         )
-        _evaluate_controls(dataset, found, k)
-    else:
-        _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
-
-
-def _evaluate_own_items(
-    held_out: list[int],
-    task: str | None,
-    interactions: Path | None,
-    k: int,
-    identity: Path | None,
-    options: ClientOptions,
-) -> None:
-    who = load_identity(identity)
+        _evaluate_controls(dataset, data, k)
+        return
+    wanted, who = held_out or [], load_identity(identity)
     membership = kept_membership(who, task)
     path = interactions_file(who, membership, interactions)
     history = read_history(path)
-    seen = history.items
-    trained = sorted(set(held_out) & set(seen.tolist()))
+    trained = sorted(set(wanted) & set(history.items.tolist()))
     if trained:
         raise DataError(f"held-out item {trained[0]} is in the interactions file, so the model was trained on it", path)
+    options = ClientOptions(allow_http=allow_http)
     with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         part = client.join(membership.task_id)
-        split = held_out_split(part.terms.n_items, seen, held_out)
+        own = held_out_split(part.terms.n_items, history.items, wanted)
         state = part.model()
         scores = own_scores(part.part, state, part.part.history(history))
-    rows = [control_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
+    rows = [control_row(f"model of round {state.round_number}", result) for result in measure(scores, own, k)]
     found = ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
-    title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
+    title = f"{len(wanted)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, found.headings, found.cells))
 
 

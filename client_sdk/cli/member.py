@@ -21,6 +21,7 @@ from client_sdk.cli.membership import (
     CertificateFile,
     DeviceGroup,
     IdentityFile,
+    InteractionsFile,
     IssuerCode,
     IssuerScope,
     IssuerUrl,
@@ -40,7 +41,7 @@ from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.identity import Identity, Membership
+from client_sdk.store.identity import Identity
 from client_sdk.store.stores import default_store
 from client_sdk.task import Task
 from protocols.messages import LedgerEntry
@@ -158,9 +159,7 @@ def _describe_task(part: Task, items: int) -> str:
 def recommend(
     task: TaskName = None,
     k: Annotated[int, Option("-k", help="Number of items to recommend.")] = 10,
-    interactions: Annotated[
-        Path | None, Option(help="File of your items.", show_default="the file passed to join")
-    ] = None,
+    interactions: InteractionsFile = None,
     titles: Annotated[Path | None, Option(help="CSV file with the columns item and title, to show titles.")] = None,
     graph_filter: Annotated[
         str | None,
@@ -231,7 +230,7 @@ def ledger(
         _print_budget(costs)
     elif offline and not as_json:
         console.print("no task with a privacy block has been joined")
-    found = [] if offline else [_fetch(me, one, ClientOptions(allow_http=allow_http)) for one in _memberships(me, task)]
+    found = [] if offline else _fetch(me, task, ClientOptions(allow_http=allow_http))
     if as_json:
         typer.echo(json.dumps({"tasks": [_as_json(one) for one in found], "budget": asdict(costs)}, indent=2))
     else:
@@ -267,14 +266,13 @@ def _print_budget(costs: Budget) -> None:
     )
 
 
-def _memberships(me: Identity, task: str | None) -> list[Membership]:
-    kept = ClientStore(default_store(), me.fingerprint).memberships()
-    return kept if task is None and kept else [kept_membership(me, task)]
-
-
-def _fetch(me: Identity, membership: Membership, options: ClientOptions) -> OwnLedger:
-    with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
-        return client.ledger(membership.task_id)
+def _fetch(me: Identity, task: str | None, options: ClientOptions) -> list[OwnLedger]:
+    """Return the ledgers of a task, or of all that were joined."""
+    kept, found = ClientStore(default_store(), me.fingerprint).memberships(), []
+    for membership in kept if task is None and kept else [kept_membership(me, task)]:
+        with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
+            found.append(client.ledger(membership.task_id))
+    return found
 
 
 def _row(entry: LedgerEntry) -> tuple[str, ...]:

@@ -44,6 +44,9 @@ IdentityFile = Annotated[
     Path | None,
     Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file.", show_default="in the user's data directory"),
 ]
+InteractionsFile = Annotated[
+    Path | None, Option("--interactions", help="File of your items.", show_default="the file passed to join")
+]
 TaskName = Annotated[str | None, Option("--task", help="Name or id of the task; needed if there are several.")]
 CertificateFile = Annotated[
     Path | None,
