@@ -137,13 +137,12 @@ def token_create(
 
 
 def _hand_over(
-    data_dir: Path | None, database_url: str | None, token_file: Path | None, make: Callable[[Session], OperatorToken]
+    data_dir: Path | None, database_url: str | None, file: Path | None, make: Callable[[Session], OperatorToken]
 ) -> None:
     """Print the token that `make` returns, or the path of the file that it was written to."""
     settings = Settings.load(data_dir=data_dir)
-    typer.echo(
-        in_transaction(data_dir, database_url, lambda session: hand_over(session, make(session), settings, token_file))
-    )
+    text = in_transaction(data_dir, database_url, lambda session: hand_over(session, make(session), settings, file))
+    typer.echo(text)
 
 
 @tokens.command("list")

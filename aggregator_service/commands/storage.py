@@ -14,8 +14,6 @@ from typer import Argument, Option
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.settings import Settings
 from aggregator_service.storage.backup import (
-    BackupError,
-    StorageNotEmptyError,
     back_up,
     copy_blobs,
     copy_rows,
@@ -46,10 +44,7 @@ def backup(
     store = open_store(settings.blob_location, settings.scratch_dir)
     blobs = store if isinstance(store, DirectoryBlobs) else None
     with opened(settings.database, connections=2) as database:
-        try:
-            made = back_up(database, blobs, target.resolve())
-        except BackupError as error:
-            raise CommandError(str(error)) from None
+        made = back_up(database, blobs, target.resolve())
     typer.echo(f"{made.path}: the database and {made.blobs} blobs")
     if blobs is None:
         typer.echo(f"The blobs are in {settings.blob_location}, which this command does not copy: copy the prefix now.")
@@ -103,12 +98,9 @@ def _copy(
             record_store(source, new_store.prepare())
         return damaged
     with opened(to_database, connections=2) as target:
-        try:
-            refuse_rows(target)
-            damaged = _copy_blobs(source, store, new_store)
-            copied = copy_rows(source, target)
-        except StorageNotEmptyError as error:
-            raise CommandError(str(error)) from None
+        refuse_rows(target)
+        damaged = _copy_blobs(source, store, new_store)
+        copied = copy_rows(source, target)
         record_store(target, (new_store or store).prepare())
         mark_moved(source, database_place(to_database))
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -247,15 +247,14 @@ def task_create(
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
+    transact = partial(in_transaction, data_dir, database_url)
     blobs = None if values is None and start_from is None and catalogue is None else blob_store(settings)
     if values is not None:
         request, start = with_values(request, values)
     if start_from is not None and blobs is not None:
         check_start_alone(request)
         named = start_from
-        source = in_transaction(
-            data_dir, database_url, lambda session: StartSource.of(session, named_task(session, named))
-        )
+        source = transact(lambda session: StartSource.of(session, named_task(session, named)))
         request, start = with_start(request, source, blobs)
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
@@ -263,14 +262,10 @@ def task_create(
     if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
         typer.echo(outlook, err=True)
 
-    def transact(work: Callable[[Session], TaskView]) -> TaskView:
-        return in_transaction(data_dir, database_url, work)
-
     def told(session: Session, task: TaskRow) -> TaskView:
         return task_view(session, task, settings.signatures)
 
-    now = SystemClock().now()
-    view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
+    view = add_task(blobs, transact, request, plan, SystemClock().now(), told, start=start, catalogue=catalogue)
     typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 

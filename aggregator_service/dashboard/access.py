@@ -54,15 +54,10 @@ def begin_sign_in(services: Services, token: str) -> str | None:
     if operator is None:
         return None
     secret, now = new_token("hrs"), services.clock.now()
+    end = now + services.settings.tuning.sign_in_seconds
     with services.database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.expires_at <= now))
-        session.add(
-            SignInRow(
-                secret_hash=hash_token(secret),
-                token_hash=token_hash,
-                expires_at=now + services.settings.tuning.sign_in_seconds,
-            )
-        )
+        session.add(SignInRow(secret_hash=hash_token(secret), token_hash=token_hash, expires_at=end))
     _LOG.info("operator signed in", extra=fields(operator=operator.name, role=operator.role))
     return secret
 

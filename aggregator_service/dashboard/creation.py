@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BytesIO, TextIOWrapper
 from typing import Annotated, Any, Final
 
@@ -58,7 +58,8 @@ _MECHANISM_TEXTS: Final[Mapping[str, str]] = {
 _SCHEDULE_FIRST: Final = ("rounds", "cohort_size", "min_clients")
 _EVALUATION: Final = ("every", "keep")
 _PRIVACY: Final = ("epsilon", "delta", "clip", "rounds", "corrupt", "most_items")
-_PRIVACY_LABELS: Final = {"rounds": "sums of a client", "corrupt": "corrupt share of a cohort"}
+_LABELS: Final = {"privacy.rounds": "sums of a client", "privacy.corrupt": "corrupt share of a cohort"}
+"""Labels of fields whose names alone do not say what they are."""
 _BY_COMMAND: Final = ("start_from", "start_weight")
 """Parameters that only `hushrec-server task create --start-from` can set."""
 
@@ -67,15 +68,13 @@ _BY_COMMAND: Final = ("start_from", "start_weight")
 class FieldGroup:
     """Fields under one heading.
 
-    prefix: of their names in the form. folded: shown only when it is opened. labels: of fields whose names alone do not
-    say what they are.
+    prefix: of their names in the form. folded: shown only when it is opened.
     """
 
     title: str
     prefix: str
     rows: Sequence[ParameterRow]
     folded: bool = True
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def require_choice(recipe: str, mechanism: str) -> None:
@@ -92,23 +91,16 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
     schedule = parameter_rows(Schedule)
     required = [row for row in own if row.default == "required"]
     sums = parameters_of(mechanism)
+    evaluation = [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION]
+    privacy = _privacy_rows() if "noise" in mechanism_entry(mechanism).carries else []
     groups = [
         FieldGroup("Data", "recipe", required, folded=False),
         FieldGroup("Rounds", "schedule", [row for row in schedule if row.name in _SCHEDULE_FIRST], folded=False),
         FieldGroup(f"Recipe {recipe}", "recipe", [row for row in own if row not in required]),
         FieldGroup(f"Mechanism {mechanism}", "mechanism", [] if sums is None else parameter_rows(sums)),
         FieldGroup("Schedule", "schedule", [row for row in schedule if row.name not in _SCHEDULE_FIRST]),
-        FieldGroup(
-            "Evaluation by the clients",
-            "evaluation",
-            [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION],
-        ),
-        FieldGroup(
-            "Differential privacy",
-            "privacy",
-            _privacy_rows() if "noise" in mechanism_entry(mechanism).carries else [],
-            labels=_PRIVACY_LABELS,
-        ),
+        FieldGroup("Evaluation by the clients", "evaluation", evaluation),
+        FieldGroup("Differential privacy", "privacy", privacy),
     ]
     return [group for group in groups if group.rows]
 
@@ -121,15 +113,6 @@ def _privacy_rows() -> list[ParameterRow]:
     return [{"epsilon": optional, "delta": delta}.get(name, rows[name]) for name in _PRIVACY]
 
 
-def _privacy(form: Mapping[str, str], schedule: Schedule) -> Privacy | None:
-    """Return the privacy block that a form's values make; None if all its fields are empty."""
-    given = _values(form, "privacy")
-    if not given:
-        return None
-    delta = default_delta(max(schedule.cohort_size, schedule.start_clients))
-    return validated("differential privacy", Privacy, {"delta": delta, **given})
-
-
 def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) -> TaskRequest:
     """Return the request that a form's values make; empty fields keep their defaults or recommended values.
 
@@ -137,8 +120,10 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
     """
     recipe, mechanism = form.get("recipe", ""), form.get("mechanism", "")
     require_choice(recipe, mechanism)
-    evaluation = _values(form, "evaluation")
+    evaluation, privacy = _values(form, "evaluation"), _values(form, "privacy")
     schedule = validated("schedule", Schedule, _values(form, "schedule"))
+    if privacy:
+        privacy = {"delta": default_delta(max(schedule.cohort_size, schedule.start_clients)), **privacy}
     return requested(
         form.get("name", "").strip(),
         recipe,
@@ -150,7 +135,7 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
         organiser=form.get("organiser", "").strip() or None,
         scope=form.get("scope", "").strip(),
         evaluation=validated("evaluation", Evaluation, evaluation) if evaluation else None,
-        privacy=_privacy(form, schedule),
+        privacy=validated("differential privacy", Privacy, privacy) if privacy else None,
         catalogue=catalogue,
     )
 
@@ -263,6 +248,7 @@ def _task_form(request: Request, values: Mapping[str, str], wrong: str = "") -> 
         "recipe": recipe,
         "mechanism": mechanism,
         "groups": groups,
+        "labels": _LABELS,
         "has_items": recipe_entry(recipe).has_items,
         "longest_file": LONGEST_ITEMS_FILE,
         "opened": {one.title for one in groups if any(values.get(f"{one.prefix}.{row.name}") for row in one.rows)},

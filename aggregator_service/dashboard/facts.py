@@ -144,15 +144,11 @@ def overview(session: Session, page: int = 1) -> Overview:
     member = select(ClientRow.task_id, func.count()).where(ClientRow.revoked_at.is_(None), ClientRow.task_id.in_(ids))
     members = {row[0]: row[1] for row in session.execute(member.group_by(ClientRow.task_id))}
     counted = session.execute(select(TaskRow.state, func.count()).group_by(TaskRow.state))
-    return Overview(
-        [
-            TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
-            for task in tasks
-        ],
-        {row[0]: row[1] for row in counted},
-        page,
-        len(rows) > TASKS_SHOWN,
-    )
+    lines = [
+        TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
+        for task in tasks
+    ]
+    return Overview(lines, {row[0]: row[1] for row in counted}, page, len(rows) > TASKS_SHOWN)
 
 
 Level = Literal["ok", "attention", "bad"]
@@ -189,7 +185,8 @@ def health_facts(services: Services) -> HealthFacts:
         with services.database.read() as session:
             queue = _queue(session)
     checks = [database, blobs, _engine(services), _clock(services), _disk(services)]
-    return HealthFacts(checks, queue, _versions())
+    versions = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
+    return HealthFacts(checks, queue, versions + [(name, metadata.version(name)) for name in _LIBRARIES])
 
 
 def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
@@ -202,11 +199,10 @@ def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
 
 
 def _engine(services: Services) -> Check:
-    if services.engine.remark:
-        return Check("Round engine", "attention", services.engine.remark)
+    remark, text = services.engine.remark, "another process drives the rounds; this one takes over if it stops"
     if services.metrics.leading:
-        return Check("Round engine", "ok", "this process drives the rounds")
-    return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")
+        text = "this process drives the rounds"
+    return Check("Round engine", "attention" if remark else "ok", remark or text)
 
 
 def _clock(services: Services) -> Check:
@@ -227,18 +223,12 @@ def _disk(services: Services) -> Check:
 def _queue(session: Session) -> list[tuple[str, str]]:
     waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
     waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
+    uploads = select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
     counts = {
         "open tasks": select(func.count()).select_from(TaskRow).where(TaskRow.state == "open"),
         "active rounds": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
         "contributions to fold": waiting,
-        "incomplete uploads": select(func.count()).select_from(
-            select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
-        ),
+        "incomplete uploads": select(func.count()).select_from(uploads),
         "browsers signed in": select(func.count()).select_from(SignInRow),
     }
     return [(name, f"{session.execute(query).scalar_one():,}") for name, query in counts.items()]
-
-
-def _versions() -> list[tuple[str, str]]:
-    found = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
-    return found + [(name, metadata.version(name)) for name in _LIBRARIES]

@@ -173,10 +173,8 @@ class Streams:
         with self._lock:
             mine = sum(slot.owner == visitor.secret_hash for slot in self._slots)
             if mine >= _MAX_PER_SIGN_IN or len(self._slots) >= _MAX_STREAMS:
-                again = {"Retry-After": "15"}
-                raise Problem(
-                    "too-many-requests", "too many pages with live updates are open; close some", headers=again
-                )
+                text = "too many pages with live updates are open; close some"
+                raise Problem("too-many-requests", text, headers={"Retry-After": "15"})
             slot = _Slot(visitor.secret_hash)
             self._slots.add(slot)
             return slot

@@ -42,14 +42,11 @@ def span(seconds: float) -> str:
     if 0 < seconds < 1:
         return f"{max(1, round(seconds * 1000))} ms"
     left, words = int(seconds), list[str]()
-    for unit, size in _UNITS:
-        if left >= size or (unit == "s" and not words):
-            words.append(f"{left // size} {unit}")
-            left %= size
-        elif words:
-            break
-        if len(words) == 2:
-            break
+    largest = next((place for place, (_, size) in enumerate(_UNITS) if left >= size), -1)
+    for unit, size in _UNITS[largest:][:2]:
+        count, left = divmod(left, size)
+        if count or not words:
+            words.append(f"{count} {unit}")
     return " ".join(words)
 
 

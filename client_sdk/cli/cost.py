@@ -23,7 +23,6 @@ _NOTE = (
     "fewer rounds sends less, but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a "
     "round) and computing time are not counted."
 )
-_HEADINGS = {"paper": "paper's counting"}
 
 
 @dataclass(frozen=True)
@@ -70,35 +69,27 @@ def cost(options: CostOptions) -> None:
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
-    from client_sdk.lab.traffic import Link
+    from client_sdk.lab.traffic import Link, published_traffic, wire_traffic
     from protocols.recipes.registry import recipe
+    from protocols.sums.registry import mechanism
     from protocols.task_terms import check_combination
 
     link = Link(options.up, options.down)
     chosen = recipe(options.recipe, options.recipe_parameters())
     check_combination(chosen, options.mechanism)
-    countings = _counted_traffic(options, chosen)
+    rounds, group = options.rounds, options.device_group
+    countings = {"paper": published_traffic(chosen, rounds, group)}
+    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
+        countings[name] = wire_traffic(chosen, mechanism(name), parameters, options.clients, rounds, group)
     if options.as_json:
         typer.echo(json.dumps(_document(options, chosen, link, countings), indent=2))
         return
     title = (
         f"{options.recipe} with {options.mechanism}: one client, {options.rounds:,} rounds of {options.clients} clients"
     )
-    console.print(table(title, ("", *(_HEADINGS.get(name, name) for name in countings)), _rows(link, countings)))
+    _, *others = countings
+    console.print(table(title, ("", "paper's counting", *others), _rows(link, countings)))
     console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_NOTE}", highlight=False)
-
-
-def _counted_traffic(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
-    """Return the traffic of all rounds by counting: the paper's, plain sums and the mechanism's."""
-    from client_sdk.lab.traffic import published_traffic, wire_traffic
-    from protocols.sums.registry import mechanism
-
-    found = {"paper": published_traffic(chosen, options.rounds, options.device_group)}
-    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
-        found[name] = wire_traffic(
-            chosen, mechanism(name), parameters, options.clients, options.rounds, options.device_group
-        )
-    return found
 
 
 def _rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:

@@ -13,8 +13,6 @@ from typer import Option
 
 from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, picked, say, stderr
 
-_INSTALL_PLOTS = "pip install 'hushrec[plots]'"
-
 
 @dataclass(frozen=True)
 class DemoOptions:
@@ -74,7 +72,7 @@ def demo(options: DemoOptions) -> None:
 
     if not plots_available():
         stderr.print(
-            f"matplotlib is not installed: the report will have no curves; to change that: {_INSTALL_PLOTS}",
+            "matplotlib is not installed: the report will have no curves; to change that: pip install 'hushrec[plots]'",
             markup=False,
         )
     server_dir = options.output / f"server-{secrets.token_hex(4)}"

@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.cli.common import MinCohort, command_options, console, fail, picked, stderr, table
+from client_sdk.cli.common import MinCohort, command_options, console, fail, picked, say, stderr, table
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -120,7 +120,10 @@ def join(options: JoinOptions) -> None:
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
-            _check_device_group(options.device_group, terms.recipe.device_groups)
+            asked, groups = options.device_group, terms.recipe.device_groups
+            if asked is not None and asked >= groups:
+                has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
+                fail(f"--device-group {asked}: the task has {has}")
             read_history(options.interactions, terms.n_items, any_id=terms.view.catalogue_digest is not None)
         part = client.join(
             options.task, invitation=options.invitation, certificate=certificate, device_group=options.device_group
@@ -129,18 +132,11 @@ def join(options: JoinOptions) -> None:
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
-            console.print(escape(_describe_task(part, len(history))), highlight=False, soft_wrap=True)
+            say(_describe_task(part, len(history)))
             with monitor:
                 part.take_part(history, monitor, patience=options.patience)
         finally:
             console.print(monitor.summary())
-
-
-def _check_device_group(asked: int | None, groups: int) -> None:
-    """Exit with an error if the task has no such device group."""
-    if asked is not None and asked >= groups:
-        has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
-        fail(f"--device-group {asked}: the task has {has}")
 
 
 def _describe_task(part: Task, items: int) -> str:
@@ -258,11 +254,9 @@ def _print_budget(costs: Budget) -> None:
     title = f"privacy budget of your data: epsilon at delta {costs.delta:g}"
     total = ("[bold]all together[/]", "", "", f"{costs.spent:.3g}", f"{costs.reserved:.3g}", "")
     console.print(table(title, ("task", "id", "sums", "spent", "reserved", ""), [*rows, total]))
-    console.print(
+    say(
         "Reserved: what open tasks may still come to, and ended tasks have cost. hushrec join refuses a task with "
-        f"which all together exceed {costs.max_epsilon:g}, or --max-epsilon.",
-        highlight=False,
-        soft_wrap=True,
+        f"which all together exceed {costs.max_epsilon:g}, or --max-epsilon."
     )
 
 

@@ -221,13 +221,12 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
     Example: hushrec certificate show --task movies
     """
     membership = kept_membership(load_identity(identity), task)
-    if membership.certificate is None or membership.organiser is None:
+    pin = membership.organiser
+    if membership.certificate is None or pin is None:
         raise KeyringError(f"task {membership.task_name!r} has no organiser: no certificate is stored")
     stored = Certificate.decode(membership.certificate)
-    console.print(f"organiser {membership.organiser.key}", highlight=False, soft_wrap=True)
-    console.print(
-        f"scope {membership.organiser.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False
-    )
+    console.print(f"organiser {pin.key}", highlight=False, soft_wrap=True)
+    console.print(f"scope {pin.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False)
     console.print(f"valid until {expiry_text(stored.not_after)}", highlight=False)
 
 

@@ -190,10 +190,9 @@ def serve(
 
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens at this address; exits with an error if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = getattr(error, "strerror", None) or error
         fail(

@@ -51,14 +51,6 @@ class PaperClaim:
         return None if self.clip is None else 2 * self.clip / self.scale
 
 
-_RFREC_OBJECTIONS: Final = (
-    "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, and "
-    "the paper adds none.",
-    "The released code draws one Laplace number a client and adds it to every entry. The difference between any two "
-    "entries is then sent without noise: that is no local differential privacy, for any epsilon.",
-    "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
-    "is commented out.",
-)
 _RFREC: Final = PaperClaim(
     system="RFRec",
     source="section 3.4 (eq. 9) and RQ6",
@@ -67,7 +59,14 @@ _RFREC: Final = PaperClaim(
     scale=0.04,
     formula="2 delta / s, with clip delta and scale s",
     per="coordinate",
-    objections=_RFREC_OBJECTIONS,
+    objections=(
+        "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, "
+        "and the paper adds none.",
+        "The released code draws one Laplace number a client and adds it to every entry. The difference between any "
+        "two entries is then sent without noise: that is no local differential privacy, for any epsilon.",
+        "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
+        "is commented out.",
+    ),
 )
 PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
     {
@@ -153,13 +152,11 @@ class LaplaceOptions:
 
     def coordinates(self) -> int:
         """Return the number of noised values in one contribution."""
-        if self.values is None:
-            claim = self.claim()
-            dim = self.dim or (_DIM if claim is None else claim.dim)
-            return (self.items or _ITEMS) * dim
-        if self.items is not None or self.dim is not None:
+        if self.values is not None and (self.items or self.dim):
             raise ParameterError("give either --values, or --items and --dim")
-        return self.values
+        claim = self.claim()
+        dim = self.dim or (_DIM if claim is None else claim.dim)
+        return self.values or (self.items or _ITEMS) * dim
 
 
 @privacy.command("laplace")
@@ -198,25 +195,19 @@ def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
         ("total", f"[bold]{cost.rounds:,} rounds, all coordinates[/]", cost.epsilon_total),
         ("total", f"the same, at delta {cost.delta:g}", cost.epsilon_at_delta),
     ]
-    return [
-        (
-            name,
-            _format_epsilon(epsilon),
-            odds(epsilon),
-            *([] if claim is None else [_format_claimed_epsilon(claim, kind)]),
-        )
-        for kind, name, epsilon in figures
-    ]
+    rows = []
+    for kind, name, epsilon in figures:
+        stated = []
+        if claim is not None:
+            stated = [_epsilon(claim.epsilon) if claim.per == kind else "nothing"]
+        rows.append((name, _epsilon(epsilon), odds(epsilon), *stated))
+    return rows
 
 
-def _format_epsilon(epsilon: float) -> str:
-    return f"{epsilon:,.4g}" if epsilon < 1000 else f"{epsilon:,.0f}"
-
-
-def _format_claimed_epsilon(claim: PaperClaim, kind: str) -> str:
-    if claim.per != kind:
-        return "nothing"
-    return "no number" if claim.epsilon is None else _format_epsilon(claim.epsilon)
+def _epsilon(value: float | None) -> str:
+    if value is None:
+        return "no number"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _utility(cost: PrivacyCost, clients: int) -> str:

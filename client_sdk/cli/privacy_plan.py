@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
-from client_sdk.cli.common import command_options, console, stderr, table
+from client_sdk.cli.common import command_options, console, picked, stderr, table
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -83,9 +83,7 @@ class PlanOptions:
         block, found, missing = self.block(), [], {}
         for name in NOISY_RECIPES if self.recipe is None else (self.recipe,):
             try:
-                sizes = sizes_for(
-                    name, self.users, rounds=self.rounds, cohort=self.cohort, min_clients=self.min_clients
-                )
+                sizes = sizes_for(name, self.users, **picked(self, "rounds", "cohort", "min_clients"))
                 found.append(
                     outlook(name, self.users, self.items, block, sizes, interactions=self.interactions_per_user)
                 )
@@ -194,14 +192,13 @@ def _document(
     for one in found:
         known, unknown = gaussian.get(one.recipe, (None, None))
         own = asdict(one)
-        costs = {"epsilon": own.pop("epsilon"), "sampled_epsilon": own.pop("sampled_epsilon")}
-        own["epsilon"] = {
-            "taking_part_known": costs["epsilon"],
-            "taking_part_unknown": costs["sampled_epsilon"],
+        costs = {
+            "taking_part_known": own.pop("epsilon"),
+            "taking_part_unknown": own.pop("sampled_epsilon"),
             "gaussian_known": known,
             "gaussian_unknown": unknown,
         }
-        recipes.append(own)
+        recipes.append({**own, "epsilon": costs})
     return {
         "users": options.users,
         "items": options.items,

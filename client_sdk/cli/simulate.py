@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.federation import SimulatedRound
     from client_sdk.lab.simulate import Point, SimulationRequest, SimulationResult
     from client_sdk.lab.simulate import Progress as OnRound
-    from protocols.messages import Evaluation
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,11 @@ def simulate(options: SimulateOptions) -> None:
     else:
         _print(result)
     if options.plot is not None:
-        _write_plot(result, options.plot, to_error=options.as_json)
+        from client_sdk.lab.demo.plots import curve_plot
+
+        options.plot.write_text(curve_plot(result), encoding="utf-8")
+        told = stderr if options.as_json else console
+        told.print(f"Plot: {options.plot}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _split(options: SimulateOptions) -> Split:
@@ -135,27 +138,21 @@ def _split(options: SimulateOptions) -> Split:
 
 def _request(options: SimulateOptions) -> SimulationRequest:
     from client_sdk.lab.simulate import SimulationRequest
+    from protocols.messages import Evaluation
 
+    every = options.evaluate_every
+    if every is None and options.stop_after is not None:
+        fail("--stop-after needs --evaluate-every")
     return SimulationRequest(
         recipe_parameters=named_values(options.recipe_parameter or []),
         mechanism_parameters=named_values(options.mechanism_parameter or []),
         most_users=options.users,
         recommend=tuple(options.recommend or ()),
-        evaluation=_evaluation(options),
+        evaluation=None if every is None else Evaluation(every=every, stop_after=options.stop_after),
         budget=round(options.budget * 1e6),
         **picked(options, "recipe", "variant", "mechanism", "rounds", "cohort", "every", "seed"),
         **picked(options, "start_from_privirec", "epsilon", "delta"),
     )
-
-
-def _evaluation(options: SimulateOptions) -> Evaluation | None:
-    from protocols.messages import Evaluation
-
-    if options.evaluate_every is None:
-        if options.stop_after is not None:
-            fail("--stop-after needs --evaluate-every")
-        return None
-    return Evaluation(every=options.evaluate_every, stop_after=options.stop_after)
 
 
 @contextmanager
@@ -225,10 +222,3 @@ def _check_plot(path: Path) -> None:
         fail(f"--plot {path}: cannot write this file", "Pass a file in a folder that exists and is writable.")
     if not plots_available():
         fail("cannot write the plot: matplotlib is not installed", "pip install 'hushrec[plots]'")
-
-
-def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
-    from client_sdk.lab.demo.plots import curve_plot
-
-    path.write_text(curve_plot(result), encoding="utf-8")
-    (stderr if to_error else console).print(f"Plot: {path}", highlight=False, markup=False, soft_wrap=True)
