@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import wraps
-from inspect import Parameter, Signature
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 from rich.cells import cell_len
@@ -69,35 +68,22 @@ def picked(source: object, *names: str) -> dict[str, Any]:
 T = TypeVar("T")
 
 
-def command_options(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Return a decorator that makes a typer command of a function with one parameter of type `kind`.
+def command_options(function: Callable[[T], None]) -> Callable[..., None]:
+    """Make a typer command of a function with one parameter, whose type is a dataclass.
 
-    kind: a dataclass. Each field is an argument or option of the command, in order; its type is
-    `Annotated[type, Option(...)]` or `Annotated[type, Argument(...)]`, its default is the option's default.
-    The command's help is the docstring of the decorated function.
+    Each field is an argument or option of the command, in order; its type is `Annotated[type, Option(...)]` or
+    `Annotated[type, Argument(...)]`, its default is the option's default.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    parameters = [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)  # type: ignore[arg-type]
-    ]
+    (parameter,) = signature(function, eval_str=True).parameters.values()
+    kind = parameter.annotation
 
-    def decorate(function: Callable[[T], None]) -> Callable[..., None]:
-        @wraps(function)
-        def command(**values: Any) -> None:
-            function(kind(**values))
+    @wraps(function)
+    def command(**values: Any) -> None:
+        function(kind(**values))
 
-        # typer reads the options from the signature
-        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = hints
-        return command
-
-    return decorate
+    # typer reads arguments and options from the signature
+    command.__signature__ = signature(kind, eval_str=True)  # type: ignore[attr-defined]
+    return command
 
 
 MinCohort = Annotated[int, Option(help="Refuse sums of fewer clients than this.")]

@@ -60,7 +60,7 @@ class CostOptions:
         return named_values(self.mechanism_parameter or [])
 
 
-@command_options(CostOptions)
+@command_options
 def cost(options: CostOptions) -> None:
     """Estimate the network traffic of one client over a whole task, in bytes and minutes.
 

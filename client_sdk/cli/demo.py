@@ -53,7 +53,7 @@ class DemoOptions:
     browse: Annotated[bool, Option("--open", help="Open the report in a browser.")] = False
 
 
-@command_options(DemoOptions)
+@command_options
 def demo(options: DemoOptions) -> None:
     """Train a recommender from encrypted sums: start a server, run many clients, write a report.
 

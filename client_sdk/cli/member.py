@@ -103,7 +103,7 @@ class JoinOptions:
         )
 
 
-@command_options(JoinOptions)
+@command_options
 def join(options: JoinOptions) -> None:
     """Enrol in a task and take part in its rounds until it ends. Training data stays on this device.
 

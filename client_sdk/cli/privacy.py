@@ -160,7 +160,7 @@ class LaplaceOptions:
 
 
 @privacy.command("laplace")
-@command_options(LaplaceOptions)
+@command_options
 def laplace(options: LaplaceOptions) -> None:
     """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
 

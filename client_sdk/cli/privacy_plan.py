@@ -94,7 +94,7 @@ class PlanOptions:
         return found, missing
 
 
-@command_options(PlanOptions)
+@command_options
 def plan(options: PlanOptions) -> None:
     """Plan a task with a privacy block: the noise, what it costs, and what it leaves of each recipe.
 

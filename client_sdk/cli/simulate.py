@@ -91,7 +91,7 @@ class SimulateOptions:
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False
 
 
-@command_options(SimulateOptions)
+@command_options
 def simulate(options: SimulateOptions) -> None:
     """Train a recipe on any data in one process, without a server, and print its curve.
 
