@@ -131,6 +131,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
+    from aggregator_service.storage.backup import BackupError, StorageNotEmptyError
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
@@ -147,11 +148,13 @@ def _correctable(error: Exception) -> str | None:
     if isinstance(error, DBAPIError | TimeoutError):
         return database_cause(error)
     known = (
+        BackupError,
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
         MovedDatabaseError,
         NewerDatabaseError,
+        StorageNotEmptyError,
         WorkersUnavailableError,
     )
     if isinstance(error, OSError):
