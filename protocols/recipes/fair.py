@@ -304,15 +304,17 @@ class Fair(Recipe):
 
     def initial_view(self, task_seed: bytes, device_group: int) -> FairView:
         seed, buckets, elements = _hash_seed(task_seed), self.buckets[device_group], self.parameters.elements
-        if buckets == elements:
-            first = self.initial_state(task_seed)
-            return FairView(0, 0, seed, first.tables, first.dense)
         tables = np.empty((len(TABLES), buckets), dtype=np.float32)
         for row, table, space in zip(tables, TABLES, spaces_of(seed, elements, buckets), strict=True):
-            totals = np.zeros(buckets)
+            totals = np.zeros(0 if space.whole else buckets)
             for part in chunks(elements):
-                space.add(_initial_values(task_seed, table, part), totals, part)
-            row[:] = means(totals, space.counts())
+                values = _initial_values(task_seed, table, part)
+                if space.whole:
+                    row[part] = values
+                else:
+                    space.add(values, totals, part)
+            if not space.whole:
+                row[:] = means(totals, space.counts())
         return FairView(0, 0, seed, tables, _initial_dense(task_seed, self.parameters.dim))
 
     def view_bytes(self, sum_index: int, device_group: int) -> int:
