@@ -265,11 +265,13 @@ class Evaluated(RecipeAround):
             CurvePoint(model_round, number, clients, tuple(sums.tolist()))
             for model_round, number, clients, sums in measured.tolist()
         )
-        rounds = [number for point in points for number in (point.model_round, point.round)]
-        if rounds != sorted(rounds) or any(point.model_round == point.round for point in points):
+        # several measurements in a row that were abandoned have the same rounds, and so may the next one
+        rounds = [number for point in points if point.clients for number in (point.model_round, point.round)]
+        if rounds != sorted(rounds) or any(point.model_round >= point.round for point in points):
             raise CodecError("the measurements of a model state are out of order")
-        if rounds and rounds[-1] > round_number:
-            raise CodecError(f"a model state of round {round_number} has a measurement of round {rounds[-1]}")
+        last = max((point.round for point in points), default=0)
+        if last > round_number:
+            raise CodecError(f"a model state of round {round_number} has a measurement of round {last}")
         model = self.inner.decode_state(round_number, bytes(body[:length]))
         return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
 
