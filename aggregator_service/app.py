@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
@@ -108,7 +106,6 @@ def create_app(
         redirect_slashes=False,  # the redirect's Location would repeat the Host header of the request
         telemetry={"tracing": False, "metrics": False, "logs": False},  # FastAPI's spans hold paths and queries
     )
-    app.state.open_bodies = Counter()
     app.state.live_streams = Streams()
     app.state.beside_server = _nothing_beside  # `commands.serve` replaces it
     # not `include_router`, which wraps each route once more: nothing is added to what the routers declare
@@ -134,33 +131,22 @@ async def _lifespan(
     anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
     async with AsyncExitStack() as resources:
         resources.callback(flush_spans)
-        server = build_services(settings, clock, executor, instruments, resources)
-        app.state.services = server.services
-        await run_in_threadpool(_check_workers, server.services.workers)
-        for job in (*server.background_jobs(), app.state.beside_server(server.services)):
+        services, leadership = build_services(settings, clock, executor, instruments, resources)
+        app.state.services = services
+        await run_in_threadpool(_check_workers, services.workers)
+        # only the leading process runs the engine and the clean-up
+        leading = leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
+        beside = app.state.beside_server(services)
+        for job in (leading, services.notifier.watch(), services.clocks.run(), beside):
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
             _LOG.warning("requests need no signature (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
-        _LOG.info("aggregator ready", extra=fields(workers=server.services.workers.width, threads=settings.threads))
+        _LOG.info("aggregator ready", extra=fields(workers=services.workers.width, threads=settings.threads))
         yield
 
 
 async def _nothing_beside(_services: Services) -> None:
     """Do nothing while the application is served."""
-
-
-@dataclass(frozen=True)
-class Server:
-    """One server process: what its routes use, and what runs in the background."""
-
-    services: Services
-    leadership: Leadership
-
-    def background_jobs(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """Return the jobs that run until cancelled. Only the leading process runs the engine and the clean-up."""
-        services = self.services
-        leading = self.leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
-        return leading, services.notifier.watch(), services.clocks.run()
 
 
 def build_services(
@@ -169,7 +155,7 @@ def build_services(
     executor: Executor | None,
     instruments: Instruments,
     resources: AsyncExitStack,
-) -> Server:
+) -> tuple[Services, Leadership]:
     """Open storage and workers, and connect every part of a server. Call it in the event loop that will serve.
 
     executor: runs folds in place of the one that `settings.executor` names. resources: closes what is opened here.
@@ -224,7 +210,7 @@ def build_services(
     metrics.watch(database, blobs, spent_budgets, settings.tls_cert)
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
-    return Server(services, leadership)
+    return services, leadership
 
 
 def _check_workers(workers: Workers) -> None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -76,13 +75,6 @@ class _Commands(TyperGroup):
             raise
 
 
-@dataclass
-class _Flags:
-    """Options before the name of a command."""
-
-    debug: bool = False
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hushrec-server {metadata.version('hushrec')}")
@@ -105,7 +97,7 @@ def _options(
     Example: hushrec-server init --data-dir DIR; hushrec-server serve --data-dir DIR
     """
     del version  # used by its callback
-    context.ensure_object(_Flags).debug = debug
+    context.ensure_object(dict)["debug"] = debug
 
 
 def main() -> None:
@@ -113,16 +105,17 @@ def main() -> None:
     os.umask(_UMASK)
     # Pydantic would look for plugins in the metadata of all installed packages, and show them every message.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    flags = _Flags()
+    options = {"debug": False}
     try:
-        app(obj=flags)
+        app(obj=options)
     except Exception as error:
         text = _correctable(error)
         if text is None:
             raise
-        if flags.debug:
+        if options["debug"]:
             traceback.print_exc()
-        _fail(text)
+        typer.echo(f"hushrec-server: {text}", err=True)
+        raise SystemExit(1) from None
 
 
 def _correctable(error: Exception) -> str | None:
@@ -138,6 +131,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
+    from aggregator_service.storage.backup import BackupError, StorageNotEmptyError
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
@@ -154,21 +148,18 @@ def _correctable(error: Exception) -> str | None:
     if isinstance(error, DBAPIError | TimeoutError):
         return database_cause(error)
     known = (
+        BackupError,
         CommandError,
         DataDirectoryInUseError,
         HushRecError,
         MovedDatabaseError,
         NewerDatabaseError,
+        StorageNotEmptyError,
         WorkersUnavailableError,
     )
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, known) else None
-
-
-def _fail(text: str) -> NoReturn:
-    typer.echo(f"hushrec-server: {text}", err=True)
-    raise SystemExit(1)
 
 
 if __name__ == "__main__":

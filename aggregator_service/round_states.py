@@ -32,18 +32,22 @@ class RoundEvent(StrEnum):
     ABORTED = "aborted by an operator"
 
 
+ENDED_BY_OPERATORS: Final = frozenset({RoundEvent.TASK_CLOSED, RoundEvent.ABORTED})
+"""Events that end a round in any active state as failed."""
+
+
+def _failing(*events: RoundEvent) -> dict[RoundEvent, RoundState]:
+    return dict.fromkeys((*events, *ENDED_BY_OPERATORS), RoundState.FAILED)
+
+
 TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     RoundState.ADVERTISING: {
         RoundEvent.ROSTER_CLOSED: RoundState.SHARING,
-        RoundEvent.STAGE_MISSED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.STAGE_MISSED),
     },
     RoundState.SHARING: {
         RoundEvent.SHARES_HANDED_OUT: RoundState.COLLECTING,
-        RoundEvent.STAGE_MISSED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.STAGE_MISSED),
     },
     RoundState.COLLECTING: {
         RoundEvent.BATCH_FOLDED: RoundState.COLLECTING,
@@ -51,47 +55,30 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
         RoundEvent.DEADLINE_MET: RoundState.FOLDING,
         RoundEvent.SURVIVORS_TO_CONFIRM: RoundState.CONFIRMING,
         RoundEvent.SURVIVORS_KNOWN: RoundState.UNMASKING,
-        RoundEvent.DEADLINE_MISSED: RoundState.FAILED,
-        RoundEvent.STAGE_MISSED: RoundState.FAILED,
-        RoundEvent.TOO_SIMILAR: RoundState.FAILED,
-        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.DEADLINE_MISSED, RoundEvent.STAGE_MISSED),
+        **_failing(RoundEvent.TOO_SIMILAR, RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.FOLDING: {
         RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
-        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.CONFIRMING: {
         RoundEvent.BATCH_FOLDED: RoundState.CONFIRMING,
         RoundEvent.CLIENTS_TAKEN_OUT: RoundState.CONFIRMING,
         RoundEvent.CONFIRMED: RoundState.UNMASKING,
-        RoundEvent.STAGE_MISSED: RoundState.FAILED,
-        RoundEvent.COMMITTEE_ABSENT: RoundState.FAILED,
-        RoundEvent.TOO_SIMILAR: RoundState.FAILED,
-        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.STAGE_MISSED, RoundEvent.COMMITTEE_ABSENT),
+        **_failing(RoundEvent.TOO_SIMILAR, RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.UNMASKING: {
         RoundEvent.BATCH_FOLDED: RoundState.UNMASKING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
-        RoundEvent.STAGE_MISSED: RoundState.FAILED,
-        RoundEvent.COMMITTEE_ABSENT: RoundState.FAILED,
-        RoundEvent.SUM_WRONG: RoundState.FAILED,
-        RoundEvent.STORAGE_DAMAGED: RoundState.FAILED,
-        RoundEvent.TASK_CLOSED: RoundState.FAILED,
-        RoundEvent.ABORTED: RoundState.FAILED,
+        **_failing(RoundEvent.STAGE_MISSED, RoundEvent.COMMITTEE_ABSENT),
+        **_failing(RoundEvent.SUM_WRONG, RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.COMPLETE: {},
     RoundState.FAILED: {},
 }
-
-ENDED_BY_OPERATORS: Final = frozenset({RoundEvent.TASK_CLOSED, RoundEvent.ABORTED})
-"""Events that end a round in any active state as failed."""
 
 OPENING: Final[Mapping[RoundState, str]] = {
     RoundState.COLLECTING: "round opened",

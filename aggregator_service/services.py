@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.rate_limits import Limits
+from aggregator_service.access.rate_limits import AtOnce, Limits
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import Workers
 from aggregator_service.observability.clocks import ClockWatch
@@ -76,6 +76,9 @@ class Services:
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     readiness: Readiness = field(default_factory=Readiness)
+    # Each upload reserves its whole length on disk.
+    uploads: AtOnce = field(default_factory=lambda: AtOnce("receiving 8 uploads of"))
+    downloads: AtOnce = field(default_factory=lambda: AtOnce("sending 8 downloads to"))
 
     @property
     def alone(self) -> bool:

@@ -86,42 +86,30 @@ class Tuning(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    body_idle_seconds: float = Field(default=30.0, gt=0, description="Longest pause within a request body; then 408.")
-    min_upload_rate: int = Field(
-        default=1024,
-        ge=1,
-        description="Slowest average rate of a request body, bytes a second; slower ones get 408.",
-    )
-    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0, description="Longest long poll, seconds.")
-    recheck_seconds: float = Field(
-        default=1.0, gt=0, description="Seconds between checks for changes made by other processes."
-    )
-    fold_batch: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="Contributions that a worker folds in one job; by default 32, and up to 512 short ones.",
-    )
-    split_bytes: int = Field(
-        default=SPLIT_BYTES,
-        ge=1,
-        description="Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many.",
-    )
-    json_body_limit: int = Field(default=64 * 1024, ge=1024, description="Longest JSON request body, bytes.")
-    envelope_limit: int = Field(default=256 * 1024, ge=1024, description="Longest keyring envelope, bytes.")
-    inline_bytes: int = Field(
-        default=64 * 1024,
-        ge=0,
-        le=1024 * 1024,
-        description="Longest contribution or envelope that is kept in the database instead of the blob store, bytes.",
-    )
-    sign_in_seconds: float = Field(
-        default=43_200.0, ge=60, le=2_592_000, description="Seconds that an operator stays signed in at the dashboard."
-    )
+    body_idle_seconds: float = Field(default=30.0, gt=0)
+    """Longest pause within a request body; then 408."""
+    min_upload_rate: int = Field(default=1024, ge=1)
+    """Slowest average rate of a request body, bytes a second; slower ones get 408."""
+    wait_max_seconds: float = Field(default=30.0, ge=0, le=30.0)
+    """Longest long poll, seconds."""
+    recheck_seconds: float = Field(default=1.0, gt=0)
+    """Seconds between checks for changes made by other processes."""
+    fold_batch: int | None = Field(default=None, ge=1, le=100_000)
+    """Contributions that a worker folds in one job; by default 32, and up to 512 short ones."""
+    split_bytes: int = Field(default=SPLIT_BYTES, ge=1)
+    """Least bytes a worker: a batch, or a round's masks, is split among workers if each gets that many."""
+    json_body_limit: int = Field(default=64 * 1024, ge=1024)
+    """Longest JSON request body, bytes."""
+    envelope_limit: int = Field(default=256 * 1024, ge=1024)
+    """Longest keyring envelope, bytes."""
+    inline_bytes: int = Field(default=64 * 1024, ge=0, le=1024 * 1024)
+    """Longest contribution or envelope that is kept in the database instead of the blob store, bytes."""
+    sign_in_seconds: float = Field(default=43_200.0, ge=60, le=2_592_000)
+    """Seconds that an operator stays signed in at the dashboard."""
 
 
 class Settings(BaseSettings):
-    """Settings of one aggregator process, frozen.
+    """Settings of one aggregator process, frozen. `scripts/reference_pages.py settings` prints the texts below them.
 
     Arguments take precedence over environment variables, which take precedence over defaults. An empty variable counts
     as not set. Raises `pydantic.ValidationError`, whose locations are the names of the fields, for values out of range
@@ -132,111 +120,71 @@ class Settings(BaseSettings):
         frozen=True, extra="forbid", env_prefix=_PREFIX, env_ignore_empty=True, hide_input_in_errors=True
     )
 
-    data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(
-        default=Path("hushrec-data"),
-        validate_default=True,
-        description="Directory of the SQLite database, the blobs and uploads in progress; each server needs its own.",
-    )
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0: any free port.")
-    database_url: SecretStr | None = Field(
-        default=None,
-        description="SQLAlchemy URL of the database; default: SQLite, file hushrec.db in the data directory.",
-    )
-    blobs: _Blobs = Field(
-        default=None,
-        description="Blob store: dir:/path or s3://bucket/prefix, the same for all servers of a database; default: the "
-        "subdirectory blobs of the data directory.",
-    )
-    operator_token: SecretStr | None = Field(
-        default=None,
-        description="Operator token (admin) beside those in the database; it is not stored. At least 24 characters: "
-        "openssl rand -hex 32.",
-    )
-    executor: _Executor = Field(
-        default="local",
-        description="local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster.",
-    )
-    allow_plain_dask: bool = Field(
-        default=False,
-        description="Whether executor may be dask://, without TLS, to another machine; only on a network you trust.",
-    )
-    workers: int = Field(default=1, ge=1, le=64, description="Worker processes of the local executor.")
-    threads: int = Field(default=16, ge=2, le=256, description="Threads for the database and blob calls.")
-    max_connections: int = Field(
-        default=4096,
-        ge=0,
-        description="Open connections; while there are more, requests are answered 503. 0: no limit. The server "
-        "raises its limit of open files as far as the system permits.",
-    )
-    behind_proxy: bool = Field(
-        default=False,
-        description="Whether clients reach this server only through a reverse proxy (docs/deploy.md). Otherwise it "
-        "warns when it listens on an address that is not loopback.",
-    )
-    client_rate: float = Field(default=50.0, ge=0, description="Requests a second from one client; 0: no limit.")
-    operator_rate: float = Field(
-        default=500.0, ge=0, description="Requests a second with one operator's or key holder's token; 0: no limit."
-    )
-    failure_rate: float = Field(
-        default=5.0, ge=0, description="Failed attempts a second from one address; 0: no limit."
-    )
-    signatures: Signatures = Field(
-        default="required",
-        description="Whether clients must sign their requests; off: a client's token alone is enough.",
-    )
-    signature_window: int = Field(
-        default=60,
-        ge=5,
-        le=3600,
-        description="Largest difference between a signature's time and the server's, seconds.",
-    )
-    public_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(),
-        max_length=8,
-        description="Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: "
-        "the IP address and port at which a connection arrives, or localhost. Requests signed for another address are "
-        "refused.",
-    )
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(),
-        max_length=32,
-        description="Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; "
-        "none: no page of another origin may. Cookies are never accepted, and the dashboard is not included.",
-    )
-    root_path: _RootPath = Field(
-        default="",
-        description="Path prefix that a reverse proxy removes; clients sign the path with this prefix.",
-    )
-    hsts_seconds: int = Field(
-        default=0, ge=0, description="max-age of Strict-Transport-Security, seconds; 0: the header is not sent."
-    )
-    tls_cert: Path | None = Field(
-        default=None,
-        description="Certificate chain of the server, PEM file; needs tls_key. The server then speaks only TLS, and "
-        "reads changed files without a restart.",
-    )
-    tls_key: Path | None = Field(
-        default=None, description="Private key of the certificate, PEM file without a password."
-    )
-    client_ca: Path | None = Field(
-        default=None, description="CA certificates, PEM file: clients must present a certificate signed by one of them."
-    )
-    log_format: Literal["text", "json"] = Field(
-        default="text", description="Format of log lines; json: one object a line."
-    )
-    log_level: Literal["debug", "info", "warning"] = Field(
-        default="info", description="Least severe level that is logged."
-    )
-    metrics: Literal["token", "open", "off"] = Field(
-        default="token", description="Who may read /metrics: operators (token), everyone (open), nobody (off)."
-    )
-    tuning: Annotated[Tuning, NoDecode] = Field(
-        default=Tuning(), description="JSON object of numbers that nobody needs to set (`Tuning`), for measurements."
-    )
-    traces: Literal["none", "otlp"] = Field(
-        default="none", description="Exporter of OpenTelemetry spans; otlp needs the extra `otel`."
-    )
+    data_dir: Annotated[Path, AfterValidator(Path.resolve)] = Field(default=Path("hushrec-data"), validate_default=True)
+    """Directory of the SQLite database, the blobs and uploads in progress; each server needs its own."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """Port to listen on; 0: any free port."""
+    database_url: SecretStr | None = None
+    """SQLAlchemy URL of the database; default: SQLite, file hushrec.db in the data directory."""
+    blobs: _Blobs = None
+    """Blob store: dir:/path or s3://bucket/prefix, the same for all servers of a database; default: the subdirectory
+    blobs of the data directory."""
+    operator_token: SecretStr | None = None
+    """Operator token (admin) beside those in the database; it is not stored. At least 24 characters: openssl rand -hex
+    32."""
+    executor: _Executor = "local"
+    """local: worker processes of this server; dask://host:port or dask+tls://host:port: a Dask cluster."""
+    allow_plain_dask: bool = False
+    """Whether executor may be dask://, without TLS, to another machine; only on a network you trust."""
+    workers: int = Field(default=1, ge=1, le=64)
+    """Worker processes of the local executor."""
+    threads: int = Field(default=16, ge=2, le=256)
+    """Threads for the database and blob calls."""
+    max_connections: int = Field(default=4096, ge=0)
+    """Open connections; while there are more, requests are answered 503. 0: no limit. The server raises its limit of
+    open files as far as the system permits."""
+    behind_proxy: bool = False
+    """Whether clients reach this server only through a reverse proxy (docs/deploy.md). Otherwise it warns when it
+    listens on an address that is not loopback."""
+    client_rate: float = Field(default=50.0, ge=0)
+    """Requests a second from one client; 0: no limit."""
+    operator_rate: float = Field(default=500.0, ge=0)
+    """Requests a second with one operator's or key holder's token; 0: no limit."""
+    failure_rate: float = Field(default=5.0, ge=0)
+    """Failed attempts a second from one address; 0: no limit."""
+    signatures: Signatures = "required"
+    """Whether clients must sign their requests; off: a client's token alone is enough."""
+    signature_window: int = Field(default=60, ge=5, le=3600)
+    """Largest difference between a signature's time and the server's, seconds."""
+    public_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=8)
+    """Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: the IP address
+    and port at which a connection arrives, or localhost. Requests signed for another address are refused."""
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=32)
+    """Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; none: no page
+    of another origin may. Cookies are never accepted, and the dashboard is not included."""
+    root_path: _RootPath = ""
+    """Path prefix that a reverse proxy removes; clients sign the path with this prefix."""
+    hsts_seconds: int = Field(default=0, ge=0)
+    """max-age of Strict-Transport-Security, seconds; 0: the header is not sent."""
+    tls_cert: Path | None = None
+    """Certificate chain of the server, PEM file; needs tls_key. The server then speaks only TLS, and reads changed
+    files without a restart."""
+    tls_key: Path | None = None
+    """Private key of the certificate, PEM file without a password."""
+    client_ca: Path | None = None
+    """CA certificates, PEM file: clients must present a certificate signed by one of them."""
+    log_format: Literal["text", "json"] = "text"
+    """Format of log lines; json: one object a line."""
+    log_level: Literal["debug", "info", "warning"] = "info"
+    """Least severe level that is logged."""
+    metrics: Literal["token", "open", "off"] = "token"
+    """Who may read /metrics: operators (token), everyone (open), nobody (off)."""
+    tuning: Annotated[Tuning, NoDecode] = Tuning()
+    """JSON object of numbers that nobody needs to set (`Tuning`), for measurements."""
+    traces: Literal["none", "otlp"] = "none"
+    """Exporter of OpenTelemetry spans; otlp needs the extra `otel`."""
 
     @field_validator("tuning", mode="before")
     @classmethod

@@ -112,29 +112,6 @@ def _processor() -> str:
 # --- Timing
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one timed step, one entry per repetition, in the order measured."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """Median of the repetitions in seconds: the figure to compare."""
-        return median(self.seconds)
-
-    def figures(self, prefix: str, per: int = 1) -> dict[str, Figure]:
-        """`<prefix>_ms_median`, `_min` and `_max` in milliseconds, each divided by `per`."""
-        found = spread(f"{prefix}_ms", [1e3 * value / per for value in self.seconds])
-        found[f"{prefix}_ms_median"] = found.pop(f"{prefix}_ms")
-        return found
-
-
-def spread(key: str, values: Sequence[float]) -> dict[str, Figure]:
-    """The median under `key`, and `<key>_min` and `<key>_max`."""
-    return {key: median(values), f"{key}_min": min(values), f"{key}_max": max(values)}
-
-
 def ratio(figures: Mapping[str, Figure], above: str, below: str) -> float:
     """The figure `above` / the figure `below`, both of which are numbers."""
     return float(figures[above] or 0) / float(figures[below] or "nan")
@@ -157,14 +134,14 @@ def in_turn(steps: Mapping[str, Callable[[], T]], repetitions: int, warm: bool =
 def time_in_turn(
     steps: Mapping[str, Callable[[], object]],
     repetitions: int,
-    calls: Mapping[str, int] | None = None,
+    calls: Mapping[str, int] | int = 1,
     clock: Callable[[], float] = time.perf_counter,
     warm: bool = True,
-) -> dict[str, Timing]:
-    """Time every step as `in_turn` does.
+) -> dict[str, float]:
+    """The median seconds of every step, which take turns as in `in_turn`.
 
-    calls: how often a short step is called within a repetition (default 1), so that it lasts about as long as the
-    others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
+    calls: how often a short step is called within a repetition (1 if it is not named), so that it lasts about as long
+    as the others; its time is that of one call. clock: pass `time.process_time` to exclude the time of other processes.
     """
 
     def seconds(step: Callable[[], object], times: int) -> float:
@@ -173,8 +150,9 @@ def time_in_turn(
             step()
         return (clock() - start) / times
 
-    timed = {name: partial(seconds, step, (calls or {}).get(name, 1)) for name, step in steps.items()}
-    return {name: Timing(tuple(found)) for name, found in in_turn(timed, repetitions, warm).items()}
+    times = dict.fromkeys(steps, calls) if isinstance(calls, int) else {name: calls.get(name, 1) for name in steps}
+    timed = {name: partial(seconds, step, times[name]) for name, step in steps.items()}
+    return {name: median(found) for name, found in in_turn(timed, repetitions, warm).items()}
 
 
 # --- Other processes
@@ -213,15 +191,12 @@ def processor_seconds(pid: int) -> float:
 class Watch:
     """Context manager that samples the memory of a process and its children every 20 ms.
 
-    total, api, workers: peak resident memory in bytes of all processes, of the API process, and of its workers. Shared
-    pages count in each process, so the total is an upper bound. cpu_seconds: `processor_seconds` while the context was
-    open, set on exit.
+    total: peak resident memory of all of them in bytes. Shared pages count in each process, so it is an upper bound.
+    cpu_seconds: `processor_seconds` while the context was open, set on exit.
     """
 
     pid: int
     total: int = 0
-    api: int = 0
-    workers: int = 0
     cpu_seconds: float = 0.0
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -239,11 +214,10 @@ class Watch:
     def _sample(self) -> None:
         server = psutil.Process(self.pid)
         while True:
-            api, workers = int(server.memory_info().rss), 0
+            resident = server.memory_info().rss
             for child in server.children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    workers += int(child.memory_info().rss)
-            self.api, self.workers = max(self.api, api), max(self.workers, workers)
-            self.total = max(self.total, api + workers)
+                    resident += child.memory_info().rss
+            self.total = max(self.total, resident)
             if self._stop.wait(0.02):
                 return

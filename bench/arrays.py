@@ -51,17 +51,10 @@ MAX_WEIGHT: Final = 100
 
 
 def shapes_of(values: int) -> dict[str, list[int]]:
-    """Return named shapes with `values` values in all: two embedding tables, a layer and its bias.
-
-    values: a multiple of 1,000.
-    """
+    """Named shapes with `values` values, a multiple of 1,000: two embedding tables, a layer and its bias."""
     rows = values // 1000
-    return {
-        "items.weight": [10 * rows, 64],
-        "users.weight": [5 * rows, 64],
-        "head.weight": [39 * rows, 1],
-        "head.bias": [rows],
-    }
+    tables = {"items.weight": [10 * rows, 64], "users.weight": [5 * rows, 64]}
+    return tables | {"head.weight": [39 * rows, 1], "head.bias": [rows]}
 
 
 def parameters_of(values: int) -> dict[str, Any]:
@@ -163,9 +156,6 @@ def play(name: str, asked: OwnModelRound) -> dict[str, Figure]:
     more: dict[str, Figure] = {
         "clients": done.round.asked,
         "client_cpu_s": (done.client_seconds - sum(updates.seconds)) / asked.clients,
-        "client_seal_s": median(report.seal_seconds for report in done.round.reports),
-        "client_upload_s": median(report.upload_seconds for report in done.round.reports),
-        "idle_rss_mib": idle.total / MIB,
         "vectors": (done.watch.total - idle.total) / (4 * asked.values),
         "error_of_bound": error / bound,
     }
@@ -176,14 +166,11 @@ def _started(
     server: DemoServer, asked: OwnModelRound, updates: DrawnUpdates
 ) -> AbstractContextManager[tuple[Fleet, Operator]]:
     """Create a task of one round whose cohort is all clients, and enrol them."""
-    clients = asked.clients
+    clients, collect = asked.clients, asked.wait if asked.dropouts else 3_600.0
     schedule = Schedule(
-        rounds=1,
-        cohort_size=clients,
-        min_clients=clients - asked.dropouts,
-        collect_seconds=asked.wait if asked.dropouts else 3_600.0,
+        rounds=1, cohort_size=clients, min_clients=clients - asked.dropouts, collect_seconds=collect,
         stage_seconds=3_600.0,
-    )
+    )  # fmt: skip
     options = FleetOptions(
         policy=Policy(mechanisms=frozenset({asked.mechanism}), max_model_bytes=1 << 34),
         downloads="once",
@@ -285,11 +272,8 @@ def flower(sizes: Sizes, python: Path) -> dict[str, Figure]:
     ours = median(play_round(shape, vectors).server_seconds for _ in range(3))
     return {
         "version.flwr": answer["version"],
-        "flower.clients": shape.clients,
-        "flower.large.values": shape.values,
         "flower.large.server_s": answer["server_seconds"],
         "flower.large.client_s": sum(answer["client_seconds"].values()),
-        "flower.large.contribution_bytes": answer["contribution_bytes"],
         "flower.large.our_protocol_s": ours,
         "flower.contribution_bytes": answer["contribution_bytes"] / shape.values * sizes.values,
         "own_model_protocol_speedup_vs_flower": answer["server_seconds"] / ours,
@@ -311,16 +295,16 @@ def whole(sizes: Sizes, python: Path) -> dict[str, Figure]:
     return figures | {"whole.server_speedup_vs_flower": speedup, "whole.load_1m": os.getloadavg()[0]}
 
 
-def compared(figures: Mapping[str, Figure], sizes: Sizes) -> dict[str, Figure]:
+def compared(figures: Mapping[str, Figure]) -> dict[str, Figure]:
     """The figures that follow from those of several parts; those of parts that are missing are left out."""
     ratios = {
         "own_model_bytes_ratio_vs_flower": ("masked.many.bytes_up_per_client", "flower.contribution_bytes"),
-        "oneshot_bytes_ratio_vs_flower": ("oneshot.many.bytes_up_per_client", "flower.contribution_bytes"),
         "masked.peak_rss_ratio": ("masked.many.peak_rss_mib", "masked.few.peak_rss_mib"),
         "oneshot.peak_rss_ratio": ("oneshot.many.peak_rss_mib", "oneshot.few.peak_rss_mib"),
     }
-    found: dict[str, Figure] = {"values": sizes.values, "large_values": sizes.large}
-    found |= {key: ratio(figures, *pair) for key, pair in ratios.items() if all(each in figures for each in pair)}
+    found: dict[str, Figure] = {
+        key: ratio(figures, *pair) for key, pair in ratios.items() if all(each in figures for each in pair)
+    }
     for name in ("large.plain", "large.oneshot"):
         if f"{name}.peak_rss_mib" in figures:
             found[f"{name}.peak_rss_gb"] = float(figures[f"{name}.peak_rss_mib"] or 0) * MIB / 1e9
@@ -347,7 +331,7 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
         if name in options.only:
             say(name)
             figures |= part()
-            figures |= compared(figures, sizes)
+            figures |= compared(figures)
             write_figures(options.json, figures)
     return figures
 

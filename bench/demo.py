@@ -14,10 +14,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from bench._report import Figure, arguments, say, spread
+from bench._report import Figure, arguments, say
 from bench.figures import run
 
 ROOT: Final = Path(__file__).parent.parent
@@ -68,9 +69,9 @@ def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figu
     plain = [1e3 * run["plain"]["seconds"] / run["plain"]["contributions"] for run in results]
     enrolment = [1e3 * run["encrypted"]["enrol_seconds"] / first["users"] for run in results]
     return {
-        **spread("demo.seconds", [seconds for seconds, _ in runs]),
-        **spread("demo.contribution_ms", plain),
-        **spread("demo.enrol_ms_per_client", enrolment),
+        "demo.seconds": median(seconds for seconds, _ in runs),
+        "demo.contribution_ms": median(plain),
+        "demo.enrol_ms_per_client": median(enrolment),
         **{f"demo.hr10.{arm}": value for arm, value in qualities[0].items()},
         "demo.clients": first["users"],
         "demo.rounds": first["rounds"],
@@ -87,11 +88,11 @@ def measure(quick: bool) -> dict[str, Figure]:
         say(f"{what}, {count} times")
         return [measurement() for _ in range(count)]
 
-    figures = spread("cli.help_ms", repeated("--help", measure_help, helps)) | {"cli.runs": helps}
+    figures: dict[str, Figure] = {"cli.help_ms": median(repeated("--help", measure_help, helps))}
     figures |= demo_figures(repeated("the demo", lambda: measure_demo(rounds), demos))
     if setups:
-        figures |= spread("setup.seconds", repeated("set-up", measure_setup, setups))
-    return figures | {"setup.runs": setups}
+        figures["setup.seconds"] = median(repeated("set-up", measure_setup, setups))
+    return figures
 
 
 if __name__ == "__main__":

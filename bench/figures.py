@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from io import StringIO
 from itertools import product
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table
 
@@ -122,9 +122,10 @@ for _case in ("arrays", "colr", "counts", "fedmf", "privirec-k"):
     figure(f"{_of}.{{b}}_lower_bound", "", ">= 4", "the same, one defence broken", b=("no_noise", "no_clip"))
     figure(f"{_of}.variance_epsilon", "", "<= 4", "epsilon that the noise's variance shows, 99.9 % confidence")
     figure(f"{_of}.missing_share_epsilon", "", ">= 4", "the same, 1 of 4 honest clients adds no noise")
-for _how in ("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"):
-    _of = "privacy_attacks.{a}." + _how
-    figure(_of, "", "", "share of what an observer is after: {a}", a=("constants", "rows", "touches", "weights"))
+figure(
+    "privacy_attacks.{a}.{h}", what="share of what an observer is after: {a}",
+    h=("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"), a=("constants", "rows", "touches", "weights"),
+)  # fmt: skip
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(
@@ -153,12 +154,9 @@ for _kind in ("plain", "oneshot"):
 figure("arrays.largest_error_of_bound", "", "<= 1", "largest error of a value of a mean / its bound, of all rounds")
 figure("arrays.*.client_cpu_s", "s", "", "processor time of one client without training")
 figure("arrays.*.server_cpu_s", "s", "", "processor time of the server")
-figure("memory.peak_rss_ratio", "", "<= 1.2", "server's peak memory, 500 clients / 50 clients")
 figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge above an idle worker / a body")
-figure("memory.peak_rss_*mib_*", "MiB", "", "peak memory of API process and worker, by clients")
 figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
 figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
-figure("scaling.workers.*.speedup_path", "", "", "time of one worker / time of this many, along the critical path")
 for _route in _ROUTES:
     _behind = ", behind a proxy" if _route else ""
     figure(f"service.{_route}round10k.server_cpu_ms_per_client", "ms", "<= 6", f"a client's whole visit{_behind}")
@@ -181,16 +179,11 @@ for _data in _SETS:
     figure(f"quality.{_data}.auto_over_best_full", "", ">= 0.95", "recipe of `auto` / the best, NDCG@20 over all items")
     figure(f"quality.{_data}.best_over_central", "", ">= 0.97", "best federated HR@10 / best central one")
 for _data in _RATED:
-    figure(
-        f"rating_quality.{_data}.rfrec.{{m}}_over_means", "", "<= 1", "rfrec / user and item means", m=("mae", "rmse")
-    )
+    figure(f"rating_quality.{_data}.rfrec.{{m}}_over_means", "", "<= 1", "rfrec / user and item means", m=_ERRORS)
     figure(f"rating_quality.{_data}.rfrec.{{m}}_over_central", "", "<= 1.03", "rfrec / central", m=_ERRORS)
-for _users, _bounds in ((100_000, {4: ">= 0.97", 2: ">= 0.9"}), (400_000, {2: ">= 0.98"})):
-    for _epsilon, _bound in _bounds.items():
-        figure(
-            f"privacy.ml-1m.users{_users}.privirec.eps{_epsilon}.kept", "", _bound,
-            f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise", always=False,
-        )  # fmt: skip
+for _users, _epsilon, _bound in ((100_000, 4, ">= 0.97"), (100_000, 2, ">= 0.9"), (400_000, 2, ">= 0.98")):
+    _what = f"NDCG@20 of {_users:,} users at epsilon {_epsilon} / without noise"
+    figure(f"privacy.ml-1m.users{_users}.privirec.eps{_epsilon}.kept", "", _bound, _what, always=False)
 figure("privirec_service.ml100k.difference", "", "", "Recall@20, service - central; at most 0.002 in size")
 
 
@@ -208,21 +201,15 @@ def absent(script: str, figures: Mapping[str, Figure]) -> list[str]:
 
 
 def run(
-    script: str,
-    parser: argparse.ArgumentParser,
-    measure: Callable[[argparse.Namespace], Mapping[str, Figure]],
-    given: list[str] | None = None,
+    script: str, parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], Mapping[str, Figure]]
 ) -> None:
     """Run a script: print its registered figures and targets, and write all figures to `--json`, if it is given.
 
-    measure: maps the options to the figures. given: the command line, if it is not that of the process.
+    measure: maps the options to the figures.
     """
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     figures = measure(options)
-    table = Table("figure", "value", "target", title=script)
-    for _, *cells, _ in rows({script: figures}):
-        table.add_row(*cells)
-    Console().print(table)
+    Console().print(table(script, figures))
     write_figures(options.json, figures)
 
 
@@ -262,37 +249,22 @@ def markdown(results: Mapping[str, Mapping[str, Figure]]) -> str:
     return "# Results of the benchmarks\n\n" + "\n".join(lines) + "\n"
 
 
-_PAGE: Final = Environment(autoescape=True).from_string("""<!doctype html><meta charset=utf-8><title>Benchmarks</title>
-<style>
-:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif }
-body { max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 } td, th { text-align: left; padding: .2rem .6rem }
-tr { border-bottom: 1px solid #8884 } td:nth-child(2) { text-align: right; white-space: nowrap }
-pre { overflow-x: auto } .missed { color: #c33 }
-</style>
-{% macro table(headings, lines) %}<table><tr>{% for name in headings %}<th>{{ name }}</th>{% endfor %}</tr>
-{% for line in lines %}<tr>{% for cell in line %}<td{% if "missed" in cell %} class=missed{% endif %}>{{ cell }}</td>
-{%- endfor %}</tr>
-{% endfor %}</table>{% endmacro %}
-<h1>Benchmarks</h1><p>{{ subtitle }}</p>
-{% for script, failure, own, rest in scripts %}
-<h2>{{ script }}</h2>
-{% if failure %}<pre class=missed>{{ failure }}</pre>{% endif %}
-{% if own %}{{ table(("figure", "value", "target", "meaning"), own) }}{% endif %}
-{% if rest %}<details><summary>other figures and machine</summary>{{ table(("", ""), rest) }}</details>{% endif %}
-{% endfor %}
-""")
+def table(script: str, figures: Mapping[str, Figure], meaning: bool = False) -> Table:
+    """The registered figures of a script, to print; those that miss their target are red. meaning: in a last column."""
+    made = Table("figure", "value", "target", *(["meaning"] if meaning else []), title=script, title_justify="left")
+    for _, *cells in rows({script: figures}):
+        made.add_row(*cells[: len(made.columns)], style="red" if cells[2].endswith("missed") else "")
+    return made
 
 
 def page(results: Mapping[str, Mapping[str, Figure]], failures: Mapping[str, str], subtitle: str) -> str:
-    """One self-contained HTML page: a table per script, every other figure folded. failures: reason by script."""
-    scripts, described = [], rows(results)
+    """One self-contained HTML page: a table per script, and the reason where it failed, by script."""
+    console = Console(record=True, file=StringIO(), width=180)
+    console.print(subtitle)
     for script in sorted({*results, *failures}):
-        own = [row[1:] for row in described if row[0] == script]
-        named, figures = {key for key, *_ in own}, results.get(script, {})
-        rest = [(key, shown(value)) for key, value in figures.items() if key not in named]
-        scripts.append((script, failures.get(script, ""), own, rest))
-    return _PAGE.render(scripts=scripts, subtitle=subtitle) + "\n"
+        console.print(table(script, results.get(script, {}), meaning=True))
+        console.print(failures.get(script, ""), style="red", markup=False)
+    return console.export_html()
 
 
 def shown(value: Figure) -> str:

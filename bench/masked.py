@@ -21,7 +21,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from bench._report import Figure, Timing, arguments, ratio, say, time_in_turn
+from bench._report import Figure, arguments, ratio, say, time_in_turn
 from bench.figures import run
 from bench.peers import FlowerPeer
 from bench.sums import CLIP, Shape, play_round
@@ -88,29 +88,21 @@ def measure_masks(repetitions: int) -> dict[str, Figure]:
         "aes": partial(raw_aes, len(one), target.nbytes),
         "masks": partial(add_masks, target, one),
     }
-    seconds = time_in_turn(steps, repetitions, {"aes": 12, "masks": 12}, time.process_time)
-    written = len(one) * target.nbytes
+    seconds = time_in_turn(steps, repetitions, 12, time.process_time)
     return {
-        "mask_fraction_of_aes": seconds["aes"].median / seconds["masks"].median,
-        "aes_gigabytes_per_second": written / seconds["aes"].median / 1e9,
-        "masks_gigabytes_per_second": written / seconds["masks"].median / 1e9,
+        "mask_fraction_of_aes": seconds["aes"] / seconds["masks"],
+        "masks_gigabytes_per_second": len(one) * target.nbytes / seconds["masks"] / 1e9,
     }
 
 
 def measure_quantise(peer: FlowerPeer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
     """Time the step from float64 values to ring elements, checked and clipped, and Flower's `quantize`."""
-    times, ours, theirs = 20, [], []
+    ours, theirs = [], []
+    step = {"ours": partial(encode, ROUND.plan, ROUND.route, [vector])}
     for _ in range(repetitions):
-        timing = time_in_turn(
-            {"ours": partial(encode, ROUND.plan, ROUND.route, [vector])}, times, clock=time.process_time
-        )["ours"]
-        ours.append(timing.median)
-        theirs += [peer.ask("quantise", values=ROUND.values, times=times)["seconds"]] if peer is not None else []
-    figures = Timing(tuple(ours)).figures("quantise")
-    if theirs:
-        figures |= Timing(tuple(theirs)).figures("flower_quantise")
-        figures["quantise_speedup_vs_flower"] = median(theirs) / median(ours)
-    return figures
+        ours.append(time_in_turn(step, 20, clock=time.process_time)["ours"])
+        theirs += [peer.ask("quantise", values=ROUND.values, times=20)["seconds"]] if peer is not None else []
+    return {"quantise_speedup_vs_flower": median(theirs) / median(ours)} if theirs else {}
 
 
 def measure(python: Path | None, quick: bool) -> dict[str, Figure]:

@@ -11,7 +11,7 @@ Keys: `<row>.<way>.*` with `bytes` (all messages of a client), `seal_ms`, `open_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter, process_time
@@ -80,10 +80,8 @@ class Costs:
 
 def measure_mechanism(name: str, values: int, clients: int, repetitions: int) -> Costs:
     """The costs of one of MECHANISMS for a vector of `values` values and a sum over `clients` contributions."""
-    vectors, rounds = (
-        np.broadcast_to(updates(1, values), (clients, values)),
-        max(1, min(repetitions // 3, _MOST_ROUNDS)),
-    )
+    vectors = np.broadcast_to(updates(1, values), (clients, values))
+    rounds = max(1, min(repetitions // 3, _MOST_ROUNDS))
     if name == "masked":
         shape = Shape(clients, values, parameters={})
         return _of_rounds([play_round(shape, vectors) for _ in range(rounds)], clients)
@@ -99,16 +97,8 @@ def measure_mechanism(name: str, values: int, clients: int, repetitions: int) ->
         made, warm = PreparedSum.of(PLAIN if name == "plain" else CKKS, {}, vectors), True
     assert made.aggregate, "the sum exists before it is opened"
     steps = {"seal": lambda: made.seal(vectors[0]), "open": made.open, "check": made.check, "fold": made.fold}
-    times = medians(steps, repetitions, 1 if name == "paillier" else _calls(values), warm)
+    times = time_in_turn(steps, repetitions, 1 if name == "paillier" else _calls(values), process_time, warm)
     return Costs(times["seal"], times["open"], times["check"] + times["fold"] / clients, len(made.contributions[0]))
-
-
-def medians(
-    steps: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1, warm: bool = True
-) -> dict[str, float]:
-    """Median processor seconds of one call of every step, each called `calls` times in every repetition."""
-    timings = time_in_turn(steps, repetitions, dict.fromkeys(steps, calls), process_time, warm)
-    return {name: timing.median for name, timing in timings.items()}
 
 
 def _of_rounds(clocks: list[Clock], clients: int) -> Costs:
@@ -137,7 +127,8 @@ def _calls(values: int) -> int:
 def measure_tenseal(values: int, repetitions: int) -> Costs:
     """The costs of TenSEAL's usual pipeline, for one client."""
     peer = TenSealPeer(updates(1, values)[0])
-    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, _calls(values))
+    steps: dict[str, Callable[[], object]] = {"seal": peer.seal, "open": peer.open, "server": peer.fold}
+    times = time_in_turn(steps, repetitions, _calls(values), process_time)
     return Costs(times["seal"], times["open"], times["server"], len(peer.body))
 
 
@@ -145,7 +136,8 @@ def measure_phe(count: int, repetitions: int) -> Costs:
     """The costs of phe for `count` floating-point values, as in the paper. With one repetition, there is no warm-up."""
     _, secret = generate_paillier_keypair(n_length=KEY_BITS)
     peer = PhePeer(secret, updates(1, count)[0])
-    times = medians({"seal": peer.seal, "open": peer.open, "server": peer.fold}, repetitions, warm=repetitions > 1)
+    steps: dict[str, Callable[[], object]] = {"seal": peer.seal, "open": peer.open, "server": peer.fold}
+    times = time_in_turn(steps, repetitions, clock=process_time, warm=repetitions > 1)
     return Costs(times["seal"], times["open"], times["server"], sum(map(len, peer.bodies)))
 
 

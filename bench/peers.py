@@ -187,11 +187,7 @@ def play_whole(python: Path, how: dict[str, int]) -> dict[str, Figure]:
         told = json.loads(answer.read_text())
         if told["error"] > _ROUNDING:
             raise SystemExit(f"Flower's round gave a model that is wrong by {told['error']}")
-        return {
-            "wall_s": told["wall_s"],
-            "server_cpu_s": spent[0],
-            "client_cpu_s": sum(spent[1:]) / len(nodes),
-        }
+        return {"wall_s": told["wall_s"], "server_cpu_s": spent[0], "client_cpu_s": sum(spent[1:]) / len(nodes)}
 
 
 def _write_app(folder: Path, settings: dict[str, Any], port: int) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 from bench._report import Figure, arguments, bars
 from bench.figures import run
@@ -73,15 +73,11 @@ def epsilon_at_least(
 
     canaries: m, each of them included by a coin of its own. guesses: r of them. right: v of the guesses.
     """
-    if p_value(canaries, guesses, right, 0.0, delta) >= 1 - confidence:
-        return 0.0
-    low, high = 0.0, 50.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if p_value(canaries, guesses, right, middle, delta) < 1 - confidence else (low, middle)
-        )
-    return low
+
+    def excess(epsilon: float) -> float:
+        return p_value(canaries, guesses, right, epsilon, delta) - (1 - confidence)
+
+    return 0.0 if excess(0.0) >= 0 else float(optimize.brentq(excess, 0.0, 50.0, xtol=1e-12))
 
 
 def best_guesses(canaries: int, distance: float) -> int:

@@ -92,7 +92,7 @@ def rest_of_a_round(clients: int) -> float:
     made = masked_run(plan, clients, np.zeros(1, plan.dtype))
     new = partial(advertise, made.context, "client-00000", Ed25519PrivateKey.generate(), made.policy)
     timings = time_in_turn({"keys": new, "rest": lambda: play(True)}, 3, clock=time.process_time)
-    return timings["keys"].median + timings["rest"].median
+    return timings["keys"] + timings["rest"]
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
@@ -103,11 +103,10 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
         for clients in _SIZES:
             steps, sizes = contributions(name, clients)
             timings = time_in_turn(steps, 2 if options.quick else 15, clock=time.process_time)
-            noisy, plain = timings["noisy"].median, timings["plain"].median
+            noisy, plain = timings["noisy"], timings["plain"]
             figures[f"{name}.clients{clients}.contribution_ratio"] = noisy / plain
             if clients == _CLIENTS:
-                for step, timing in timings.items():
-                    figures |= timing.figures(f"{name}.{step}")
+                figures |= {f"{name}.{step}_ms_median": 1e3 * seconds for step, seconds in timings.items()}
                 figures |= {f"{name}.{key}": value for key, value in sizes.items()}
                 figures[f"{name}.cpu_ratio"] = (rest + noisy) / (rest + plain)
                 figures[f"{name}.bytes_ratio"] = sizes["noisy_bytes"] / sizes["plain_bytes"]

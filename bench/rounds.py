@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,10 +79,7 @@ def enrolled(
     organiser, clients = TrialOrganiser(), len(interactions)
     pin, certificates = (None, None) if mechanism == "plain" else (organiser.pin, organiser.source)
     given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
-    with (
-        Operator(server.url, server.operator_token) as operator,
-        Fleet(server.url, interactions, options) as fleet,
-    ):
+    with Operator(server.url, server.operator_token) as operator, Fleet(server.url, interactions, options) as fleet:
         task_id = operator.create_task(task_request(*given, organiser=pin)).task_id
         fleet.enrol(operator.invite(task_id, uses=clients).invitation, certificates=certificates)
         plan = fleet.clients[0].member.terms.sum_plan
@@ -99,19 +96,17 @@ def one_round(fleet: Fleet) -> FleetRound:
     return played
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """A round that is over. watch: of the server.
 
     client_seconds: processor time of this process without that of the committee. figures: of the server and of a
-    client. committee: `member_cpu_s` and `member_bytes`, of one member in the whole round; empty without a committee.
+    client, and of one member of the committee in the whole round, if there is one.
     """
 
     round: FleetRound
     watch: Watch
     client_seconds: float
     figures: dict[str, Figure]
-    committee: dict[str, Figure]
 
 
 def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
@@ -141,8 +136,8 @@ def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
         "bytes_down_per_client": played.bytes_down / sent,
         "contribution_bytes": played.reports[0].contribution_bytes,
     }
-    each: dict[str, Figure] = {"member_cpu_s": seconds / members, "member_bytes": traffic / members} if members else {}
-    return Measured(played, watch, spent, figures, each)
+    figures |= {"member_cpu_s": seconds / members, "member_bytes": traffic / members} if members else {}
+    return Measured(played, watch, spent, figures)
 
 
 def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -224,11 +219,7 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
             client.half = DrawnVectorHalf(number, plan.layout)
         done = measure_round(server, fleet)
         exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
-    figures = done.figures | done.committee | {"exact": exact}
-    if isinstance(plan, MaskedPlan):
-        near = plan.neighbourhood(clients)
-        figures |= {"neighbours": near.degree, "threshold": near.threshold}
-    return named(name, figures)
+    return named(name, done.figures | {"exact": exact})
 
 
 def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
@@ -310,4 +301,5 @@ def beside_masked(clients: int, spare: float) -> dict[str, Figure]:
 if __name__ == "__main__":
     parser, measures = arguments(__doc__, parts=PARTS), {"masked_round": masked_round, "oneshot_round": oneshot_round}
     parser.add_argument("script", choices=measures)
-    run(parser.parse_args().script, parser, lambda options: measures[options.script](options))
+    script = parser.parse_args().script
+    run(script, parser, measures[script])

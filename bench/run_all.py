@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -82,114 +81,82 @@ RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 AT_ONCE: Final = 2
 """Quick runs at the same time, whose times mean nothing."""
 _LAST_LINES: Final = 25
-_STYLES: Final = {"done": "green", "failed": "red", "skipped": "yellow"}
 
 
-@dataclass(frozen=True)
-class Job:
-    """A script, by the name of its results, and its command line. missing: a requirement that is not met, or empty."""
+def jobs(
+    data_dir: Path | None, quick: bool, peer_python: Path | None = None, work: Path | None = None
+) -> dict[str, list[str]]:
+    """The command line of each benchmark and experiment by the name of its results; empty where it needs data sets.
 
-    name: str
-    command: tuple[str, ...]
-    missing: str = ""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a job ended: `done`, `failed` or `skipped`, and why."""
-
-    name: str
-    state: str
-    seconds: float = 0.0
-    note: str = ""
-    figures: dict[str, Figure] = field(default_factory=dict)
-
-
-def jobs(data_dir: Path | None, quick: bool, peer_python: Path | None = None, work: Path | None = None) -> list[Job]:
-    """The jobs of all benchmarks and experiments.
-
-    data_dir: folder of the data sets, None if there is none; scripts that need it are then skipped. quick: add
-    `--quick`. peer_python: an interpreter that can import flwr. work: folder for what a script keeps of finished runs.
+    data_dir: folder of the data sets, None if there is none. quick: add `--quick`. peer_python: an interpreter that can
+    import flwr. work: folder for what a script keeps of finished runs.
     """
     modules = {name: (f"bench.{name}",) for name in BENCHMARKS}
     modules |= {name: ("bench.rounds", name) for name in ROUNDS}
     modules |= {name: (f"bench.experiments.{name}",) for name in EXPERIMENTS}
     modules |= {f"fidelity-{name}": ("bench.experiments.fidelity", "--system", name) for name in SYSTEMS}
-    found = []
+    found = {}
     for name, command in modules.items():
-        options, missing, script = ["--quick"] if quick else [], "", command[0].rpartition(".")[2]
+        options, script = ["--quick"] if quick else [], command[0].rpartition(".")[2]
         if peer_python is not None and script in BESIDE_FLOWER:
             options += ["--peer-python", str(peer_python)]
-        if "experiments" in command[0]:
-            missing = "" if data_dir is not None else "data sets (make bench DATA_DIR=folder)"
-            options += ["--data-dir", str(data_dir)]
         if script in RESUMED and work is not None:
             options += ["--work", str(work)]
-        found.append(Job(name, (sys.executable, "-m", *command, *options), missing))
+        found[name] = [sys.executable, "-m", *command, *options]
+        if "experiments" in command[0]:
+            found[name] = [] if data_dir is None else [*found[name], "--data-dir", str(data_dir)]
     return found
 
 
-def run(job: Job, output: Path) -> Outcome:
-    """Run one job; its output goes to `output/<name>.log`."""
-    if job.missing:
-        return Outcome(job.name, "skipped", note=f"needs {job.missing}")
+def run(name: str, command: Sequence[str], output: Path) -> tuple[dict[str, Figure], str]:
+    """The figures of a script, and why it failed, or nothing; its output goes to `output/<name>.log`."""
     output.mkdir(parents=True, exist_ok=True)
-    log, started = output / f"{job.name}.log", time.monotonic()
+    log = output / f"{name}.log"
     in_order = {**os.environ, "PYTHONUNBUFFERED": "1"}  # the log ends with the error, not with what print had kept
     with TemporaryDirectory() as folder, log.open("wb") as log_file:
         result = Path(folder) / "figures.json"
         done = subprocess.run(
-            (*job.command, "--json", str(result)),
-            stdout=log_file,
-            stderr=subprocess.STDOUT,
-            cwd=COMMITTED.parents[1],
-            env=in_order,
-            check=False,
-        )
+            (*command, "--json", str(result)), stdout=log_file, stderr=subprocess.STDOUT,
+            cwd=COMMITTED.parents[1], env=in_order, check=False,
+        )  # fmt: skip
         figures = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
-    seconds = time.monotonic() - started
     if done.returncode == 0 and figures:
-        wrong = [f"figure {key} is absent" for key in absent(job.name, figures)]
-        return Outcome(job.name, "failed" if wrong else "done", seconds, "\n".join(wrong), figures)
+        return figures, "\n".join(f"figure {key} is absent" for key in absent(name, figures))
     end = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
     reason = f"exit code {done.returncode}" if done.returncode else "the script wrote no results"
-    return Outcome(job.name, "failed", seconds, "\n".join([*end, reason]))
-
-
-def run_all(chosen: Sequence[Job], output: Path, console: Console, at_once: int) -> list[Outcome]:
-    """Run the jobs, `at_once` at a time, and tell how each ended."""
-    outcomes = []
-    with ThreadPoolExecutor(at_once) as pool:
-        for outcome in pool.map(lambda job: run(job, output), chosen):
-            outcomes.append(outcome)
-            words = outcome.note if outcome.state == "skipped" else f"{outcome.seconds:.0f} s"
-            console.print(f"{outcome.name}: {outcome.state}, {words}", highlight=False, style=_STYLES[outcome.state])
-    return outcomes
+    return {}, "\n".join([*end, reason])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the chosen jobs; write results, table and page. Returns 1 if a script failed, 2 if none is chosen."""
     options = _parse(arguments)
-    console, outcomes, subtitle = Console(), [], "The committed results."
+    console, subtitle, found = Console(), "The committed results.", dict[str, dict[str, Figure]]()
+    failed: dict[str, str] = {}
     if not options.committed:
         quick = not options.full
-        with TemporaryDirectory() as made:
+        with TemporaryDirectory() as made, ThreadPoolExecutor(AT_ONCE if quick else 1) as pool:
             if options.data_dir is None and quick:
                 write_data(Path(made))
                 options.data_dir = Path(made)
             every = jobs(options.data_dir, quick, options.peer_python, Path(made) / "work" if quick else None)
-            chosen = [job for job in every if not options.only or job.name in options.only]
+            chosen = {name: command for name, command in every.items() if not options.only or name in options.only}
             if not chosen:
-                console.print(f"no such script; choose from: {', '.join(job.name for job in every)}", style="red")
+                console.print(f"no such script; choose from: {', '.join(every)}", style="red")
                 return 2
-            outcomes = run_all(chosen, options.output, console, AT_ONCE if quick else 1)
-        write_results(options.output, {outcome.name: outcome.figures for outcome in outcomes if outcome.figures})
+            for name in [name for name, command in chosen.items() if not command]:
+                console.print(f"{name}: skipped, needs data sets (make bench DATA_DIR=folder)", style="yellow")
+                del chosen[name]
+            outcomes = pool.map(lambda name: run(name, chosen[name], options.output), chosen)
+            for name, (figures, failure) in zip(chosen, outcomes, strict=True):
+                console.print(f"{name}: {'failed' if failure else 'done'}", style="red" if failure else "green")
+                found |= {name: figures} if figures else {}
+                failed |= {name: failure} if failure else {}
+        write_results(options.output, found)
         subtitle = f"A {'quick' if quick else 'full'} run of {time.strftime('%Y-%m-%d %H:%M')}."
         if quick:
             subtitle += " Quick runs only check that everything works; for reliable figures run a script in full."
-    failed = {outcome.name: outcome.note for outcome in outcomes if outcome.state == "failed"}
-    for name, note in failed.items():
-        console.print(f"{name} failed:\n{note}", highlight=False, markup=False, soft_wrap=True)
+    for name, failure in failed.items():
+        console.print(f"{name} failed:\n{failure}", highlight=False, markup=False, soft_wrap=True)
     results = read_results(options.output)
     (options.output / "results.md").write_text(markdown(results), encoding="utf-8")
     (options.output / "index.html").write_text(page(results, failed, subtitle), encoding="utf-8")

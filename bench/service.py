@@ -3,8 +3,8 @@
     .venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
 
 A real `hushrec-server` runs in its own process; this one generates the load, directly and (`forwarded.`) as behind a
-proxy. Large uploads have a bare FastAPI application beside them: `PUT /discarded` drops a body; `PUT /stored` hashes
-it and writes it durably to a file, in a thread beside the event loop.
+proxy. Large uploads have a bare FastAPI application beside them: `PUT /stored` hashes a body and writes it durably to a
+file, in a thread beside the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -27,7 +27,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, free_ports, in_turn, ratio, say, spread, wait_for
+from bench._report import MIB, Figure, Watch, arguments, free_ports, in_turn, ratio, say, wait_for
 from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
 from protocols.sums.ckks.mechanism import CKKS
@@ -37,12 +37,6 @@ from protocols.sums.ckks.mechanism import CKKS
 _AT_ONCE: Final = 2**18
 
 bare = FastAPI()
-
-
-@bare.put("/discarded", status_code=201)
-async def discarded(request: Request) -> int:
-    """Read the request body, discard it, and return its length."""
-    return sum([len(chunk) async for chunk in request.stream()])
 
 
 @bare.put("/stored", status_code=201)
@@ -99,52 +93,33 @@ LARGE = {"items": 12_900, "dim": 64}
 """A seeded FedMF contribution of this size in CKKS `standard` has 4 MiB."""
 SMALL = {"items": 200, "dim": 8}
 """10 KB."""
-MANY_CONNECTIONS = 32
 _BODIES = 4
-_MB = 1e6
 
 
 def measure_large(quick: bool, forwarded: bool) -> dict[str, Figure]:
-    """Rates over 4 connections, in turn with a bare server that streams, hashes and syncs, and one that discards."""
+    """Rates over 4 connections, in turn with a bare server that streams, hashes and syncs."""
     batch, repetitions = (4, 1) if quick else (32, 9)
     with bare_server() as port:
-
-        def other(route: str, bodies: Sequence[bytes]) -> Callable[[], Run]:
-            calls = [request_bytes("PUT", route, {}, body) for body in bodies] * (batch // len(bodies))
-            return lambda: closed_loop(port, calls, CONNECTIONS, forwarded=forwarded).expect(201)
-
-        runs, size = _in_turn(LARGE, CONNECTIONS, batch, repetitions, forwarded, other)
-    figures: dict[str, Figure] = {"large.body_bytes": size, "large.connections": CONNECTIONS}
-    for name, taken in runs.items():
-        figures |= spread(f"large.{name}_mb_s", [batch * size / run.seconds / _MB for run in taken])
-    return figures
+        runs, size = _in_turn(LARGE, CONNECTIONS, batch, repetitions, forwarded, port)
+    rates = {name: median(batch * size / run.seconds / 1e6 for run in taken) for name, taken in runs.items()}
+    return {"large.body_bytes": size, **{f"large.{name}_mb_s": rate for name, rate in rates.items()}}
 
 
 def measure_small(quick: bool, forwarded: bool) -> dict[str, Figure]:
     """Uploads per second over 32 connections."""
     batch, repetitions = (32, 1) if quick else (200, 9)
-    runs, size = _in_turn(SMALL, MANY_CONNECTIONS, batch, repetitions, forwarded)
-    whole = Run(latencies=[seconds for run in runs["ours"] for seconds in run.latencies])
-    return {
-        "uploads_per_second": median(run.rate for run in runs["ours"]),
-        **whole.percentiles("uploads.p"),
-        "uploads.body_bytes": size,
-        "uploads.connections": MANY_CONNECTIONS,
-    }
+    runs, size = _in_turn(SMALL, 32, batch, repetitions, forwarded)
+    rate = median(batch / run.seconds for run in runs["ours"])
+    return {"uploads_per_second": rate, "uploads.body_bytes": size}
 
 
 def _in_turn(
-    model: dict[str, int],
-    connections: int,
-    batch: int,
-    repetitions: int,
-    forwarded: bool,
-    other: Callable[[str, Sequence[bytes]], Callable[[], Run]] | None = None,
+    model: dict[str, int], connections: int, batch: int, repetitions: int, forwarded: bool, bare_port: int = 0
 ) -> tuple[dict[str, list[Run]], int]:
     """Runs of batches by server, in turn, and the size of a body; the first batch of each is a warm-up.
 
     One member does not contribute, so that the round stays open; and folds are postponed (`fold_batch`),
-    because their cost depends on the mechanism. other: makes the load of a route of the bare server.
+    because their cost depends on the mechanism. bare_port: of the bare server, if it takes turns.
     """
     cohort = batch * (repetitions + 1) + 1
     with TemporaryDirectory() as root:
@@ -154,15 +129,17 @@ def _in_turn(
             federation.upload_envelopes()
             bodies, _ = federation.sealed(_BODIES)
             federation.wait_round("collecting")
+            waiting = federation.members[1:]
 
             def ours() -> Run:
                 members = [waiting.pop() for _ in range(batch)]
-                return federation.load(list(federation.uploads(members, bodies)), 201, connections=connections)
+                return federation.load(list(federation.uploads(members, bodies)), 201, connections)
 
-            waiting = federation.members[1:]
-            loads = {"ours": ours}
-            if other is not None:
-                loads |= {name: other(f"/{name}", bodies) for name in ("stored", "discarded")}
+            def stored() -> Run:
+                calls = [request_bytes("PUT", "/stored", {}, bodies[place % _BODIES]) for place in range(batch)]
+                return closed_loop(bare_port, calls, connections, forwarded).expect(201)
+
+            loads = {"ours": ours, "stored": stored} if bare_port else {"ours": ours}
             return in_turn(loads, repetitions), len(bodies[0])
 
 
@@ -197,43 +174,31 @@ def one_round(cohort: int, forwarded: bool = False) -> dict[str, Figure]:
             bodies, total = federation.sealed(cohort)
             opened += time.perf_counter() - sealing
             uploads = federation.load(federation.uploads(federation.members, bodies), 201)
-            uploaded = time.perf_counter()
             view = federation.wait_round("complete", "failed")
             done = time.perf_counter()
-        error, bound = _error(federation, total)
+        error = _error(federation, total)
     return {
         "clients": cohort,
         "survivors": view.survivors,
-        "exact": view.state == "complete" and view.survivors == cohort and error <= bound,
-        "max_error": error,
-        "predicted_error": bound,
-        "contribution_bytes": len(bodies[0]),
+        "exact": view.state == "complete" and view.survivors == cohort and error <= federation.plan.predicted_error,
         "wall_s": done - opened,
         "whole_s": done - started,
-        "fold_rest_s": done - uploaded,
         "enrol_s": enrolled.seconds,
         "envelopes_s": envelopes.seconds,
         "poll_s": polls.seconds,
         "upload_s": uploads.seconds,
-        **enrolled.percentiles("enrol_p"),
-        **polls.percentiles("poll_p"),
-        **uploads.percentiles("upload_p"),
-        "server_cpu_s": watch.cpu_seconds,
         "server_cpu_ms_per_client": 1e3 * watch.cpu_seconds / cohort,
         "peak_rss_mb": watch.total / MIB,
-        "peak_rss_api_mb": watch.api / MIB,
-        "peak_rss_workers_mb": watch.workers / MIB,
-        "connections": CONNECTIONS,
     }
 
 
-def _error(federation: Federation, expected: NDArray[np.float64]) -> tuple[float, float]:
-    """Largest error of the sum's values (infinite if a count is wrong), and the bound that the plan predicts."""
+def _error(federation: Federation, expected: NDArray[np.float64]) -> float:
+    """Largest error of the sum's values; infinite if a count is wrong."""
     opened = CKKS.open(federation.plan, federation.aggregate(), federation.cohort, federation.keyring)
     counts = federation.plan.layout.blocks[0].integral_mask()
     if not np.array_equal(np.rint(opened[counts]), expected[counts]):
-        return float("inf"), federation.plan.predicted_error
-    return float(np.abs(opened - expected)[~counts].max()), federation.plan.predicted_error
+        return float("inf")
+    return float(np.abs(opened - expected)[~counts].max())
 
 
 PARTS: Final = {"large": measure_large, "small": measure_small, "round10k": measure_rounds}

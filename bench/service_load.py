@@ -10,12 +10,12 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from bench._report import Figure
 from bench.rounds import READY_SECONDS
 from client_sdk.lab.local_server import run_server
 from client_sdk.operator import Operator, task_request
@@ -51,48 +50,20 @@ _END: Final = b"\r\n\r\n"
 _TIMEOUT_SECONDS: Final = 900.0
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """The bytes of a request. `body` is separate, so that several requests can share it."""
 
     head: bytes
     body: bytes = b""
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer to request `index`."""
-
-    index: int
-    status: int
-    body: bytes
-
-
 @dataclass
 class Run:
-    """The result of a load.
-
-    seconds: wall time from the first request to the last answer. latencies: seconds of every answer. statuses: number
-    of answers by status code.
-    """
+    """The result of a load: wall time from the first request to the last answer; body of every answer by request."""
 
     seconds: float = 0.0
-    latencies: list[float] = field(default_factory=list)
+    answers: dict[int, bytes] = field(default_factory=dict)
     statuses: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def rate(self) -> float:
-        """Answers per second."""
-        return len(self.latencies) / self.seconds
-
-    def percentile(self, share: float) -> float:
-        """The latency in seconds that a share of `share` of the answers does not exceed."""
-        ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-    def percentiles(self, prefix: str) -> dict[str, Figure]:
-        """`<prefix><share>_ms` for 50, 95 and 99 %."""
-        return {f"{prefix}{share}_ms": 1e3 * self.percentile(share / 100) for share in (50, 95, 99)}
 
     def expect(self, *statuses: int) -> Self:
         """Return self; raise `SystemExit` if an answer had a status not in `statuses`."""
@@ -103,13 +74,8 @@ class Run:
 
 def request_bytes(method: str, target: str, headers: dict[str, str], body: bytes = b"") -> Call:
     """The bytes of a request to a server on the loopback address."""
-    lines = [
-        f"{method} {target} HTTP/1.1",
-        f"host: {AUTHORITY}",
-        *(f"{name}: {text}" for name, text in headers.items()),
-    ]
-    if body or method in ("POST", "PUT"):
-        lines.append(f"content-length: {len(body)}")
+    sent = {"host": AUTHORITY, **headers, "content-length": str(len(body))}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {text}" for name, text in sent.items())]
     return Call("\r\n".join(lines).encode() + _END, body)
 
 
@@ -119,41 +85,28 @@ def forward(call: Call) -> Call:
 
 
 async def _send(
-    connection: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    numbered: Iterator[tuple[int, Call]],
-    run: Run,
-    keep: Callable[[Answer], object] | None,
+    connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], numbered: Iterator[tuple[int, Call]], run: Run
 ) -> None:
     """Send requests over one connection, each when the one before has its answer, until there are no more."""
     reader, writer = connection
     try:
         for index, call in numbered:
-            started = time.perf_counter()
             writer.write(call.head)
             if call.body:
                 writer.write(call.body)
             head = (await reader.readuntil(_END)).lower()
             _, _, length = head.partition(b"\r\ncontent-length:")
-            answer = Answer(index, int(head[9:12]), await reader.readexactly(int(length.split(b"\r\n", 1)[0] or 0)))
-            run.latencies.append(time.perf_counter() - started)
-            run.statuses[answer.status] += 1
-            if keep is not None:
-                keep(answer)
+            run.answers[index] = await reader.readexactly(int(length.split(b"\r\n", 1)[0] or 0))
+            run.statuses[int(head[9:12])] += 1
     finally:
         writer.close()
 
 
-def closed_loop(
-    port: int,
-    calls: Iterable[Call],
-    connections: int,
-    keep: Callable[[Answer], object] | None = None,
-    forwarded: bool = False,
-) -> Run:
+def closed_loop(port: int, calls: Iterable[Call], connections: int, forwarded: bool = False) -> Run:
     """Send `calls` over `connections` connections; each sends its next request as soon as it has an answer.
 
-    keep: called with each answer. forwarded: add X-Forwarded-For to each request, as a proxy does. Raises
-    `asyncio.IncompleteReadError` if the server closes a connection, and `TimeoutError` after 900 s.
+    forwarded: add X-Forwarded-For to each request, as a proxy does. Raises `asyncio.IncompleteReadError` if the server
+    closes a connection, and `TimeoutError` after 900 s.
     """
 
     async def run() -> Run:
@@ -161,7 +114,7 @@ def closed_loop(
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(connections)]
         started = time.perf_counter()
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            await asyncio.gather(*(_send(each, numbered, done, keep) for each in opened))
+            await asyncio.gather(*(_send(each, numbered, done) for each in opened))
         done.seconds = time.perf_counter() - started
         return done
 
@@ -189,12 +142,8 @@ class Member:
         """A request of this client, signed now; the server accepts it for a minute."""
         path, _, query = target.partition("?")
         own = {"authorization": f"Bearer {self.token}", **(headers or {})}
-        signature = sign_request(
-            self.identity,
-            self.client_id,
-            SignedRequest(method, AUTHORITY, path, query, own),
-            created=round(time.time()),
-        )
+        signed = SignedRequest(method, AUTHORITY, path, query, own)
+        signature = sign_request(self.identity, self.client_id, signed, created=round(time.time()))
         return request_bytes(method, target, own | signature, body)
 
     def put(self, target: str, body: bytes, digest: str = "", stated: dict[str, str] | None = None) -> Call:
@@ -244,11 +193,9 @@ class Federation:
         """The path of the task's resource."""
         return f"/v1/tasks/{self.task}"
 
-    def load(
-        self, calls: Sequence[Call] | Iterator[Call], *statuses: int, connections: int = CONNECTIONS, **how: Any
-    ) -> Run:
-        """Send `calls` in a closed loop over `connections` connections; `SystemExit` for a status not in `statuses`."""
-        return closed_loop(self.port, calls, connections, forwarded=self._forwarded, **how).expect(*statuses)
+    def load(self, calls: Iterable[Call], status: int, connections: int = CONNECTIONS) -> Run:
+        """Send `calls` in a closed loop over `connections` connections; `SystemExit` for another status."""
+        return closed_loop(self.port, calls, connections, self._forwarded).expect(status)
 
     def enrol(self, wanted: int) -> Run:
         """Enrol the holder, who takes part, and `wanted` - 1 members; the load of the members."""
@@ -258,7 +205,7 @@ class Federation:
     def _enrol(self, count: int, role: CertifiedRole) -> Run:
         """Enrol `count` clients; the load. Keys, certificates and signatures are made before."""
         invitation = self._operator.invite(self.task, count, role).invitation
-        waiting, calls, answers = list[Member](), list[Call](), list[Answer]()
+        waiting, calls = list[Member](), list[Call]()
         for serial in range(len(self.members), len(self.members) + count):
             identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
             keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
@@ -267,10 +214,10 @@ class Federation:
             body = signed_enrolment(invitation, identity, mailbox, certificate=certificate)
             calls.append(request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode()))
             waiting.append(Member("", "", identity, keys[1], certificate))
-        run = self.load(calls, 201, keep=answers.append)
-        for answer in sorted(answers, key=lambda answer: answer.index):
-            body = json.loads(answer.body)
-            self.members.append(replace(waiting[answer.index], client_id=body["client_id"], token=body["token"]))
+        run = self.load(calls, 201)
+        for index, member in enumerate(waiting):
+            body = json.loads(run.answers[index])
+            self.members.append(replace(member, client_id=body["client_id"], token=body["token"]))
         return run
 
     def upload_envelopes(self) -> Run:

@@ -318,9 +318,7 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
         for body in replies.values():
             server.check_reply(roster, body)
         corrected, _ = MASKED.correct(
-            plan,
-            partial_sum,
-            lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares,
+            plan, partial_sum, lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares
         )
         aggregate = MASKED.release(plan, corrected)
     clock.step("open", MASKED.open, plan, aggregate, len(contributions), None)

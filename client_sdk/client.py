@@ -9,13 +9,12 @@ with Client(url, home="~/.movieapp") as client:
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Generic, TypeVar
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.http import AsyncDriver, SyncDriver
-from client_sdk.api.wire import Program, Traffic
+from client_sdk.api.http import AsyncClosed, AsyncDriver, Closed, SyncDriver
+from client_sdk.api.wire import Traffic
 from client_sdk.rounds.certificates import CertificateChoice
 from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
@@ -25,11 +24,27 @@ from client_sdk.store.stores import Store
 from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 
+D = TypeVar("D", bound=SyncDriver | AsyncDriver)
 
-class _BaseClient:
+
+class _BaseClient(Generic[D]):
     """The common part of the sync and the async class."""
 
-    _account: Account
+    _driver_class: type[D]
+
+    def __init__(
+        self,
+        url: str,
+        identity: Identity | None = None,
+        store: Store | None = None,
+        policy: Policy | None = None,
+        options: ClientOptions | None = None,
+        driver: D | None = None,
+        *,
+        home: str | Path | None = None,
+    ) -> None:
+        self._account = Account.at(url, identity, store, policy, options, home)
+        self._driver: D = driver or self._driver_class(self._account.options.timeouts)
 
     def memberships(self) -> list[Membership]:
         """Return the memberships of this identity that the store holds."""
@@ -42,26 +57,13 @@ class _BaseClient:
         """
         return read_budget(self._account.store, self._account.policy)
 
-    def _joined(
-        self,
-        task: str | None,
-        invitation: str | None,
-        certificate: CertificateChoice | None,
-        training: TrainingConfig | None,
-        seed: int | None,
-        graph_filter: str | None,
-        device_group: int | None,
-    ) -> Program[Part]:
-        member = yield from join(self._account, task, invitation, certificate, device_group)
-        return Part.of(member, training, seed, graph_filter)
-
     def _opened(self, task: str | None, graph_filter: str | None) -> Part:
         part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)
         part.is_joined = False
         return part
 
 
-class Client(_BaseClient):
+class Client(_BaseClient[SyncDriver], Closed):
     """One identity at one server.
 
     url: `https://host[:port][/path]`. home: a folder that keeps the identity, memberships, keys and models; it is made
@@ -72,19 +74,7 @@ class Client(_BaseClient):
     identity; `LocalFileError` for a home that cannot be read.
     """
 
-    def __init__(
-        self,
-        url: str,
-        identity: Identity | None = None,
-        store: Store | None = None,
-        policy: Policy | None = None,
-        options: ClientOptions | None = None,
-        driver: SyncDriver | None = None,
-        *,
-        home: str | Path | None = None,
-    ) -> None:
-        self._account = Account.at(url, identity, store, policy, options, home)
-        self._driver = driver or SyncDriver(self._account.options.timeouts)
+    _driver_class = SyncDriver
 
     def join(
         self,
@@ -111,8 +101,8 @@ class Client(_BaseClient):
         invitation, `ParameterError` for arguments that do not fit the task, and `ContractBroken` when the server's
         statements contradict each other.
         """
-        program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
-        return Task(self._driver.run(program), self._driver)
+        member = self._driver.run(join(self._account, task, invitation, certificate, device_group))
+        return Task(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> Task:
         """Return `task` as it is stored on this device, without a request: to recommend while no server answers.
@@ -142,29 +132,11 @@ class Client(_BaseClient):
         """Close all connections."""
         self._driver.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class AsyncClient(_BaseClient):
+class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     """`Client` for use on an event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        identity: Identity | None = None,
-        store: Store | None = None,
-        policy: Policy | None = None,
-        options: ClientOptions | None = None,
-        driver: AsyncDriver | None = None,
-        *,
-        home: str | Path | None = None,
-    ) -> None:
-        self._account = Account.at(url, identity, store, policy, options, home)
-        self._driver = driver or AsyncDriver(self._account.options.timeouts)
+    _driver_class = AsyncDriver
 
     async def join(
         self,
@@ -178,8 +150,8 @@ class AsyncClient(_BaseClient):
         device_group: int | None = None,
     ) -> AsyncTask:
         """See `Client.join`."""
-        program = self._joined(task, invitation, certificate, training, seed, graph_filter, device_group)
-        return AsyncTask(await self._driver.run(program), self._driver)
+        member = await self._driver.run(join(self._account, task, invitation, certificate, device_group))
+        return AsyncTask(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> AsyncTask:
         """See `Client.open`."""
@@ -201,11 +173,3 @@ class AsyncClient(_BaseClient):
     async def aclose(self) -> None:
         """Close all connections."""
         await self._driver.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -59,55 +59,7 @@ from urllib.parse import urlsplit
 
 from protocols.errors import HushRecError
 from protocols.messages import ProblemDocument
-
-__all__ = [
-    "PROBLEM_ERRORS",
-    "Abstained",
-    "AggregateMismatch",
-    "ApiError",
-    "BadContribution",
-    "BadDigest",
-    "BadRequest",
-    "BadSignature",
-    "BodyTooLong",
-    "BodyTooShort",
-    "ClientFault",
-    "ClientSDKError",
-    "Conflict",
-    "ConnectionFailed",
-    "ContractBroken",
-    "ContributionConflict",
-    "DigestMismatch",
-    "Equivocation",
-    "Forbidden",
-    "GaveUp",
-    "Gone",
-    "InconsistentLength",
-    "InternalError",
-    "InvalidParameters",
-    "LengthRequired",
-    "LocalFileError",
-    "MethodNotAllowed",
-    "ModelUnavailable",
-    "NotAttested",
-    "NotEnrolled",
-    "NotFound",
-    "NotInCohort",
-    "OffsetMismatch",
-    "PolicyRefused",
-    "RoundClosed",
-    "RoundLost",
-    "ServerFault",
-    "StaleSignature",
-    "TaskFailed",
-    "TooManyRequests",
-    "Unauthenticated",
-    "Unavailable",
-    "UnsupportedMediaType",
-    "UntrustedServer",
-    "UploadTimeout",
-    "error_class",
-]
+from protocols.messages.base import PROBLEM_TYPES
 
 
 class ClientSDKError(HushRecError):
@@ -395,34 +347,9 @@ class LocalFileError(ClientSDKError):
 
 
 PROBLEM_ERRORS: Final[dict[str, type[ApiError]]] = {
-    "bad-request": BadRequest,
-    "bad-digest": BadDigest,
-    "bad-contribution": BadContribution,
-    "body-too-short": BodyTooShort,
-    "inconsistent-length": InconsistentLength,
-    "unauthenticated": Unauthenticated,
-    "bad-signature": BadSignature,
-    "stale-signature": StaleSignature,
-    "forbidden": Forbidden,
-    "not-in-cohort": NotInCohort,
-    "not-found": NotFound,
-    "method-not-allowed": MethodNotAllowed,
-    "upload-timeout": UploadTimeout,
-    "aggregate-mismatch": AggregateMismatch,
-    "conflict": Conflict,
-    "contribution-conflict": ContributionConflict,
-    "offset-mismatch": OffsetMismatch,
-    "round-closed": RoundClosed,
-    "gone": Gone,
-    "length-required": LengthRequired,
-    "body-too-long": BodyTooLong,
-    "unsupported-media-type": UnsupportedMediaType,
-    "invalid-parameters": InvalidParameters,
-    "too-many-requests": TooManyRequests,
-    "internal-error": InternalError,
-    "unavailable": Unavailable,
+    slug: globals()[slug.title().replace("-", "")] for slug in PROBLEM_TYPES
 }
-"""Error class by problem slug, one for each entry of `protocols.messages.base.PROBLEM_TYPES`."""
+"""Error class by problem slug: bad-request -> `BadRequest`, and so on."""
 
 
 def error_class(problem: ProblemDocument, status: int) -> type[ApiError]:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from client_sdk.api.calls import ApiCalls
-from client_sdk.api.http import SyncDriver
+from client_sdk.api.calls import ApiCalls, RoundChanged
+from client_sdk.api.http import Closed, SyncDriver
+from client_sdk.api.wire import Program
 from client_sdk.errors import NotFound
 from client_sdk.rounds.events import TaskEnded
 from client_sdk.rounds.join import ClientOptions
-from client_sdk.rounds.polling import RoundChange, RoundChanged, follow_rounds
+from client_sdk.rounds.polling import RoundChange, follow_rounds
 from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
     Evaluation,
     Invitation,
+    InvitationPage,
     InvitationRequest,
     InvitationView,
     LedgerEntry,
     MechanismChoice,
     Member,
+    MemberPage,
     OrganiserPin,
     RecipeChoice,
     Role,
@@ -38,6 +41,8 @@ from protocols.parameter_text import first_fault
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms
+
+P = TypeVar("P", InvitationPage, MemberPage)
 
 
 def task_request(
@@ -63,71 +68,32 @@ def task_request(
     budget of differential privacy, from which the noise in the sums follows; None for no noise. Raises
     `ParameterError` for a recipe object with `recipe_parameters`, and for values out of range.
     """
+    if isinstance(recipe, Recipe):
+        if recipe_parameters:
+            raise ParameterError("a recipe object has its own parameters: omit recipe_parameters")
+        recipe_parameters = recipe.parameters.model_dump(mode="json")
+        recipe = recipe.name
+    # what is not installed here gets version 1: the server decides then
+    recipe_version = recipe_entry(recipe).version if recipe in recipes() else 1
+    mechanism_version = mechanism_entry(mechanism).version if mechanism in mechanisms() else 1
     try:
-        return _task_request(
-            name,
-            recipe,
-            mechanism,
-            schedule,
-            recipe_parameters,
-            mechanism_parameters,
-            seed,
-            data_set,
-            organiser,
-            evaluation,
-            catalogue,
-            privacy,
+        return TaskRequest(
+            name=name,
+            recipe=RecipeChoice(name=recipe, parameters=recipe_parameters or {}, version=recipe_version),
+            mechanism=MechanismChoice(name=mechanism, parameters=mechanism_parameters or {}, version=mechanism_version),
+            schedule=schedule or Schedule(),
+            seed=None if seed is None else b64encode(seed),
+            data_set=data_set,
+            organiser=organiser,
+            evaluation=evaluation,
+            catalogue_digest=None if catalogue is None else catalogue.digest,
+            privacy=privacy,
         )
     except ValidationError as error:
         raise ParameterError(f"task: {first_fault(error, TaskRequest.model_fields)}") from None
 
 
-def _task_request(
-    name: str,
-    recipe: str | Recipe,
-    mechanism: str,
-    schedule: Schedule | None,
-    recipe_parameters: dict[str, Any] | None,
-    mechanism_parameters: dict[str, Any] | None,
-    seed: bytes | None,
-    data_set: str | None,
-    organiser: OrganiserPin | None,
-    evaluation: Evaluation | None,
-    catalogue: Catalogue | None,
-    privacy: Privacy | None,
-) -> TaskRequest:
-    if isinstance(recipe, str):
-        choice = RecipeChoice(name=recipe, parameters=recipe_parameters or {}, version=_version(recipe))
-    elif recipe_parameters:
-        raise ParameterError("a recipe object has its own parameters: omit recipe_parameters")
-    else:
-        choice = RecipeChoice(
-            name=recipe.name, parameters=recipe.parameters.model_dump(mode="json"), version=_version(recipe.name)
-        )
-    return TaskRequest(
-        name=name,
-        recipe=choice,
-        mechanism=MechanismChoice(
-            name=mechanism,
-            parameters=mechanism_parameters or {},
-            version=mechanism_entry(mechanism).version if mechanism in mechanisms() else 1,
-        ),
-        schedule=schedule or Schedule(),
-        seed=None if seed is None else b64encode(seed),
-        data_set=data_set,
-        organiser=organiser,
-        evaluation=evaluation,
-        catalogue_digest=None if catalogue is None else catalogue.digest,
-        privacy=privacy,
-    )
-
-
-def _version(recipe: str) -> int:
-    """Return the version of a recipe that is installed here, 1 for one that is not: the server decides then."""
-    return recipe_entry(recipe).version if recipe in recipes() else 1
-
-
-class Operator:
+class Operator(Closed):
     """An operator at one server.
 
     url: `https://host[:port][/path]`. token: the operator's bearer token. options: retries and timeouts, and whether
@@ -195,13 +161,8 @@ class Operator:
 
     def invitations(self, task_id: str) -> Iterator[InvitationView]:
         """Yield a task's invitations in order of creation, fetched in pages."""
-        after: str | None = None
-        while True:
-            page = self._driver.run(self._calls.invitations(task_id, after))
+        for page in self._pages(partial(self._calls.invitations, task_id)):
             yield from page.invitations
-            after = page.next
-            if after is None:
-                return
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> InvitationView:
         """Revoke an invitation. Clients that have enrolled with it stay members."""
@@ -225,14 +186,17 @@ class Operator:
 
     def members(self, task_id: str) -> list[Member]:
         """Return every member, in order of enrolment."""
-        found: list[Member] = []
+        return [member for page in self._pages(partial(self._calls.members, task_id)) for member in page.members]
+
+    def _pages(self, fetch: Callable[[str | None], Program[P]]) -> Iterator[P]:
+        """Yield the pages of a list; fetch: requests the one that the last one names as `next`."""
         after: str | None = None
         while True:
-            page = self._driver.run(self._calls.members(task_id, after))
-            found += page.members
+            page = self._driver.run(fetch(after))
+            yield page
             after = page.next
             if after is None:
-                return found
+                return
 
     def revoke_member(self, task_id: str, client_id: str) -> Member:
         """Revoke a membership permanently: its token, its place in later rounds, and its identity's right to enrol."""
@@ -271,9 +235,3 @@ class Operator:
     def close(self) -> None:
         """Close all connections."""
         self._driver.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -7,7 +7,7 @@ task.serve()                  # the key holder of an encrypted task, or a member
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,15 @@ from protocols.recipes.evaluation_curve import Curve
 if TYPE_CHECKING:
     from client_sdk.rounds.open_rounds import AsyncOpenRound, OpenRound
 
+D = TypeVar("D", bound=SyncDriver | AsyncDriver)
 
-class _BaseTask:
+
+class _BaseTask(Generic[D]):
     """The common part of the sync and the async class."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, driver: D) -> None:
         self.part = part
+        self._driver = driver
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.membership!r}>"
@@ -87,12 +90,8 @@ class _BaseTask:
         yield from take_part(self.part, OwnTrainer(), progress, None, poll_seconds, patience)
 
 
-class Task(_BaseTask):
+class Task(_BaseTask[SyncDriver]):
     """One client of one task, returned by `Client.join`."""
-
-    def __init__(self, part: Part, driver: SyncDriver) -> None:
-        super().__init__(part)
-        self._driver = driver
 
     def take_part(
         self,
@@ -153,7 +152,7 @@ class Task(_BaseTask):
     def current_round(self, wait: float = 0.0) -> RoundView | None:
         """Return the newest round; None if there is none within `wait` seconds (at most 30)."""
         fresh = self._driver.run(self.part.member.calls.current_round(self.terms.task_id, None, wait))
-        return None if fresh is None else fresh.round
+        return None if fresh is None else fresh.view
 
     def model(self) -> ModelState:
         """Return the model after the last completed round, as this client's device group sees it.
@@ -208,12 +207,8 @@ class Task(_BaseTask):
         return self._driver.run(recommend(self.part, k, interactions, refresh, progress))
 
 
-class AsyncTask(_BaseTask):
+class AsyncTask(_BaseTask[AsyncDriver]):
     """`Task` for use on an event loop; training and encryption run in threads."""
-
-    def __init__(self, part: Part, driver: AsyncDriver) -> None:
-        super().__init__(part)
-        self._driver = driver
 
     async def take_part(
         self,
@@ -248,7 +243,7 @@ class AsyncTask(_BaseTask):
     async def current_round(self, wait: float = 0.0) -> RoundView | None:
         """See `Task.current_round`."""
         fresh = await self._driver.run(self.part.member.calls.current_round(self.terms.task_id, None, wait))
-        return None if fresh is None else fresh.round
+        return None if fresh is None else fresh.view
 
     async def model(self) -> ModelState:
         """See `Task.model`."""

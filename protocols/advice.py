@@ -23,8 +23,7 @@ _FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 1, "b
 MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 MOST_COMPONENTS: Final = 256
-MOST_FACTORS: Final = 128
-"""Factors of a started task at most: the length that was measured (docs/recipes.md)."""
+MOST_FACTORS: Final = 128  # factors of a started task at most: the length that was measured (docs/recipes.md)
 
 _SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
 
@@ -170,8 +169,7 @@ QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
 
 On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
 """
-_FEWEST_COMPONENTS: Final = 16
-"""With fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`."""
+_FEWEST_COMPONENTS: Final = 16  # with fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`
 _SUMS_OF_RATINGS: Final = 100
 _MOST_RANK: Final = 4
 

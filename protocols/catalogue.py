@@ -22,10 +22,8 @@ from typing import Final
 from protocols.errors import CodecError, ParameterError
 
 MAX_ID_BYTES: Final = 256
-MAX_TITLE_BYTES: Final = 1024
-"""Longest id and title, in bytes of UTF-8."""
-MAX_CATALOGUE_BYTES: Final = 64 * 1024 * 1024
-"""Longest encoded catalogue, in bytes, whatever the number of items."""
+MAX_TITLE_BYTES: Final = 1024  # longest id and title, in bytes of UTF-8
+MAX_CATALOGUE_BYTES: Final = 64 * 1024 * 1024  # longest encoded catalogue, in bytes, whatever the number of items
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """The control characters of Unicode (category Cc); TAB and LF are what the wire form is split at."""
 

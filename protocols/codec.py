@@ -70,8 +70,7 @@ class Reader:
             raise CodecError(f"{len(self._rest)} trailing bytes")
 
 
-LONGEST_ID: Final = 64
-"""Of a client or a member of a committee, in bytes of UTF-8."""
+LONGEST_ID: Final = 64  # of a client or a member of a committee, in bytes of UTF-8
 
 
 def join_named(name: str, fields: Sequence[bytes], lengths: Sequence[int]) -> bytes:
@@ -115,8 +114,6 @@ def b64decode(text: str, length: int | None = None) -> bytes:
 
 
 _LARGEST_EXACT: Final = 2**53 - 1
-_PLAIN_ABOVE: Final = 21
-_PLAIN_BELOW: Final = -7
 
 
 def canonical_json(value: Any) -> bytes:
@@ -156,17 +153,6 @@ def _number(value: int | float) -> str:
         raise ParameterError("a number that is not finite has no JSON form")
     if not value:
         return "0"
-    sign, digit_list, exponent = Decimal(repr(abs(value))).normalize().as_tuple()
-    digits, count = "".join(map(str, digit_list)), len(digit_list)
-    point = int(exponent) + count  # the decimal point is behind so many digits
-    if count <= point <= _PLAIN_ABOVE:
-        text = digits + "0" * (point - count)
-    elif 0 < point <= _PLAIN_ABOVE:
-        text = f"{digits[:point]}.{digits[point:]}"
-    elif _PLAIN_BELOW < point - 1 < 0:
-        text = "0." + "0" * -point + digits
-    else:
-        power = point - 1
-        mantissa = digits if count == 1 else f"{digits[0]}.{digits[1:]}"
-        text = f"{mantissa}e{'+' if power > 0 else '-'}{abs(power)}"
-    return f"-{text}" if value < 0 else text
+    number = Decimal(repr(value)).normalize()
+    power = number.adjusted()
+    return f"{number:f}" if -7 < power < 21 else f"{number.scaleb(-power):f}e{power:+d}"

@@ -27,7 +27,7 @@ class belongs to the sum, not to the recipe: a task may count items in its first
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final, Literal
@@ -37,14 +37,14 @@ from numpy.typing import NDArray
 
 from protocols.errors import BudgetError, ParameterError, RefusalError, RoutingError
 
+Floats = NDArray[np.float64]
+
 CLIP_SLACK: Final = 1.0 + 2.0**-22
 """Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""
 
 
-Rule = Literal["once", "repeated", "trained"]
-"""How often a client's data may enter sums of this class."""
-Data = Literal["rows", "held-out"]
-"""Of which of the client's rows the summed values are a function."""
+Rule = Literal["once", "repeated", "trained"]  # how often a client's data may enter sums of this class
+Data = Literal["rows", "held-out"]  # of which of the client's rows the summed values are a function
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,10 @@ class SumClass:
         return self.rule == "repeated"
 
 
-ONCE_ROWS: Final = SumClass("once", "rows")
-"""Item counts, rating sums."""
-REPEATED_ROWS: Final = SumClass("repeated", "rows")
-"""Power iteration, degrees of a frozen cohort."""
-REPEATED_HELD_OUT: Final = SumClass("repeated", "held-out")
-"""Measurements of the model on held-out rows."""
-TRAINED: Final = SumClass("trained")
-"""Updates, gradients, changes of factors."""
+ONCE_ROWS: Final = SumClass("once", "rows")  # item counts, rating sums
+REPEATED_ROWS: Final = SumClass("repeated", "rows")  # power iteration, degrees of a frozen cohort
+REPEATED_HELD_OUT: Final = SumClass("repeated", "held-out")  # measurements of the model on held-out rows
+TRAINED: Final = SumClass("trained")  # updates, gradients, changes of factors
 
 
 Route = tuple[tuple[int, ...], ...]
@@ -106,10 +102,9 @@ class Segment:
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ParameterError(f"segment {self.name!r}: length must be at least 1, got {self.length}")
-        if not (np.isfinite(self.clip) and self.clip > 0):
-            raise ParameterError(f"segment {self.name!r}: clip must be finite and positive, got {self.clip}")
-        if self.sum_bound is not None and not (np.isfinite(self.sum_bound) and self.sum_bound > 0):
-            raise ParameterError(f"segment {self.name!r}: sum_bound must be finite and positive, got {self.sum_bound}")
+        for name, bound in (("clip", self.clip), ("sum_bound", self.sum_bound)):
+            if bound is not None and not (np.isfinite(bound) and bound > 0):
+                raise ParameterError(f"segment {self.name!r}: {name} must be finite and positive, got {bound}")
 
     def bound_on_sum(self, contributions: int) -> float:
         """Return the bound on the size of any value of a sum over `contributions` contributions."""
@@ -138,7 +133,7 @@ class Block:
         """Length, clip and kind of each segment; a block can be added to blocks of equal shape only."""
         return tuple((s.length, s.clip, s.integral) for s in self.segments)
 
-    def bounds(self) -> NDArray[np.float64]:
+    def bounds(self) -> Floats:
         """Return the bound of each value in one contribution, float64 (length,)."""
         return np.repeat([s.clip for s in self.segments], [s.length for s in self.segments])
 
@@ -146,7 +141,7 @@ class Block:
         """Return which values are counts, bool (length,)."""
         return np.repeat([s.integral for s in self.segments], [s.length for s in self.segments])
 
-    def check_clips(self, values: NDArray[np.float64]) -> None:
+    def check_clips(self, values: Floats) -> None:
         """Raise `BudgetError` for a value, of (..., length), that is not finite or exceeds its clip."""
         start = 0
         for segment in self.segments:
@@ -155,18 +150,21 @@ class Block:
             if not max(part.max(), -part.min()) <= segment.clip * CLIP_SLACK:
                 raise BudgetError(f"block {self.name!r} holds a value that is not finite or exceeds its clip")
 
-    def check_values(self, values: NDArray[np.float64]) -> None:
+    def check_values(self, values: Floats) -> None:
         """Do `check_clips` for a vector; `ParameterError` for another shape than (length,)."""
         if values.shape != (self.length,):
             raise ParameterError(f"block {self.name!r} needs {self.length} values, got shape {values.shape}")
         self.check_clips(values)
 
-    def split(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return views of `values` (length,) by segment name."""
-        edges = [0, *accumulate(s.length for s in self.segments)]
-        return {s.name: values[a:b] for s, (a, b) in zip(self.segments, pairwise(edges), strict=True)}
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Return where each segment is: first place and the one behind the last, by name."""
+        return dict(zip((s.name for s in self.segments), spans_of(s.length for s in self.segments), strict=True))
 
-    def join(self, parts: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float64]:
+    def split(self, values: Floats) -> dict[str, Floats]:
+        """Return views of `values` (length,) by segment name."""
+        return {name: values[first:last] for name, (first, last) in self.spans().items()}
+
+    def join(self, parts: Mapping[str, NDArray[np.floating]]) -> Floats:
         """Return one float64 vector (length,) of the parts by segment name; `ParameterError` if a part does not fit."""
         if set(parts) != {s.name for s in self.segments}:
             raise ParameterError(f"block {self.name!r} needs {[s.name for s in self.segments]}, got {sorted(parts)}")
@@ -214,10 +212,10 @@ class VectorLayout:
         """Return where the counts of the aggregate are: first place and the one behind the last, of each segment."""
         blocks = (self.blocks[0],) * len(self.blocks) if self.chosen else self.blocks
         segments = [segment for block in blocks for segment in block.segments]
-        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
-        return [span for segment, span in zip(segments, edges, strict=True) if segment.integral]
+        spans = spans_of(segment.length for segment in segments)
+        return [span for segment, span in zip(segments, spans, strict=True) if segment.integral]
 
-    def contribution_bounds(self, route: Route, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
+    def contribution_bounds(self, route: Route, start: int = 0, stop: int | None = None) -> Floats:
         """Return the clips of values `start` to `stop` (None: all) of a contribution along `route`, in the order sent.
 
         float64, for as many of these values as there are.
@@ -231,14 +229,13 @@ class VectorLayout:
         inside = np.clip(ends, start, stop)
         return np.repeat([segment.clip for segment in segments], np.diff(inside, prepend=start))
 
-    def split(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+    def split(self, values: Floats) -> tuple[Floats, ...]:
         """Return views of `values` (length,) by block, in order; `ParameterError` for another shape."""
         if values.shape != (self.length,):
             raise ParameterError(f"expected a vector of {self.length} values, got shape {values.shape}")
-        edges = [0, *accumulate(block.length for block in self.blocks)]
-        return tuple(values[a:b] for a, b in pairwise(edges))
+        return tuple(values[first:last] for first, last in spans_of(block.length for block in self.blocks))
 
-    def scatter(self, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def scatter(self, route: Route, blocks: Sequence[Floats]) -> Floats:
         """Return the vector, float64 (length,), that a contribution along `route` adds to the sum: 0 outside its route.
 
         Raises `ParameterError` for a block of another shape.
@@ -274,7 +271,7 @@ class VectorLayout:
         self.check_route(route)
         return tuple(self.blocks[targets[0]] for targets in route)
 
-    def check_contribution(self, route: Route, vectors: Sequence[NDArray[np.float64]]) -> tuple[Block, ...]:
+    def check_contribution(self, route: Route, vectors: Sequence[Floats]) -> tuple[Block, ...]:
         """Return the blocks of a contribution along `route` that is made of these vectors.
 
         Raises `ParameterError` for another number or shape of vectors, `BudgetError` as `Block.check_clips` does.
@@ -287,18 +284,28 @@ class VectorLayout:
         return blocks
 
 
+def spans_of(lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield where parts of these lengths are, one behind the other: first place and the one behind the last."""
+    return pairwise(accumulate(lengths, initial=0))
+
+
 def whole_route(layout: VectorLayout) -> Route:
     """Return the route of a contribution with one block for each block of the sum; () if blocks are chosen."""
     return () if layout.chosen else tuple((index,) for index in range(len(layout.blocks)))
 
 
-def clip_to_bounds(block: Block, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+def check_finite(values: NDArray[np.floating], what: str) -> None:
+    """Raise `ParameterError` for a value that is not finite. what: the name of the values in the error's text."""
+    if not np.isfinite(values).all():
+        raise ParameterError(f"{what} holds values that are not finite: training diverged")
+
+
+def clip_to_bounds(block: Block, values: Floats) -> tuple[Floats, int]:
     """Return `values` (length,) clipped to the block's bounds, and how many were clipped, which callers must report.
 
     Raises `ParameterError` for a value that is not finite: training diverged.
     """
-    if not np.isfinite(values).all():
-        raise ParameterError(f"block {block.name!r} holds values that are not finite: training diverged")
+    check_finite(values, f"block {block.name!r}")
     bounds = block.bounds()
     clipped = int(np.count_nonzero(np.abs(values) > bounds))
     return (np.clip(values, -bounds, bounds) if clipped else values), clipped

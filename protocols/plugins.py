@@ -17,9 +17,6 @@ from typing import Final, Generic, Literal, TypeVar, get_args
 
 from protocols.errors import ParameterError
 
-_OWN: Final = "hushrec"
-"""Name of our own distribution."""
-
 Capability = Literal[
     "dense",  # vectors are added position by position
     "single entries",  # a few entries of a vector are summed, at positions that depend on the model
@@ -38,7 +35,7 @@ ALL: Final[frozenset[Capability]] = frozenset(get_args(Capability))
 def _found(group: str) -> tuple[tuple[str, str], ...]:
     """Return name and place of the entries of other packages."""
     points = entry_points(group=group)
-    return tuple((point.name, point.value) for point in points if point.dist is None or point.dist.name != _OWN)
+    return tuple((point.name, point.value) for point in points if point.dist is None or point.dist.name != "hushrec")
 
 
 def load(place: str) -> object:

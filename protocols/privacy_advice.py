@@ -31,27 +31,19 @@ from protocols.privacy.noise import NoiseTerms, epsilon_of, sampled_curve
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.task_terms import noisy_carriers
+from protocols.task_terms import carriers
 
 NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
-"""Recipes that can be trained with a privacy block."""
-_INTERACTIONS: Final = 50
-"""Items of a user, where nothing better is known."""
+_INTERACTIONS: Final = 50  # items of a user, where nothing better is known
 
-_WIDTH: Final = 32
-"""Values of an item in the planned tasks of `fedmf` and `arrays`."""
-_RANK: Final = 4
-"""Values of an item in the planned tasks of `colr`."""
-_SUMS_OF_SPECTRUM: Final = {"privirec-k": 3, "privirec": 1}
-"""Of the recommended iterations or of the Gram matrix."""
-_ROUNDS: Final = 100
-"""Rounds of a task that trains."""
+_WIDTH: Final = 32  # values of an item in the planned tasks of `fedmf` and `arrays`
+_RANK: Final = 4  # values of an item in the planned tasks of `colr`
+_SUMS_OF_SPECTRUM: Final = {"privirec-k": 3, "privirec": 1}  # of the recommended iterations or of the Gram matrix
+_ROUNDS: Final = 100  # rounds of a task that trains
 _COHORT, _SHARE = 1000, 0.01
 """Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""
-_FLOOR: Final = 0.8
-"""Share of a cohort that the smallest round has."""
-_MISSED: Final = 1e-3
-"""Share of the clients that are asked more often than is planned, and abstain then."""
+_FLOOR: Final = 0.8  # share of a cohort that the smallest round has
+_MISSED: Final = 1e-3  # share of the clients that are asked more often than is planned, and abstain then
 
 _FEW, _MANY = 5, 60
 """Visible components below which popularity is all that is left, and from which most of the rest is: 0.9 of NDCG@20."""
@@ -64,8 +56,7 @@ Components and counts follow from the measurements of `bench.experiments.privacy
 (docs/results.md), in which updates with more noise than this never ranked better than popularity.
 """
 
-_CLEARLY: Final = 1.3
-"""Share by which an eigenvalue of a Gram matrix is clearly above the level of the noise."""
+_CLEARLY: Final = 1.3  # share by which an eigenvalue of a Gram matrix is clearly above the level of the noise
 
 Left = Literal["nothing", "popularity", "part", "most"]
 """What noise leaves: not even popularity; popularity alone; a part of what is personal; most of it."""
@@ -83,12 +74,7 @@ class Sizes:
 
 
 def sizes_for(
-    recipe: str,
-    users: int,
-    *,
-    rounds: int | None = None,
-    cohort: int | None = None,
-    min_clients: int | None = None,
+    recipe: str, users: int, *, rounds: int | None = None, cohort: int | None = None, min_clients: int | None = None
 ) -> Sizes:
     """Return the sizes of a task with so many users; what is given stays.
 
@@ -182,15 +168,13 @@ def outlook(
     """
     if recipe not in NOISY_RECIPES:
         raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(NOISY_RECIPES)}")
-    return outlook_of(_planned(recipe, items, privacy, sizes, parameters), users, items, sizes, interactions)
+    given = parameters_for_noise(recipe, items) if parameters is None else parameters
+    return outlook_of(_planned(recipe, given, privacy, sizes), users, items, sizes, interactions)
 
 
-def _planned(
-    recipe: str, items: int, privacy: Privacy, sizes: Sizes, parameters: Mapping[str, Any] | None = None
-) -> Private:
+def _planned(recipe: str, parameters: Mapping[str, Any], privacy: Privacy, sizes: Sizes) -> Private:
     of_block = (privacy.epsilon, privacy.delta, sizes.sums, privacy.corrupt, sizes.cohort, sizes.min_clients)
-    made = make_recipe(recipe, _parameters(recipe, items) if parameters is None else parameters, noisy=True)
-    return Private(made, privacy, NoiseTerms.of(*of_block))
+    return Private(make_recipe(recipe, parameters, noisy=True), privacy, NoiseTerms.of(*of_block))
 
 
 def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = _INTERACTIONS) -> NoiseOutlook:
@@ -212,17 +196,7 @@ def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions
     if enough is not None:
         text += f"; from about {enough:,} users most of what it learns without noise is left"
     return NoiseOutlook(
-        recipe,
-        sizes,
-        terms.honest,
-        known,
-        sampled,
-        privacy.delta,
-        made.multiplier,
-        kinds,
-        left,
-        enough,
-        text,
+        recipe, sizes, terms.honest, known, sampled, privacy.delta, made.multiplier, kinds, left, enough, text
     )
 
 
@@ -232,14 +206,6 @@ _WORDS: Final[Mapping[Left, str]] = {
     "part": "popularity and a part of what is personal are left",
     "most": "most of what it learns without noise is left",
 }
-
-
-def _parameters(recipe: str, items: int) -> dict[str, Any]:
-    if recipe == "arrays":
-        return {"shapes": {"items": [items, _WIDTH]}}
-    if recipe == "fedmf":
-        return {"items": items, "dim": _WIDTH, "item_bias": "counts"}
-    return parameters_for_noise(recipe, items)
 
 
 def _sum_outlook(made: Private, index: int, sizes: Sizes, items: int, interactions: int) -> SumOutlook:
@@ -289,10 +255,10 @@ def choose_noisy(
     missing: dict[str, None] = {}  # in order, each once
     for name in _ADVISED:
         try:
-            if mechanism not in noisy_carriers(name):
+            if mechanism not in carriers(name, "noise"):
                 raise ParameterError(f"{mechanism} sums cannot carry {name} with noise")
             sizes = sizes_for(name, users)
-            made = _planned(name, items, privacy, sizes, parameters_for_noise(name, items, budget))
+            made = _planned(name, parameters_for_noise(name, items, budget), privacy, sizes)
             if (length := _message_bytes(made)) > budget:
                 raise ParameterError(f"{name} has messages of {length / 1e6:.3g} MB")
             found.append((outlook_of(made, users, items, sizes, max(1, interactions // users)), made))
@@ -312,7 +278,11 @@ def _message_bytes(made: Private) -> int:
 
 
 def parameters_for_noise(recipe: str, items: int, budget: int = MESSAGE_BUDGET) -> dict[str, Any]:
-    """Return the parameters of a planned task with a privacy block: the recommended ones."""
+    """Return the parameters of a planned task with a privacy block: the recommended ones, where there are any."""
+    if recipe == "arrays":
+        return {"shapes": {"items": [items, _WIDTH]}}
+    if recipe == "fedmf":
+        return {"items": items, "dim": _WIDTH, "item_bias": "counts"}
     given: dict[str, Any] = {"items": items, "rank": _RANK} if recipe == "colr" else {"items": items}
     return parameters_for(recipe, given, noisy=True, budget=budget)
 

@@ -16,21 +16,21 @@ from typing import Any, Final
 from protocols.codec import canonical_json, pack
 from protocols.crypto.http_signature import parse_digests
 from protocols.errors import CodecError, CombinationError
-from protocols.layout import VectorLayout
 from protocols.messages import TaskView
+from protocols.plugins import Capability
 from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.sums.masked.plan import RoundContext, model_digest
-from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms, resolved_parameters
+from protocols.sums.registry import mechanism_entry, mechanisms, resolved_parameters
 
 
-def carriers(recipe: str) -> frozenset[str]:
+def carriers(recipe: str, *more: Capability) -> frozenset[str]:
     """Return the names of the mechanisms that can carry a recipe (the table of the architecture page).
 
-    Raises `ParameterError` for an unknown recipe.
+    more: capabilities that are needed too, such as "noise". Raises `ParameterError` for an unknown recipe.
     """
-    needs = recipe_entry(recipe).needs
+    needs = recipe_entry(recipe).needs.union(more)
     return frozenset(name for name in mechanisms() if needs <= mechanism_entry(name).carries)
 
 
@@ -49,41 +49,32 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
             f"recipe {name!r} cannot be combined with {mechanism!r}: {why}; choose one of: "
             f"{', '.join(sorted(carriers(name)))}"
         )
-    if not isinstance(what, str):
-        if isinstance(what, Private) and "noise" not in how.carries:
-            raise CombinationError(
-                f"a task with a privacy block cannot use {mechanism!r}: the server would see each contribution with "
-                f"one client's share of the noise; choose one of: {', '.join(sorted(noisy_carriers(name)))}"
-            )
-        counting = what.main_sum - 1
-        if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
-            raise CombinationError(
-                f"recipe {name!r} cannot be combined with {mechanism!r} with count_sums {counting}: a client is "
-                "counted once, so a later sum would hold the items of the few clients that no earlier one counted; set "
-                "count_sums to 1"
-            )
-        layout = what.layout(what.main_sum)
-        _check_layout(name, how, layout)
-
-
-def noisy_carriers(recipe: str) -> frozenset[str]:
-    """Return the mechanisms that can carry the recipe's sums with noise in them."""
-    return frozenset(name for name in carriers(recipe) if "noise" in mechanism_entry(name).carries)
-
-
-def _check_layout(name: str, how: MechanismEntry, layout: VectorLayout) -> None:
+    if isinstance(what, str):
+        return
+    if isinstance(what, Private) and "noise" not in how.carries:
+        raise CombinationError(
+            f"a task with a privacy block cannot use {mechanism!r}: the server would see each contribution with one "
+            f"client's share of the noise; choose one of: {', '.join(sorted(carriers(name, 'noise')))}"
+        )
+    counting = what.main_sum - 1
+    if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
+        raise CombinationError(
+            f"recipe {name!r} cannot be combined with {mechanism!r} with count_sums {counting}: a client is counted "
+            "once, so a later sum would hold the items of the few clients that no earlier one counted; set count_sums "
+            "to 1"
+        )
+    layout = what.layout(what.main_sum)
     if layout.chosen and "chosen blocks" not in how.carries:
-        able = sorted(other for other in carriers(name) if "chosen blocks" in mechanism_entry(other).carries)
         raise CombinationError(
             f"recipe {name!r} cannot be combined with {how.name!r} with these parameters: contributions choose "
             "their positions, and this mechanism adds vectors position by position; set support to 'shared', or choose "
-            f"one of: {', '.join(able)}"
+            f"one of: {', '.join(sorted(carriers(name, 'chosen blocks')))}"
         )
     size, most = (len(layout.blocks), how.most_chosen) if layout.chosen else (layout.length, how.most_values)
     if most is not None and size > most:
-        what = "blocks that share no ciphertext" if layout.chosen else "values"
+        unit = "blocks that share no ciphertext" if layout.chosen else "values"
         raise CombinationError(
-            f"recipe {name!r} with these parameters sums {size:,} {what}; {how.too_large or 'this is too large'}, "
+            f"recipe {name!r} with these parameters sums {size:,} {unit}; {how.too_large or 'this is too large'}, "
             f"up to {most:,}: lower the rank or share, set support to 'shared', or choose one of: "
             f"{', '.join(sorted(carriers(name) - {how.name}))}"
         )
@@ -114,18 +105,10 @@ def bound_terms(task: TaskView) -> bytes:
         "task": task.task_id,
         "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe.model_dump(mode="json")},
         "mechanism": {**task.mechanism.model_dump(mode="json"), "parameters": own_mechanism},
-        "schedule": task.schedule.model_dump(mode="json"),
-        "seed": task.seed,
     }
-    if task.organiser is not None:
-        terms["organiser"] = task.organiser.model_dump(mode="json")
-    if task.evaluation is not None:
-        terms["evaluation"] = task.evaluation.model_dump(mode="json")
-    if task.catalogue_digest is not None:
-        terms["catalogue_digest"] = task.catalogue_digest
-    if task.privacy is not None:
-        terms["privacy"] = task.privacy.model_dump(mode="json")
-    return canonical_json(terms)
+    others = {"schedule", "seed", "organiser", "evaluation", "catalogue_digest", "privacy"}
+    stated = task.model_dump(mode="json", include=others)
+    return canonical_json(terms | {name: value for name, value in stated.items() if value is not None})
 
 
 def broadcast_bytes(sum_index: int, snapshot_digest: bytes | None, levels: Sequence[int] = ()) -> bytes:

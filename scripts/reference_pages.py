@@ -11,9 +11,11 @@ Each prints one page as Markdown. `mkdocs_hooks.py` adds all of them to the site
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final
 
 import names_page
@@ -119,12 +121,23 @@ def settings_page() -> str:
     """Return the page of settings: variable, option of `serve`, default and meaning."""
     serve = next(command for words, command in commands() if words == "hushrec-server serve")
     options = {parameter.name: f"`{parameter.opts[0]}`" for parameter in serve.params}
+    meanings = _field_texts(Settings)
     rows = ["| variable | option | default | meaning |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = "" if field.default in (None, "", ()) else f"`{_shown(field.default)}`"
-        meaning = _escaped(field.description or "")
+        meaning = _escaped(meanings[name])
         rows.append(f"| `HUSHREC_{name.upper()}` | {options.get(name, '')} | {default} | {meaning} |")
     return f"{_SETTINGS}\n" + "\n".join(rows) + "\n"
+
+
+def _field_texts(model: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field, from the source: the server would read it at every start."""
+    definition: Any = ast.parse(inspect.getsource(model)).body[0]
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+    }
 
 
 def _shown(default: object) -> str:

@@ -123,16 +123,9 @@ def environment_operator(own_hash: str | None, token_hash: str) -> Operator | No
     return None
 
 
+_CLIENT: Final = (ClientRow.id, ClientRow.task_id, ClientRow.role, ClientRow.device_group, ClientRow.identity_key)
 _CLIENT_WITH: Final = (
-    select(
-        ClientRow.id,
-        ClientRow.task_id,
-        ClientRow.role,
-        ClientRow.device_group,
-        ClientRow.identity_key,
-        ClientRow.token_hash,
-        TaskRow.version,
-    )
+    select(*_CLIENT, ClientRow.token_hash, TaskRow.version)
     .join(TaskRow, TaskRow.id == ClientRow.task_id)
     .where(ClientRow.token_hash == bindparam("token_hash"))
 )

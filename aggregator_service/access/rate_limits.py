@@ -13,7 +13,8 @@ import ipaddress
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from math import ceil
 from typing import Final
@@ -27,7 +28,7 @@ _TOO_MANY_FAILURES: Final = "too many failed attempts from this address"
 _SECONDS: Final = 20.0
 """Capacity of a bucket, as the seconds that its rate takes to fill it: the longest burst."""
 _MAX_BUCKETS: Final = 100_000
-_DOWNLOADS_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
 
 
 class Buckets:
@@ -43,32 +44,24 @@ class Buckets:
         self._lock = threading.Lock()
         self._levels: LRUCache[str, tuple[float, float]] = LRUCache(_MAX_BUCKETS)
 
-    def take(self, key: str) -> float:
-        """Take a token and return 0, or return the seconds until there is one."""
+    def take(self, key: str, tokens: float = 1.0) -> float:
+        """Take `tokens` and return 0 if the bucket has at least one, else return the seconds until it has one."""
         if not self._rate:
             return 0.0
         with self._lock:
-            level, wait = self._state(key)
+            now = self._now()
+            level, then = self._levels.pop(key, (self._size, now))
+            level = min(self._size, level + (now - then) * self._rate)
+            wait = max(0.0, 1.0 - level) / self._rate
             if not wait:
-                self._levels[key] = (level - 1.0, self._now())
+                level -= tokens
+            if level < self._size:
+                self._levels[key] = (level, now)
             return wait
 
     def wait(self, key: str) -> float:
         """Return the seconds until the bucket has a token, 0 if it has one. Takes none."""
-        if not self._rate:
-            return 0.0
-        with self._lock:
-            return self._state(key)[1]
-
-    def _state(self, key: str) -> tuple[float, float]:
-        """Return the tokens in a bucket and the seconds until it has one."""
-        now = self._now()
-        level, then = self._levels.get(key, (self._size, now))
-        level += (now - then) * self._rate
-        if level >= self._size:
-            level = self._size
-            self._levels.pop(key, None)
-        return level, 0.0 if level >= 1.0 else (1.0 - level) / self._rate
+        return self.take(key, 0.0)
 
 
 class Limits:
@@ -81,8 +74,6 @@ class Limits:
         self._clients = Buckets(settings.client_rate, now)
         self._operators = Buckets(settings.operator_rate, now)
         self._failures = Buckets(settings.failure_rate, now)
-        self._downloads: Counter[str] = Counter()
-        self._lock = threading.Lock()
 
     def client(self, client_id: str) -> None:
         """Count a request of an enrolled client."""
@@ -96,23 +87,50 @@ class Limits:
         """Count a failed attempt from an address. Over the limit, this error replaces the attempt's own."""
         _refuse(self._failures.take(_network(address)), _TOO_MANY_FAILURES)
 
-    def open_download(self, client_id: str) -> None:
-        """Count a streamed download of a client, until `close_download`; a client may have eight open."""
-        with self._lock:
-            if self._downloads[client_id] >= _DOWNLOADS_AT_ONCE:
-                _refuse(1.0, f"the server is already sending {_DOWNLOADS_AT_ONCE} downloads to this client")
-            self._downloads[client_id] += 1
-
-    def close_download(self, client_id: str) -> None:
-        """Count a download no more: it was sent, or its connection is closed."""
-        with self._lock:
-            self._downloads[client_id] -= 1
-            if not self._downloads[client_id]:
-                del self._downloads[client_id]
-
-    def attempt(self, address: str) -> None:
-        """Refuse work for an address with too many failed attempts. Counts nothing."""
+    @contextmanager
+    def attempt(self, address: str) -> Iterator[None]:
+        """Refuse the block for an address with too many failed attempts; count one if it raises a `Problem`."""
         _refuse(self._failures.wait(_network(address)), _TOO_MANY_FAILURES)
+        try:
+            yield
+        except Problem:
+            self.failure(address)
+            raise
+
+
+class AtOnce:
+    """Counts what the server does for each client at the same time, at most eight of it. Thread-safe.
+
+    More than one, because a retry need not wait until the server drops the broken connection. what: such as
+    "sending 8 downloads to".
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._lock = what, threading.Lock()
+        self._open: Counter[str] = Counter()
+
+    def start(self, client_id: str) -> None:
+        """Count one more, until `end`. Raises `Problem` too-many-requests with Retry-After over the limit."""
+        with self._lock:
+            if self._open[client_id] >= _AT_ONCE:
+                _refuse(1.0, f"the server is already {self._what} this client")
+            self._open[client_id] += 1
+
+    def end(self, client_id: str) -> None:
+        """Count one less."""
+        with self._lock:
+            self._open[client_id] -= 1
+            if not self._open[client_id]:
+                del self._open[client_id]
+
+    @contextmanager
+    def counted(self, client_id: str) -> Iterator[None]:
+        """Count one within the block."""
+        self.start(client_id)
+        try:
+            yield
+        finally:
+            self.end(client_id)
 
 
 @lru_cache(maxsize=4096)

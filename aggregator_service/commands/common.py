@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.migrations.migrate import migrate
@@ -28,17 +30,16 @@ from aggregator_service.tasks.tasks import list_tasks
 from protocols.messages import OperatorToken
 
 DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]"),
+    Path | None, Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]")
 ]
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--database-url",
         help="SQLAlchemy URL of the database; default: SQLite in the data directory [HUSHREC_DATABASE_URL]",
     ),
 ]
-TaskName = Annotated[str, typer.Argument(help="Name or id of the task.")]
+TaskName = Annotated[str, Argument(help="Name or id of the task.")]
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
@@ -46,6 +47,32 @@ _LONGEST_TOKEN: Final = 1024
 
 class CommandError(Exception):
     """An error that the caller can correct; `main` prints it in one line."""
+
+
+def command_group(help_text: str) -> typer.Typer:
+    """Return a group of commands with this text in the help."""
+    return typer.Typer(add_completion=False, help=help_text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def on_database(work: Callable[..., str]) -> Callable[..., None]:
+    """Make a typer command of a function that takes a session and returns the text to be printed, "" for none.
+
+    The command has the other parameters of `work`, then --data-dir and --database-url. `work` runs in a transaction and
+    may be called again, as `in_transaction` says.
+    """
+    own = list(signature(work, eval_str=True).parameters.values())[1:]
+    storage = {"data_dir": DataDir, "database_url": DatabaseUrl}
+
+    @wraps(work)
+    def command(*, data_dir: Path | None, database_url: str | None, **given: Any) -> None:
+        if text := in_transaction(data_dir, database_url, lambda session: work(session, **given)):
+            typer.echo(text)
+
+    # typer reads arguments and options from the signature
+    command.__signature__ = Signature(  # type: ignore[attr-defined]
+        own + [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in storage.items()]
+    )
+    return command
 
 
 def in_transaction(data_dir: Path | None, database_url: str | None, work: Callable[[Session], Result]) -> Result:
@@ -88,11 +115,6 @@ def blob_store(settings: Settings, database: Database) -> BlobStore:
     return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
 
 
-def show(message: Any) -> None:
-    """Print a message as indented JSON."""
-    typer.echo(json.dumps(message, indent=2))
-
-
 def named_task(session: Session, name: str) -> TaskRow:
     """Return the task with this name or id. Raises: `CommandError` if there is none."""
     found = list_tasks(session, name)
@@ -104,7 +126,7 @@ def named_task(session: Session, name: str) -> TaskRow:
 
 TokenFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--token-file",
         help="File for the token, mode 0600.",
         show_default="the terminal; without one, NAME.token in the data directory",
@@ -126,22 +148,17 @@ def hand_over(session: Session, made: OperatorToken, settings: Settings, token_f
     path = (token_file or settings.data_dir / f"{made.name}.token").absolute()
     if token_file is None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _refuse_valid_token(session, path)
+    if path.is_file() and not path.is_symlink():  # a link is replaced, and its target stays
+        with path.open("rb") as file:
+            held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
+        name = session.scalar(select(OperatorRow.name).where(OperatorRow.token_hash == hash_token(held)))
+        if name is not None:
+            raise CommandError(
+                f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or "
+                f"replace that token with hushrec-server token rotate {name}"
+            )
     _write_private(path, f"{made.token}\n", give_away=token_file is None)
     return str(path)
-
-
-def _refuse_valid_token(session: Session, path: Path) -> None:
-    if path.is_symlink() or not path.is_file():  # a link is replaced, and its target stays
-        return
-    with path.open("rb") as file:
-        held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
-    name = session.scalar(select(OperatorRow.name).where(OperatorRow.token_hash == hash_token(held)))
-    if name is not None:
-        raise CommandError(
-            f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or replace "
-            f"that token with hushrec-server token rotate {name}"
-        )
 
 
 def _write_private(path: Path, text: str, *, give_away: bool) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
@@ -14,43 +17,39 @@ from aggregator_service.commands.common import (
     DataDir,
     TaskName,
     TokenFile,
+    command_group,
     hand_over,
     in_transaction,
     named_task,
+    on_database,
 )
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
-from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
+from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole, OperatorToken
 
-members = typer.Typer(
-    add_completion=False, help="List and revoke the members of a task.", no_args_is_help=True, rich_markup_mode=None
-)
+members = command_group("List and revoke the members of a task.")
+invitations = command_group("List and revoke the invitations of a task.")
+tokens = command_group("Create, list, rotate and revoke operator tokens.")
 
 _PAGE: Final = 1000
+_HOUR: Final = 3600
+_DAY: Final = 86_400.0
 
 
 @members.command("list")
-def member_list(task: TaskName, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def member_list(session: Session, task: TaskName) -> str:
     """List the members of a task in order of enrolment: client id, role and state.
 
     Example: hushrec-server member list movies
     """
-
-    def work(session: Session) -> list[str]:
-        row, after, lines = named_task(session, task), 0, list[str]()
-        while True:
-            page = member_page(session, row.id, after, _PAGE, unkeyed=False)
-            lines += [f"{one.client_id}  {one.role}  {_state(one, row.needs_keyring)}" for one in page.members]
-            if page.next is None:
-                return lines
-            after = int(page.next)
-
-    _print_lines(in_transaction(data_dir, database_url, work))
-
-
-def _print_lines(lines: list[str]) -> None:
-    for line in lines:
-        typer.echo(line)
+    row, after, lines = named_task(session, task), 0, list[str]()
+    while True:
+        page = member_page(session, row.id, after, _PAGE, unkeyed=False)
+        lines += [f"{one.client_id}  {one.role}  {_state(one, row.needs_keyring)}" for one in page.members]
+        if page.next is None:
+            return "\n".join(lines)
+        after = int(page.next)
 
 
 def _state(member: Member, needs_keyring: bool) -> str:
@@ -60,72 +59,51 @@ def _state(member: Member, needs_keyring: bool) -> str:
 
 
 @members.command("revoke")
+@on_database
 def member_revoke(
+    session: Session,
     task: TaskName,
-    client: Annotated[str, typer.Argument(help="Client id, as printed by hushrec-server member list.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+    client: Annotated[str, Argument(help="Client id, as printed by hushrec-server member list.")],
+) -> str:
     """Revoke a membership permanently: the token becomes invalid, later rounds exclude the client, and its identity
     cannot enrol again.
 
     Example: hushrec-server member revoke movies c_9b1d3f5a7c2e4f6a8b0d
     """
-    now = SystemClock().now()
-    member = in_transaction(
-        data_dir, database_url, lambda session: revoke_member(session, named_task(session, task).id, client, now)
-    )
-    typer.echo(f"{member.client_id}  {member.role}  revoked")
-
-
-invitations = typer.Typer(
-    add_completion=False, help="List and revoke the invitations of a task.", no_args_is_help=True, rich_markup_mode=None
-)
-
-_HOUR: Final = 3600
+    member = revoke_member(session, named_task(session, task).id, client, SystemClock().now())
+    return f"{member.client_id}  {member.role}  revoked"
 
 
 @invitations.command("list")
-def invitation_list(task: TaskName, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def invitation_list(session: Session, task: TaskName) -> str:
     """List the invitations of a task, oldest first: id, role, uses and state. Not the invitations: they are not stored.
 
     Example: hushrec-server invitation list movies
     """
-
-    def work(session: Session) -> list[str]:
-        task_id, after, now, lines = named_task(session, task).id, None, SystemClock().now(), list[str]()
-        while True:
-            page = invitation_page(session, task_id, after, _PAGE, now)
-            lines += map(_line, page.invitations)
-            if page.next is None:
-                return lines
-            after = page.next
-
-    _print_lines(in_transaction(data_dir, database_url, work))
+    task_id, after, now, lines = named_task(session, task).id, None, SystemClock().now(), list[str]()
+    while True:
+        page = invitation_page(session, task_id, after, _PAGE, now)
+        lines += map(_line, page.invitations)
+        if page.next is None:
+            return "\n".join(lines)
+        after = page.next
 
 
 @invitations.command("revoke")
+@on_database
 def invitation_revoke(
+    session: Session,
     task: TaskName,
-    invitation: Annotated[
-        str, typer.Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")
-    ],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+    invitation: Annotated[str, Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")],
+) -> str:
     """Revoke an invitation: no client can enrol with it any more. Members who used it stay members.
 
     To end a membership, use hushrec-server member revoke.
 
     Example: hushrec-server invitation revoke movies i_4c6e8a0b2d4f6a8c0e2b
     """
-    now = SystemClock().now()
-    view = in_transaction(
-        data_dir,
-        database_url,
-        lambda session: revoke_invitation(session, named_task(session, task).id, invitation, now),
-    )
-    typer.echo(_line(view))
+    return _line(revoke_invitation(session, named_task(session, task).id, invitation, SystemClock().now()))
 
 
 def _line(view: InvitationView) -> str:
@@ -133,22 +111,14 @@ def _line(view: InvitationView) -> str:
     return f"{view.invitation_id}  {view.role}  used {view.used} of {view.uses}  {state}"
 
 
-tokens = typer.Typer(
-    add_completion=False,
-    help="Create, list, rotate and revoke operator tokens.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
-Name = Annotated[str, typer.Argument(help="Name of the token: its owner or its purpose.")]
-_DAY: Final = 86_400.0
+Name = Annotated[str, Argument(help="Name of the token: its owner or its purpose.")]
 
 
 @tokens.command("create")
 def token_create(
     name: Name,
-    role: Annotated[OperatorRole, typer.Option(help="Role: admin, operator or read-only.")] = "operator",
-    expires_days: Annotated[float | None, typer.Option(help="Days until it expires; default: never.")] = None,
+    role: Annotated[OperatorRole, Option(help="Role: admin, operator or read-only.")] = "operator",
+    expires_days: Annotated[float | None, Option(help="Days until it expires; default: never.")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     token_file: TokenFile = None,
@@ -162,23 +132,30 @@ def token_create(
     """
     seconds = None if expires_days is None else expires_days * _DAY
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
+    now = SystemClock().now()
+    _hand_over(data_dir, database_url, token_file, lambda session: create_operator(session, request, now))
+
+
+def _hand_over(
+    data_dir: Path | None, database_url: str | None, file: Path | None, make: Callable[[Session], OperatorToken]
+) -> None:
+    """Print the token that `make` returns, or the path of the file that it was written to."""
     settings = Settings.load(data_dir=data_dir)
-
-    def work(session: Session) -> str:
-        return hand_over(session, create_operator(session, request, SystemClock().now()), settings, token_file)
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    text = in_transaction(data_dir, database_url, lambda session: hand_over(session, make(session), settings, file))
+    typer.echo(text)
 
 
 @tokens.command("list")
-def token_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def token_list(session: Session) -> str:
     """List the tokens: name, role, age and expiry. The tokens themselves are not stored.
 
     Example: hushrec-server token list --data-dir /var/lib/hushrec
     """
-    page = in_transaction(data_dir, database_url, lambda session: list_operators(session, SystemClock().now()))
-    for view in page.operators:
-        typer.echo(f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_expiry(view.expires_seconds)}")
+    return "\n".join(
+        f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_expiry(view.expires_seconds)}"
+        for view in list_operators(session, SystemClock().now()).operators
+    )
 
 
 def _expiry(seconds: float | None) -> str:
@@ -198,20 +175,16 @@ def token_rotate(
 
     Example: hushrec-server token rotate grafana
     """
-    settings = Settings.load(data_dir=data_dir)
-
-    def work(session: Session) -> str:
-        return hand_over(session, rotate_operator(session, name, SystemClock().now()), settings, token_file)
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    now = SystemClock().now()
+    _hand_over(data_dir, database_url, token_file, lambda session: rotate_operator(session, name, now))
 
 
 @tokens.command("revoke")
-def token_revoke(name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def token_revoke(session: Session, name: Name) -> str:
     """Revoke a token: it becomes invalid at once.
 
     Example: hushrec-server token revoke grafana
     """
-    now = SystemClock().now()
-    view = in_transaction(data_dir, database_url, lambda session: revoke_operator(session, name, now))
-    typer.echo(f"{view.name}  {view.role}  revoked")
+    view = revoke_operator(session, name, SystemClock().now())
+    return f"{view.name}  {view.role}  revoked"

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 from sqlalchemy import make_url
+from typer import Argument, Option
 
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.settings import Settings
 from aggregator_service.storage.backup import (
-    BackupError,
-    StorageNotEmptyError,
     back_up,
     copy_blobs,
     copy_rows,
@@ -27,7 +26,7 @@ from aggregator_service.storage.stores import bind_store, mark_moved, named_blob
 
 
 def backup(
-    target: Annotated[Path, typer.Argument(help="New directory for the backup.")],
+    target: Annotated[Path, Argument(help="New directory for the backup.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -45,10 +44,7 @@ def backup(
     store = open_store(settings.blob_location, settings.scratch_dir)
     blobs = store if isinstance(store, DirectoryBlobs) else None
     with opened(settings.database, connections=2) as database:
-        try:
-            made = back_up(database, blobs, target.resolve())
-        except BackupError as error:
-            raise CommandError(str(error)) from None
+        made = back_up(database, blobs, target.resolve())
     typer.echo(f"{made.path}: the database and {made.blobs} blobs")
     if blobs is None:
         typer.echo(f"The blobs are in {settings.blob_location}, which this command does not copy: copy the prefix now.")
@@ -57,10 +53,10 @@ def backup(
 
 def migrate_storage(
     to_database_url: Annotated[
-        str | None, typer.Option(help="SQLAlchemy URL of the new, empty database; default: the rows stay.")
+        str | None, Option(help="SQLAlchemy URL of the new, empty database; default: the rows stay.")
     ] = None,
     to_blobs: Annotated[
-        str | None, typer.Option(help="New blob store, dir:/path or s3://bucket/prefix; default: the blobs stay.")
+        str | None, Option(help="New blob store, dir:/path or s3://bucket/prefix; default: the blobs stay.")
     ] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
@@ -102,13 +98,10 @@ def _copy(
             record_store(source, new_store.prepare())
         return damaged
     with opened(to_database, connections=2) as target:
-        try:
-            with target.read() as session:
-                refuse_rows(session)
-            damaged = _copy_blobs(source, store, new_store)
-            copied = copy_rows(source, target)
-        except StorageNotEmptyError as error:
-            raise CommandError(str(error)) from None
+        with target.read() as session:
+            refuse_rows(session)
+        damaged = _copy_blobs(source, store, new_store)
+        copied = copy_rows(source, target)
         record_store(target, (new_store or store).prepare())
         mark_moved(source, database_place(to_database))
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")

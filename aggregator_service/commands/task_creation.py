@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
@@ -19,7 +21,6 @@ from aggregator_service.commands.common import (
     named_task,
     opened,
     server_settings,
-    show,
 )
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.checks import noise_warning
@@ -40,38 +41,13 @@ from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule, TaskView
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import named_values, validated
-from protocols.recipes.arrays import shapes_of
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipes
 from protocols.sums.registry import mechanisms
 
-EvaluateEvery = Annotated[
-    int | None, typer.Option(help="Clients measure the model in every so many training rounds.", show_default="never")
-]
-HoldOut = Annotated[
-    str | None,
-    typer.Option(help="What a client holds out: last, or a share of its rows such as 0.1.", show_default="last"),
-]
-Negatives = Annotated[
-    int | None, typer.Option(help="Drawn items that a held-out item is ranked against.", show_default="all items")
-]
-Keep = Annotated[
-    Literal["best", "last"] | None,
-    typer.Option(help="Model that the task ends with: the best measured one, or the newest.", show_default="last"),
-]
-StopAfter = Annotated[
-    int | None,
-    typer.Option(help="End the task after so many measurements without improvement.", show_default="never"),
-]
-FinalRounds = Annotated[
-    int | None,
-    typer.Option(help="Last rounds that train on the held-out rows too.", show_default="0"),
-]
-
-
 Epsilon = Annotated[
     float | None,
-    typer.Option(
+    Option(
         help="Differential privacy: what all contributions of a client may cost. Every client then adds noise to its "
         "contributions.",
         show_default="no noise",
@@ -79,28 +55,11 @@ Epsilon = Annotated[
 ]
 Delta = Annotated[
     float | None,
-    typer.Option(
+    Option(
         help="Probability in the guarantee of --epsilon. The default is clients^-1.1, and 1e-5 at most; clients: "
         "start_clients, or cohort_size if that is larger.",
         show_default=False,
     ),
-]
-Clip = Annotated[
-    float | None, typer.Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")
-]
-FixedClip = Annotated[bool, typer.Option("--fixed-clip", help="Keep the bound --clip in all sums.")]
-MostItems = Annotated[
-    int | None, typer.Option(help="Items of a client that sums of counts count at most.", show_default="100")
-]
-ClientSums = Annotated[
-    int | None,
-    typer.Option(
-        help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
-    ),
-]
-Corrupt = Annotated[
-    float | None,
-    typer.Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1"),
 ]
 
 
@@ -157,61 +116,82 @@ def _show_parameters(context: typer.Context, wanted: bool) -> None:
 
 
 def task_create(
-    name: Annotated[str, typer.Argument(help="Name of the task.")],
-    recipe: Annotated[str, typer.Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
-    mechanism: Annotated[
-        str, typer.Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)
-    ] = "ckks",
+    name: Annotated[str, Argument(help="Name of the task.")],
+    recipe: Annotated[str, Option(help=f"What is summed: {', '.join(recipes())}.", is_eager=True)],
+    mechanism: Annotated[str, Option(help=f"How it is summed: {', '.join(mechanisms())}.", is_eager=True)] = "ckks",
     help_parameters: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--help-parameters",
             callback=_show_parameters,
             help="Print the parameters of the recipe, the mechanism and the schedule, and exit.",
         ),
     ] = False,
     recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
+        list[str] | None, Option("-r", help="Recipe parameter, name=value; repeatable.")
     ] = None,
     mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+        list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None,
-    schedule: Annotated[list[str] | None, typer.Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
+    schedule: Annotated[list[str] | None, Option("-s", help="Schedule entry, name=value; repeatable.")] = None,
     variant: Annotated[
-        Variant, typer.Option(help="Parameters that are not named: recommended ones, or those of the paper.")
+        Variant, Option(help="Parameters that are not named: recommended ones, or those of the paper.")
     ] = "recommended",
     data_set: Annotated[
-        str | None, typer.Option(help="Label of the data set; give tasks over the same data the same label.")
+        str | None, Option(help="Label of the data set; give tasks over the same data the same label.")
     ] = None,
     organiser: Annotated[
-        str | None, typer.Option(help="Public key of the organiser that certifies the members: hushrec organiser init.")
+        str | None, Option(help="Public key of the organiser that certifies the members: hushrec organiser init.")
     ] = None,
     scope: Annotated[
-        str | None,
-        typer.Option(help="Scope of the organiser's certificates.", show_default="the task's name"),
+        str | None, Option(help="Scope of the organiser's certificates.", show_default="the task's name")
     ] = None,
-    evaluate_every: EvaluateEvery = None,
-    holdout: HoldOut = None,
-    negatives: Negatives = None,
-    keep: Keep = None,
-    stop_after: StopAfter = None,
-    final_rounds: FinalRounds = None,
+    evaluate_every: Annotated[
+        int | None, Option(help="Clients measure the model in every so many training rounds.", show_default="never")
+    ] = None,
+    holdout: Annotated[
+        str | None,
+        Option(help="What a client holds out: last, or a share of its rows such as 0.1.", show_default="last"),
+    ] = None,
+    negatives: Annotated[
+        int | None, Option(help="Drawn items that a held-out item is ranked against.", show_default="all items")
+    ] = None,
+    keep: Annotated[
+        Literal["best", "last"] | None,
+        Option(help="Model that the task ends with: the best measured one, or the newest.", show_default="last"),
+    ] = None,
+    stop_after: Annotated[
+        int | None, Option(help="End the task after so many measurements without improvement.", show_default="never")
+    ] = None,
+    final_rounds: Annotated[
+        int | None, Option(help="Last rounds that train on the held-out rows too.", show_default="0")
+    ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    clip: Clip = None,
-    fixed_clip: FixedClip = False,
-    most_items: MostItems = None,
-    client_sums: ClientSums = None,
-    corrupt: Corrupt = None,
+    clip: Annotated[
+        float | None, Option(help="First L2 bound on an update; it adapts to the clients.", show_default="1")
+    ] = None,
+    fixed_clip: Annotated[bool, Option("--fixed-clip", help="Keep the bound --clip in all sums.")] = False,
+    most_items: Annotated[
+        int | None, Option(help="Items of a client that sums of counts count at most.", show_default="100")
+    ] = None,
+    client_sums: Annotated[
+        int | None,
+        Option(
+            help="Sums that a client contributes to at most: the fewer, the less noise.", show_default="all of the task"
+        ),
+    ] = None,
+    corrupt: Annotated[
+        float | None,
+        Option(help="Share of a cohort whose noise is not counted on, as it may collude.", show_default="0.1"),
+    ] = None,
     start_from: Annotated[
         str | None,
-        typer.Option(
-            help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."
-        ),
+        Option(help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."),
     ] = None,
     initial: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Safetensors file with the initial values of an arrays task, whose shapes need not be given then.",
             exists=True,
             dir_okay=False,
@@ -219,7 +199,7 @@ def task_create(
     ] = None,
     items: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="CSV file with the heading id,title, or one id a line, in order of the item numbers; the recipe's "
             "items need not be given then.",
             exists=True,
@@ -244,14 +224,7 @@ def task_create(
     del help_parameters  # used by its callback
     planned = validated("schedule", Schedule, named_values(schedule or []))
     privacy = privacy_of(
-        epsilon,
-        planned,
-        fixed_clip,
-        delta=delta,
-        clip=clip,
-        most_items=most_items,
-        rounds=client_sums,
-        corrupt=corrupt,
+        epsilon, planned, fixed_clip, delta=delta, clip=clip, most_items=most_items, rounds=client_sums, corrupt=corrupt
     )
     catalogue = None if items is None else _catalogue(items)
     values = None if initial is None else read_initial(initial)
@@ -263,7 +236,7 @@ def task_create(
         named_values(mechanism_parameter or []),
         planned,
         variant=variant,
-        shapes=None if values is None else shapes_of(values),
+        shapes=None if values is None else {name: list(array.shape) for name, array in values.items()},
         data_set=data_set,
         organiser=organiser,
         scope=scope,
@@ -274,6 +247,7 @@ def task_create(
     )
     check_start(request)
     start, settings = None, server_settings(data_dir, database_url)
+    transact = partial(in_transaction, data_dir, database_url)
     blobs = None
     if values is not None or start_from is not None or catalogue is not None:
         with opened(settings.database) as database:
@@ -283,9 +257,7 @@ def task_create(
     if start_from is not None and blobs is not None:
         check_start_alone(request)
         named = start_from
-        source = in_transaction(
-            data_dir, database_url, lambda session: StartSource.of(session, named_task(session, named))
-        )
+        source = transact(lambda session: StartSource.of(session, named_task(session, named)))
         request, start = with_start(request, source, blobs)
     elif recipe == "pfedclr" and variant == "recommended":
         typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
@@ -293,15 +265,11 @@ def task_create(
     if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
         typer.echo(outlook, err=True)
 
-    def transact(work: Callable[[Session], TaskView]) -> TaskView:
-        return in_transaction(data_dir, database_url, work)
-
     def told(session: Session, task: TaskRow) -> TaskView:
         return task_view(session, task, settings.signatures)
 
-    now = SystemClock().now()
-    view = add_task(blobs, transact, request, plan, now, told, start=start, catalogue=catalogue)
-    show(view.model_dump(mode="json"))
+    view = add_task(blobs, transact, request, plan, SystemClock().now(), told, start=start, catalogue=catalogue)
+    typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 
 def _catalogue(path: Path) -> Catalogue:

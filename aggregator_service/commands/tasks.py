@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
+from typer import Argument, Option
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
@@ -15,9 +16,10 @@ from aggregator_service.commands.common import (
     DatabaseUrl,
     DataDir,
     TaskName,
+    command_group,
     in_transaction,
     named_task,
-    show,
+    on_database,
 )
 from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of, task_create
 from aggregator_service.round_states import diagram
@@ -40,18 +42,13 @@ from protocols.advice import (
 )
 from protocols.messages import Extension, InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
-from protocols.parameter_text import first_fault, named_values
+from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
-tasks = typer.Typer(
-    add_completion=False,
-    help="Create, list, show, close and resume tasks.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+tasks = command_group("Create, list, show, close and resume tasks.")
 tasks.command("create")(task_create)
 _OPERATOR: Final = "(command line)"
 """Who acts, in the log."""
@@ -59,16 +56,16 @@ _OPERATOR: Final = "(command line)"
 
 @tasks.command("advise")
 def task_advise(
-    items: Annotated[int, typer.Option(help="Number of items.")],
-    clients: Annotated[int, typer.Option(help="Number of clients that will take part.")],
-    interactions: Annotated[int, typer.Option(help="Interactions of all clients together; an estimate is enough.")],
+    items: Annotated[int, Option(help="Number of items.")],
+    clients: Annotated[int, Option(help="Number of clients that will take part.")],
+    interactions: Annotated[int, Option(help="Interactions of all clients together; an estimate is enough.")],
     budget: Annotated[
-        float, typer.Option(min=0.000004, help="Megabytes of a client's longest message, at 4 bytes a value.")
+        float, Option(min=0.000004, help="Megabytes of a client's longest message, at 4 bytes a value.")
     ] = MESSAGE_BUDGET / 1e6,
-    ratings: Annotated[bool, typer.Option("--ratings", help="Predict ratings instead of ranking items.")] = False,
-    mechanism: Annotated[str, typer.Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "masked",
+    ratings: Annotated[bool, Option("--ratings", help="Predict ratings instead of ranking items.")] = False,
+    mechanism: Annotated[str, Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "masked",
     mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
+        list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")
     ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -139,19 +136,18 @@ def _say_what_vectors_are_worth(items: int) -> None:
 
 
 @tasks.command("list")
-def task_list(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def task_list(session: Session) -> str:
     """List all tasks: name, id, state, completed rounds and members.
 
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
-
-    def work(session: Session) -> list[TaskView]:
-        return [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
-
-    views = in_transaction(data_dir, database_url, work)
-    for view in views:
-        done = f"{view.completed_rounds}/{view.schedule.rounds} rounds"
-        typer.echo(f"{view.name}  {view.task_id}  {view.state}  {done}  {_members(view)}")
+    views = [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
+    return "\n".join(
+        f"{view.name}  {view.task_id}  {view.state}  {view.completed_rounds}/{view.schedule.rounds} rounds  "
+        f"{_members(view)}"
+        for view in views
+    )
 
 
 def _members(view: TaskView) -> str:
@@ -162,35 +158,28 @@ def _members(view: TaskView) -> str:
 
 
 @tasks.command("show")
-def task_show(
-    task: TaskName,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+@on_database
+def task_show(session: Session, task: TaskName) -> str:
     """Print a task as JSON, with its plan, counts and warnings, and its curve where the server can open the sums.
 
     With a privacy block, "spent" says what it promises and how much is spent of it.
 
     Example: hushrec-server task show movies
     """
-
-    def work(session: Session) -> dict[str, Any]:
-        row = named_task(session, task)
-        view = task_view(session, row, Settings.load().signatures, SystemClock().now())
-        shown = view.model_dump(mode="json")
-        if view.evaluation is not None:
-            shown["curve"] = measurements(session, row)
-        if view.privacy is not None:
-            shown["spent"] = privacy_view(session, row).model_dump(mode="json", exclude={"terms"})
-        return shown
-
-    show(in_transaction(data_dir, database_url, work))
+    row = named_task(session, task)
+    view = task_view(session, row, Settings.load().signatures, SystemClock().now())
+    shown = view.model_dump(mode="json")
+    if view.evaluation is not None:
+        shown["curve"] = measurements(session, row)
+    if view.privacy is not None:
+        shown["spent"] = privacy_view(session, row).model_dump(mode="json", exclude={"terms"})
+    return json.dumps(shown, indent=2)
 
 
 @tasks.command("revocations")
 def task_revocations(
     task: TaskName,
-    file: Annotated[Path, typer.Argument(help="Signed list, from hushrec organiser revoke.")],
+    file: Annotated[Path, Argument(help="Signed list, from hushrec organiser revoke.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -207,145 +196,101 @@ def task_revocations(
 
 
 @tasks.command("close")
-def task_close(
-    task: TaskName,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+@on_database
+def task_close(session: Session, task: TaskName) -> str:
     """Close a task permanently: its active round fails and the contributions are deleted.
 
     Example: hushrec-server task close movies
     """
-
-    def work(session: Session) -> str:
-        row = named_task(session, task)
-        close_task(session, row, SystemClock().now())
-        return f"{row.name}  {row.id}  {row.state}"
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    row = named_task(session, task)
+    close_task(session, row, SystemClock().now())
+    return f"{row.name}  {row.id}  {row.state}"
 
 
 @tasks.command("resume")
-def task_resume(
-    task: TaskName,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+@on_database
+def task_resume(session: Session, task: TaskName) -> str:
     """Open a failed task again: its next round computes the sum at which it failed.
 
     Example: hushrec-server task resume movies
     """
-
-    def work(session: Session) -> str:
-        row = resume_task(session, named_task(session, task).id, _OPERATOR)
-        return f"{row.name}  {row.id}  {row.state}"
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    row = resume_task(session, named_task(session, task).id, _OPERATOR)
+    return f"{row.name}  {row.id}  {row.state}"
 
 
+@on_database
 def invite(
+    session: Session,
     task: TaskName,
     role: Annotated[
-        Literal["member", "holder", "committee"],
-        typer.Option(
+        Role,
+        Option(
             help="holder: creates the task's keys; a task has one holder. committee: takes masks off one-shot sums."
         ),
     ] = "member",
-    uses: Annotated[int, typer.Option(help="Number of clients that can use it.")] = 1,
-    expires_seconds: Annotated[
-        float, typer.Option(help="Seconds until it expires; the default is one day.")
-    ] = 86_400.0,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+    uses: Annotated[int, Option(help="Number of clients that can use it.")] = 1,
+    expires_seconds: Annotated[float, Option(help="Seconds until it expires; the default is one day.")] = 86_400.0,
+) -> str:
     """Create an invitation and print it once. Give it to the clients over a channel they trust.
 
     Example: hushrec-server invite movies --uses 100
     """
-    as_role: Role = role
-    request = InvitationRequest(role=as_role, uses=uses, expires_seconds=expires_seconds)
-    now = SystemClock().now()
-    made = in_transaction(
-        data_dir, database_url, lambda session: create_invitation(session, named_task(session, task), request, now)
-    )
-    typer.echo(made.invitation)
+    request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
+    return create_invitation(session, named_task(session, task), request, SystemClock().now()).invitation
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
-rounds = typer.Typer(
-    add_completion=False,
-    help="Show a round, extend or abort an active one.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+rounds = command_group("Show a round, extend or abort an active one.")
 
-Number = Annotated[int, typer.Argument(help="Number of the round, counted from 1.")]
+Number = Annotated[int, Argument(help="Number of the round, counted from 1.")]
 
 
 @rounds.command("show")
-def round_show(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def round_show(session: Session, task: TaskName, number: Number) -> str:
     """Show a round's state, its contributions, and the clients that refused it, by reason.
 
     Example: hushrec-server round show movies 7
     """
-
-    def work(session: Session) -> list[str]:
-        row = named_task(session, task)
-        round_ = find_round(session, row.id, number)
-        if round_ is None:
-            raise CommandError(f"task {row.name!r} has no round {number}")
-        received = count_of(session, round_.id, "contribute")
-        counts = f"{received} of {round_.cohort} contributions"
-        failure = f": {round_.failure}" if round_.failure else ""
-        refused = refusals_by_reason(session, [round_.id]).get(round_.id, {})
-        return [
-            f"{row.name}  round {number}  {round_.state}{failure}  {counts}",
-            *(f"refused because of {reason}: {clients}" for reason, clients in refused.items()),
-        ]
-
-    typer.echo("\n".join(in_transaction(data_dir, database_url, work)))
+    row = named_task(session, task)
+    round_ = find_round(session, row.id, number)
+    if round_ is None:
+        raise CommandError(f"task {row.name!r} has no round {number}")
+    counts = f"{count_of(session, round_.id, 'contribute')} of {round_.cohort} contributions"
+    failure = f": {round_.failure}" if round_.failure else ""
+    refused = refusals_by_reason(session, [round_.id]).get(round_.id, {})
+    lines = [f"refused because of {reason}: {clients}" for reason, clients in refused.items()]
+    return "\n".join([f"{row.name}  round {number}  {round_.state}{failure}  {counts}", *lines])
 
 
 @rounds.command("extend")
+@on_database
 def round_extend(
+    session: Session,
     task: TaskName,
     number: Number,
-    seconds: Annotated[float, typer.Option(help="Seconds to add to the deadline of the current state.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+    seconds: Annotated[float, Option(help="Seconds to add to the deadline of the current state.")],
+) -> str:
     """Move the deadline of the state that a round is in.
 
     Example: hushrec-server round extend movies 7 --seconds 300
     """
-    try:
-        extension = Extension(seconds=seconds)
-    except ValidationError as error:
-        raise CommandError(first_fault(error)) from None
-    now = SystemClock().now()
-
-    def work(session: Session) -> str:
-        row = named_task(session, task)
-        _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
-        return f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left"
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    extension, row, now = Extension(seconds=seconds), named_task(session, task), SystemClock().now()
+    _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
+    return f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left"
 
 
 @rounds.command("abort")
-def round_abort(task: TaskName, number: Number, data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+@on_database
+def round_abort(session: Session, task: TaskName, number: Number) -> str:
     """Abort an active round: it fails and its data is deleted; the task continues with its next round.
 
     Example: hushrec-server round abort movies 7
     """
-
-    def work(session: Session) -> str:
-        row = named_task(session, task)
-        _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
-        return f"{row.name}  round {number}  {round_.state}: {round_.failure}"
-
-    typer.echo(in_transaction(data_dir, database_url, work))
+    row = named_task(session, task)
+    _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
+    return f"{row.name}  round {number}  {round_.state}: {round_.failure}"
 
 
 def show_diagram() -> None:

@@ -10,10 +10,10 @@ import hashlib
 import hmac
 import logging
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Form, Request, Response
+from fastapi import Depends, Form, Request
 from sqlalchemy import delete
 
 from aggregator_service.access.principals import (
@@ -54,15 +54,10 @@ def begin_sign_in(services: Services, token: str) -> str | None:
     if operator is None:
         return None
     secret, now = new_token("hrs"), services.clock.now()
+    end = now + services.settings.tuning.sign_in_seconds
     with services.database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.expires_at <= now))
-        session.add(
-            SignInRow(
-                secret_hash=hash_token(secret),
-                token_hash=token_hash,
-                expires_at=now + services.settings.tuning.sign_in_seconds,
-            )
-        )
+        session.add(SignInRow(secret_hash=hash_token(secret), token_hash=token_hash, expires_at=end))
     _LOG.info("operator signed in", extra=fields(operator=operator.name, role=operator.role))
     return secret
 
@@ -110,29 +105,21 @@ class NotSignedInError(Exception):
     """The browser is not signed in, or its sign-in has ended."""
 
 
-def _cookie(request: Request) -> tuple[str, str]:
-    """Return name and path of the cookie. With the prefix `__Host-` only this host can set it, and only over TLS."""
-    secure = request.url.scheme == "https"
-    return ("__Host-hushrec", "/") if secure else ("hushrec", request.scope.get("root_path", "") + HOME)
+def cookie(request: Request) -> dict[str, Any]:
+    """Return name, path and flags of the cookie with the secret, as `Response.set_cookie` takes them.
 
-
-def remember(request: Request, response: Response, secret: str, seconds: float) -> None:
-    """Set the cookie with the secret: not readable by scripts, not sent with requests from other sites."""
-    name, path = _cookie(request)
-    secure = request.url.scheme == "https"
-    response.set_cookie(name, secret, int(seconds), path=path, secure=secure, httponly=True, samesite="strict")
-
-
-def forget(request: Request, response: Response) -> None:
-    """Delete the session cookie in the browser; does not end the sign-in at the server."""
-    name, path = _cookie(request)
-    secure = request.url.scheme == "https"
-    response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="strict")
+    Scripts cannot read it, and it is not sent with requests from other sites. With the prefix `__Host-` only this host
+    can set it, and only over TLS.
+    """
+    flags = {"httponly": True, "samesite": "strict"}
+    if request.url.scheme == "https":
+        return {"key": "__Host-hushrec", "path": "/", "secure": True, **flags}
+    return {"key": "hushrec", "path": request.scope.get("root_path", "") + HOME, "secure": False, **flags}
 
 
 def secret_of(request: Request) -> str | None:
     """Return the secret in the request's cookie, or None."""
-    secret = request.cookies.get(_cookie(request)[0])
+    secret = request.cookies.get(cookie(request)["key"])
     return secret if secret and len(secret) <= _MAX_LENGTH else None
 
 
@@ -192,3 +179,11 @@ def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Vi
 
 
 PosterOf = Annotated[Visitor, Depends(poster)]
+
+
+def acting(found: PosterOf) -> Visitor:
+    """Return the visitor who sent a form that changes something. Raises `Problem` forbidden as `poster` and `actor`."""
+    return actor(found)
+
+
+ActingOf = Annotated[Visitor, Depends(acting)]

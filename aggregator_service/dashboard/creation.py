@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO, TextIOWrapper
 from typing import Annotated, Any, Final
 
@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorOf, PosterOf, Visitor, actor
+from aggregator_service.dashboard.access import HOME, ActingOf, ActorOf, actor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.choices import ParameterRow, add_task, parameter_rows, requested
 from aggregator_service.tasks.committee import committee_size
@@ -58,7 +58,8 @@ _MECHANISM_TEXTS: Final[Mapping[str, str]] = {
 _SCHEDULE_FIRST: Final = ("rounds", "cohort_size", "min_clients")
 _EVALUATION: Final = ("every", "keep")
 _PRIVACY: Final = ("epsilon", "delta", "clip", "rounds", "corrupt", "most_items")
-_PRIVACY_LABELS: Final = {"rounds": "sums of a client", "corrupt": "corrupt share of a cohort"}
+_LABELS: Final = {"privacy.rounds": "sums of a client", "privacy.corrupt": "corrupt share of a cohort"}
+"""Labels of fields whose names alone do not say what they are."""
 _BY_COMMAND: Final = ("start_from", "start_weight")
 """Parameters that only `hushrec-server task create --start-from` can set."""
 
@@ -67,25 +68,13 @@ _BY_COMMAND: Final = ("start_from", "start_weight")
 class FieldGroup:
     """Fields under one heading.
 
-    prefix: of their names in the form. folded: shown only when it is opened. labels: of fields whose names alone do not
-    say what they are.
+    prefix: of their names in the form. folded: shown only when it is opened.
     """
 
     title: str
     prefix: str
     rows: Sequence[ParameterRow]
     folded: bool = True
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def recipe_texts() -> dict[str, str]:
-    """Return name -> what it is, of every recipe that is installed."""
-    return {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()}
-
-
-def mechanism_texts() -> dict[str, str]:
-    """Return name -> what it is, of every mechanism that is installed; ours first, in order of recommendation."""
-    return {name: _MECHANISM_TEXTS.get(name, name) for name in dict.fromkeys((*_MECHANISM_TEXTS, *mechanisms()))}
 
 
 def require_choice(recipe: str, mechanism: str) -> None:
@@ -102,29 +91,18 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
     schedule = parameter_rows(Schedule)
     required = [row for row in own if row.default == "required"]
     sums = parameters_of(mechanism)
+    evaluation = [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION]
+    privacy = _privacy_rows() if "noise" in mechanism_entry(mechanism).carries else []
     groups = [
         FieldGroup("Data", "recipe", required, folded=False),
         FieldGroup("Rounds", "schedule", [row for row in schedule if row.name in _SCHEDULE_FIRST], folded=False),
         FieldGroup(f"Recipe {recipe}", "recipe", [row for row in own if row not in required]),
         FieldGroup(f"Mechanism {mechanism}", "mechanism", [] if sums is None else parameter_rows(sums)),
         FieldGroup("Schedule", "schedule", [row for row in schedule if row.name not in _SCHEDULE_FIRST]),
-        FieldGroup(
-            "Evaluation by the clients",
-            "evaluation",
-            [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION],
-        ),
-        FieldGroup(
-            "Differential privacy",
-            "privacy",
-            _privacy_rows() if _carries_noise(mechanism) else [],
-            labels=_PRIVACY_LABELS,
-        ),
+        FieldGroup("Evaluation by the clients", "evaluation", evaluation),
+        FieldGroup("Differential privacy", "privacy", privacy),
     ]
     return [group for group in groups if group.rows]
-
-
-def _carries_noise(mechanism: str) -> bool:
-    return "noise" in mechanism_entry(mechanism).carries
 
 
 def _privacy_rows() -> list[ParameterRow]:
@@ -135,15 +113,6 @@ def _privacy_rows() -> list[ParameterRow]:
     return [{"epsilon": optional, "delta": delta}.get(name, rows[name]) for name in _PRIVACY]
 
 
-def _privacy(form: Mapping[str, str], schedule: Schedule) -> Privacy | None:
-    """Return the privacy block that a form's values make; None if all its fields are empty."""
-    given = _values(form, "privacy")
-    if not given:
-        return None
-    delta = default_delta(max(schedule.cohort_size, schedule.start_clients))
-    return validated("differential privacy", Privacy, {"delta": delta, **given})
-
-
 def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) -> TaskRequest:
     """Return the request that a form's values make; empty fields keep their defaults or recommended values.
 
@@ -151,8 +120,10 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
     """
     recipe, mechanism = form.get("recipe", ""), form.get("mechanism", "")
     require_choice(recipe, mechanism)
-    evaluation = _values(form, "evaluation")
+    evaluation, privacy = _values(form, "evaluation"), _values(form, "privacy")
     schedule = validated("schedule", Schedule, _values(form, "schedule"))
+    if privacy:
+        privacy = {"delta": default_delta(max(schedule.cohort_size, schedule.start_clients)), **privacy}
     return requested(
         form.get("name", "").strip(),
         recipe,
@@ -164,20 +135,16 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
         organiser=form.get("organiser", "").strip() or None,
         scope=form.get("scope", "").strip(),
         evaluation=validated("evaluation", Evaluation, evaluation) if evaluation else None,
-        privacy=_privacy(form, schedule),
+        privacy=validated("differential privacy", Privacy, privacy) if privacy else None,
         catalogue=catalogue,
     )
 
 
 def _values(form: Mapping[str, str], prefix: str) -> dict[str, Any]:
     """Return the values of the fields of one group that are not empty."""
-    return named_values(f"{name}={value}" for name, value in _filled(form, f"{prefix}."))
-
-
-def _filled(form: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in form.items():
-        if name.startswith(prefix) and value.strip():
-            yield name.removeprefix(prefix), value.strip()
+    group = f"{prefix}."
+    filled = [name for name, value in form.items() if name.startswith(group) and value.strip()]
+    return named_values(f"{name.removeprefix(group)}={form[name].strip()}" for name in filled)
 
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
@@ -229,24 +196,28 @@ _files = APIRouter(route_class=_FileFormRoute)
 
 
 @router.get("/new")
-def new_task(
-    services: ServicesOf, request: Request, visitor: ActorOf, recipe: Chosen = "", mechanism: Chosen = ""
-) -> Response:
+def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: Chosen = "") -> Response:
     """Show the choice of recipe and mechanism; with both chosen, the form with their parameters."""
     wrong = ""
     if recipe or mechanism:
         try:
             require_choice(recipe, mechanism)
-            return _task_form(services, request, visitor, {"recipe": recipe, "mechanism": mechanism})
+            return _task_form(request, {"recipe": recipe, "mechanism": mechanism})
         except ParameterError as error:
             wrong = str(error)
-    texts = {"recipes": recipe_texts(), "mechanisms": mechanism_texts(), "recipe": recipe, "mechanism": mechanism}
-    return page(request, "new", services.clock.now(), visitor, 422 if wrong else 200, wrong=wrong, **texts)
+    facts = {
+        "recipes": {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()},
+        "mechanisms": {name: _MECHANISM_TEXTS.get(name, name) for name in (*_MECHANISM_TEXTS, *mechanisms())},
+        "recipe": recipe,
+        "mechanism": mechanism,
+        "wrong": wrong,
+    }
+    return page(request, "new", 422 if wrong else 200, **facts)
 
 
 @_files.post("/new")
 def create(
-    services: ServicesOf, request: Request, _poster: PosterOf, found: ActorOf, submitted: Submitted, file: ItemsFile
+    services: ServicesOf, request: Request, _visitor: ActingOf, submitted: Submitted, file: ItemsFile
 ) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
@@ -257,7 +228,7 @@ def create(
         task_id = add_task(services.blobs, transact, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
-        return _task_form(services, request, found, submitted, wrong)
+        return _task_form(request, submitted, wrong)
     return redirect(request, f"/tasks/{task_id}")
 
 
@@ -269,9 +240,7 @@ def _catalogue(name: str, body: bytes) -> Catalogue:
         return read_items(text, f"the file {name}")
 
 
-def _task_form(
-    services: Services, request: Request, visitor: Visitor, values: Mapping[str, str], wrong: str = ""
-) -> Response:
+def _task_form(request: Request, values: Mapping[str, str], wrong: str = "") -> Response:
     recipe, mechanism = values.get("recipe", ""), values.get("mechanism", "")
     require_choice(recipe, mechanism)
     groups = field_groups(recipe, mechanism)
@@ -279,31 +248,31 @@ def _task_form(
         "recipe": recipe,
         "mechanism": mechanism,
         "groups": groups,
+        "labels": _LABELS,
         "has_items": recipe_entry(recipe).has_items,
         "longest_file": LONGEST_ITEMS_FILE,
         "opened": {one.title for one in groups if any(values.get(f"{one.prefix}.{row.name}") for row in one.rows)},
         "values": values,
         "wrong": wrong,
     }
-    return page(request, "new_task", services.clock.now(), visitor, 422 if wrong else 200, **facts)
+    return page(request, "new_task", 422 if wrong else 200, **facts)
 
 
 # --- an invitation ---------------------------------------------------------------------------------------------------
 
 
 @router.get("/tasks/{task}/invite")
-def invite_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId) -> Response:
+def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId) -> Response:
     """Show the form for an invitation."""
     with services.database.read() as session:
-        return _invitation_form(services, request, visitor, task_of(session, task))
+        return _invitation_form(request, task_of(session, task))
 
 
 @router.post("/tasks/{task}/invite")
 def invite(
     services: ServicesOf,
     request: Request,
-    _poster: PosterOf,
-    visitor: ActorOf,
+    _visitor: ActingOf,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",
@@ -315,10 +284,10 @@ def invite(
         try:
             made = create_invitation(session, row, _invitation(role, uses, hours), services.clock.now())
         except ParameterError as error:
-            return _invitation_form(services, request, visitor, row, str(error))
-    return page(
-        request, "invited", services.clock.now(), visitor, task=row, made=made, address=_address(services, request)
-    )
+            return _invitation_form(request, row, str(error))
+    origins = services.settings.public_origins  # else the address at which the browser reached the server
+    address = (origins[0] if origins else str(request.base_url).rstrip("/")) + services.settings.root_path
+    return page(request, "invited", task=row, made=made, address=address)
 
 
 def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
@@ -332,17 +301,9 @@ def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
         raise ParameterError("enter a whole number of clients and a number of hours") from None
 
 
-def _invitation_form(
-    services: Services, request: Request, visitor: Visitor, task: TaskRow, wrong: str = ""
-) -> Response:
+def _invitation_form(request: Request, task: TaskRow, wrong: str = "") -> Response:
     roles = ["member", *(["holder"] if task.needs_keyring else []), *(["committee"] if committee_size(task) else [])]
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
     facts: dict[str, Any] = {"task": task, "roles": {role: _ROLE_TEXTS[role] for role in roles}, "wrong": wrong}
-    return page(request, "invite", services.clock.now(), visitor, 422 if wrong else 200, **facts)
-
-
-def _address(services: Services, request: Request) -> str:
-    """Return the address for clients: the first public origin, or the one at which the browser reached the server."""
-    origins = services.settings.public_origins
-    return (origins[0] if origins else str(request.base_url).rstrip("/")) + services.settings.root_path
+    return page(request, "invite", 422 if wrong else 200, **facts)

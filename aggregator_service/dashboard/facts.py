@@ -10,7 +10,7 @@ from importlib import metadata
 from time import perf_counter
 from typing import Final, Literal
 
-from sqlalchemy import case, func, select
+from sqlalchemy import Row, case, false, func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.tallies import Tally, tallies
@@ -37,29 +37,12 @@ ROUNDS_SHOWN: Final = 25
 
 
 @dataclass(frozen=True)
-class Membership:
-    """Member counts of a task. retired: dropped out permanently; waiting: without keys yet."""
-
-    enrolled: int
-    revoked: int
-    retired: int
-    waiting: int
-
-
-@dataclass(frozen=True)
-class Invited:
-    """Uses of a task's invitations: total, taken, and still free."""
-
-    places: int
-    taken: int
-    free: int
-
-
-@dataclass(frozen=True)
 class TaskFacts:
     """A task, its rounds (newest first), its member counts, and the metrics its recipe reports.
 
-    committee: None if the mechanism has none. privacy: None without a privacy block.
+    members: counts of those who are enrolled, revoked, retired (left the task permanently) and waiting (for keys).
+    invited: uses of the invitations: all places, those taken, and those still free. committee: None if the mechanism
+    has none. privacy: None without a privacy block.
     """
 
     row: TaskRow
@@ -68,8 +51,8 @@ class TaskFacts:
     strip: Sequence[RoundRow]
     older: int | None
     newest: bool
-    members: Membership
-    invited: Invited
+    members: Row[int, int, int, int]
+    invited: Row[int, int, int]
     quality: Sequence[Series]
     committee: CommitteeView | None = None
     privacy: PrivacyView | None = None
@@ -100,30 +83,28 @@ def task_facts(
     )
 
 
-def _members(session: Session, task: TaskRow) -> Membership:
-    def of(condition: object) -> object:
-        return func.coalesce(func.sum(case((condition, 1), else_=0)), 0)  # type: ignore[arg-type]
-
-    revoked = ClientRow.revoked_at.is_not(None)
+def _members(session: Session, task: TaskRow) -> Row[int, int, int, int]:
     active = ClientRow.revoked_at.is_(None) & (ClientRow.role != "committee")
     left = ClientRow.retired_in.is_not(None) | ClientRow.left_data_in.is_not(None)
-    unkeyed = active & ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
-    query = select(of(active), of(revoked), of(active & left), of(unkeyed))  # type: ignore[call-overload]
-    enrolled, revoked, retired, waiting = session.execute(query.where(ClientRow.task_id == task.id)).one()
-    return Membership(enrolled, revoked, retired, waiting if task.needs_keyring else 0)
-
-
-def _invited(session: Session, task: TaskRow, now: float) -> Invited:
-    free = case(
-        (
-            (InvitationRow.expires_at > now) & InvitationRow.revoked_at.is_(None),
-            InvitationRow.uses - InvitationRow.used,
-        ),
-        else_=0,
+    unkeyed = ClientRow.envelope_key.is_(None) & (ClientRow.role == "member") if task.needs_keyring else false()
+    query = select(
+        func.count().filter(active).label("enrolled"),
+        func.count().filter(ClientRow.revoked_at.is_not(None)).label("revoked"),
+        func.count().filter(active & left).label("retired"),
+        func.count().filter(active & unkeyed).label("waiting"),
     )
-    sums = (func.coalesce(func.sum(column), 0) for column in (InvitationRow.uses, InvitationRow.used, free))
-    places, taken, left = session.execute(select(*sums).where(InvitationRow.task_id == task.id)).one()
-    return Invited(int(places), int(taken), int(left))
+    return session.execute(query.where(ClientRow.task_id == task.id)).one()
+
+
+def _invited(session: Session, task: TaskRow, now: float) -> Row[int, int, int]:
+    row = InvitationRow
+    usable = (row.expires_at > now) & row.revoked_at.is_(None)
+    query = select(
+        func.coalesce(func.sum(row.uses), 0).label("places"),
+        func.coalesce(func.sum(row.used), 0).label("taken"),
+        func.coalesce(func.sum(row.uses - row.used).filter(usable), 0).label("free"),
+    )
+    return session.execute(query.where(row.task_id == task.id)).one()
 
 
 TASKS_SHOWN: Final = 50
@@ -163,15 +144,11 @@ def overview(session: Session, page: int = 1) -> Overview:
     member = select(ClientRow.task_id, func.count()).where(ClientRow.revoked_at.is_(None), ClientRow.task_id.in_(ids))
     members = {row[0]: row[1] for row in session.execute(member.group_by(ClientRow.task_id))}
     counted = session.execute(select(TaskRow.state, func.count()).group_by(TaskRow.state))
-    return Overview(
-        [
-            TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
-            for task in tasks
-        ],
-        {row[0]: row[1] for row in counted},
-        page,
-        len(rows) > TASKS_SHOWN,
-    )
+    lines = [
+        TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
+        for task in tasks
+    ]
+    return Overview(lines, {row[0]: row[1] for row in counted}, page, len(rows) > TASKS_SHOWN)
 
 
 Level = Literal["ok", "attention", "bad"]
@@ -197,12 +174,6 @@ class HealthFacts:
     queue: list[tuple[str, str]]
     versions: list[tuple[str, str]]
 
-    @property
-    def worst(self) -> Level:
-        """The worst level of all checks."""
-        levels = {check.level for check in self.checks}
-        return "bad" if "bad" in levels else "attention" if "attention" in levels else "ok"
-
 
 def health_facts(services: Services) -> HealthFacts:
     """Check all components now. A component that fails gives a `Check` of level "bad"; nothing is raised."""
@@ -214,7 +185,8 @@ def health_facts(services: Services) -> HealthFacts:
         with services.database.read() as session:
             queue = _queue(session)
     checks = [database, blobs, _engine(services), _clock(services), _disk(services)]
-    return HealthFacts(checks, queue, _versions())
+    versions = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
+    return HealthFacts(checks, queue, versions + [(name, metadata.version(name)) for name in _LIBRARIES])
 
 
 def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
@@ -227,11 +199,10 @@ def _check(name: str, kind: str, work: Callable[[], object]) -> Check:
 
 
 def _engine(services: Services) -> Check:
-    if services.engine.remark:
-        return Check("Round engine", "attention", services.engine.remark)
+    remark, text = services.engine.remark, "another process drives the rounds; this one takes over if it stops"
     if services.metrics.leading:
-        return Check("Round engine", "ok", "this process drives the rounds")
-    return Check("Round engine", "ok", "another process drives the rounds; this one takes over if it stops")
+        text = "this process drives the rounds"
+    return Check("Round engine", "attention" if remark else "ok", remark or text)
 
 
 def _clock(services: Services) -> Check:
@@ -252,18 +223,12 @@ def _disk(services: Services) -> Check:
 def _queue(session: Session) -> list[tuple[str, str]]:
     waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
     waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
+    uploads = select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
     counts = {
         "open tasks": select(func.count()).select_from(TaskRow).where(TaskRow.state == "open"),
         "active rounds": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
         "contributions to fold": waiting,
-        "incomplete uploads": select(func.count()).select_from(
-            select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
-        ),
+        "incomplete uploads": select(func.count()).select_from(uploads),
         "browsers signed in": select(func.count()).select_from(SignInRow),
     }
     return [(name, f"{session.execute(query).scalar_one():,}") for name, query in counts.items()]
-
-
-def _versions() -> list[tuple[str, str]]:
-    found = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
-    return found + [(name, metadata.version(name)) for name in _LIBRARIES]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 from weakref import WeakSet
@@ -21,8 +21,8 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import Visitor, find_visitor, secret_of
-from aggregator_service.dashboard.facts import TaskFacts, health_facts, overview, task_facts
-from aggregator_service.dashboard.pages import fragment, markup, page
+from aggregator_service.dashboard.facts import health_facts, overview, task_facts
+from aggregator_service.dashboard.pages import page, render
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms, shown, steady
 from aggregator_service.problems import Problem
@@ -41,8 +41,8 @@ Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 class ScreenContent:
     """The content of a screen: template variables, and a sentence that screen readers announce when it changes."""
 
-    facts: Mapping[str, Any]
-    announcement: str = ""
+    facts: dict[str, Any]
+    announcement: str
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Screen:
 
     def response(self, request: Request, services: Services, visitor: Visitor) -> Response:
         """Render the whole page."""
-        now, shown = services.clock.now(), self.load(services)
-        parts = {name: markup(html) for name, html in self.render(request, visitor, now, shown).items()}
-        return page(request, self.template, now, visitor, parts=parts, **shown.facts)
+        facts = self.load(services).facts
+        parts = {name: shown(html) for name, html in self.rendered(request, visitor, facts).items()}
+        return page(request, self.template, parts=parts, **facts)
 
-    def render(self, request: Request, visitor: Visitor, now: float, shown: ScreenContent) -> dict[str, str]:
+    def rendered(self, request: Request, visitor: Visitor, facts: dict[str, Any]) -> dict[str, str]:
         """Render the live fragments; the result maps fragment name to HTML."""
-        return {name: fragment(request, name, now, visitor, shown.facts) for name in self.fragments}
+        return {name: render(request, f"fragments/{name}", visitor, **facts) for name in self.fragments}
 
 
 def tasks_screen(page: PageNumber = 1) -> Screen:
@@ -89,30 +89,21 @@ def task_screen(task: TaskId, before: Before = None) -> Screen:
         with services.database.read() as session:
             row, now, signatures = task_of(session, task), services.clock.now(), services.settings.signatures
             facts = task_facts(session, row, now, before, signatures)
-        view = facts.view
+        view, ended = facts.view, ended_early(row)
+        said = [ended] if facts.privacy is None else [ended, *facts.privacy.against]
+        newest = f" Round {facts.strip[-1].number} is {facts.strip[-1].state}." if facts.strip else ""
         shown = {
             "facts": facts,
             "level": security_level(view),
             "security": security_terms(view),
             "parameters": all_parameters(view),
-            "ended": ended_early(facts.row),
-            "warnings": _other_warnings(facts),
+            "ended": ended,
+            "warnings": [text for text in view.warnings if text not in said],  # no other part of the page says them
             "figures": figures(facts.quality),
         }
-        return ScreenContent(shown, _task_announcement(facts))
+        return ScreenContent(shown, f"The task is {row.state}.{newest}")
 
     return Screen("task", ("task_status", "quality", "privacy", "rounds"), load, task)
-
-
-def _other_warnings(facts: TaskFacts) -> list[str]:
-    """Return the warnings of a task that no other part of its page says."""
-    said = [] if facts.privacy is None else facts.privacy.against
-    return [text for text in facts.view.warnings if text not in said and text != ended_early(facts.row)]
-
-
-def _task_announcement(facts: TaskFacts) -> str:
-    newest = f" Round {facts.strip[-1].number} is {facts.strip[-1].state}." if facts.strip else ""
-    return f"The task is {facts.row.state}.{newest}"
 
 
 def round_screen(task: TaskId, number: RoundNumber) -> Screen:
@@ -133,9 +124,8 @@ def health_screen() -> Screen:
 
     def load(services: Services) -> ScreenContent:
         facts = health_facts(services)
-        return ScreenContent(
-            {"facts": facts}, "All components work." if facts.worst != "bad" else "A component has failed."
-        )
+        failed = any(check.level == "bad" for check in facts.checks)
+        return ScreenContent({"facts": facts}, "A component has failed." if failed else "All components work.")
 
     return Screen("health", ("health",), load)
 
@@ -183,10 +173,8 @@ class Streams:
         with self._lock:
             mine = sum(slot.owner == visitor.secret_hash for slot in self._slots)
             if mine >= _MAX_PER_SIGN_IN or len(self._slots) >= _MAX_STREAMS:
-                again = {"Retry-After": "15"}
-                raise Problem(
-                    "too-many-requests", "too many pages with live updates are open; close some", headers=again
-                )
+                text = "too many pages with live updates are open; close some"
+                raise Problem("too-many-requests", text, headers={"Retry-After": "15"})
             slot = _Slot(visitor.secret_hash)
             self._slots.add(slot)
             return slot
@@ -213,16 +201,15 @@ class _StreamState:
         visitor = find_visitor(self.services, self.secret)
         if visitor is None:
             return [_event("end", {"why": "You are signed out. Sign in again to continue."})]
-        now = self.services.clock.now()
         found = self.screen.load(self.services)
-        fresh = self.screen.render(self.request, visitor, now, found)
+        fresh = self.screen.rendered(self.request, visitor, found.facts)
         changed = {name: html for name, html in fresh.items() if self.sent.get(name) != steady(html)}
         events = [_event("part", {"name": name, "html": shown(html)}) for name, html in changed.items()]
         if self.announced not in (None, found.announcement):
             events.append(_event("say", {"text": found.announcement}))
         self.sent |= {name: steady(html) for name, html in changed.items()}
         self.announced = found.announcement
-        return [*events, _event("now", {"now": now})] if events else None
+        return [*events, _event("now", {"now": self.services.clock.now()})] if events else None
 
 
 def live(request: Request, services: Services, streams: Streams, visitor: Visitor, screen: Screen) -> Response:

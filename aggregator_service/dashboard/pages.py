@@ -13,7 +13,6 @@ from urllib.parse import quote
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from aggregator_service.dashboard import words
@@ -43,7 +42,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "absolute": words.absolute,
         "bytes": words.byte_count,
         "figure": words.figure,
         "plain": words.plain_name,
@@ -51,7 +49,11 @@ def _environment() -> Environment:
         "span": words.span,
         "volatile": words.volatile,
     }
-    made.globals |= {"state_text": words.ROUND_STATES, "task_state": words.task_state, "asset": _asset_name}
+    made.globals |= {
+        "state_text": words.ROUND_STATES,
+        "task_text": words.TASK_STATES,
+        "asset": lambda name: f"{name}?v={asset(name)[2]}",
+    }
     return made
 
 
@@ -63,36 +65,22 @@ def asset(name: str) -> tuple[bytes, str, str]:
     return body, kind, hashlib.sha256(body).hexdigest()[:16]
 
 
-def _asset_name(name: str) -> str:
-    return f"{name}?v={asset(name)[2]}"
-
-
 def home(request: Request) -> str:
     """Return the path of the dashboard as the browser sees it, with the prefix that a proxy strips."""
     return str(request.scope.get("root_path", "")) + HOME
 
 
-def _context(request: Request, now: float, visitor: Visitor | None) -> dict[str, Any]:
-    return {"home": home(request), "now": now, "visitor": visitor, "when": partial(words.when, now=now)}
+def render(request: Request, template: str, visitor: Visitor | None, **facts: Any) -> str:
+    """Render a template with its variables; volatile text in it is still marked (see `words.volatile`)."""
+    now = request.app.state.services.clock.now()
+    context = {"home": home(request), "now": now, "visitor": visitor, "when": partial(words.when, now=now)}
+    return _environment().get_template(f"{template}.html.j2").render(context | facts)
 
 
-def fragment(request: Request, name: str, now: float, visitor: Visitor, facts: Mapping[str, Any]) -> str:
-    """Render a fragment of a page; volatile text in it is still marked (see `words.volatile`)."""
-    template = _environment().get_template(f"fragments/{name}.html.j2")
-    return template.render({**_context(request, now, visitor), **facts})
-
-
-def page(
-    request: Request,
-    template: str,
-    now: float,
-    visitor: Visitor | None = None,
-    status: int = 200,
-    **facts: Any,
-) -> HTMLResponse:
-    """Render a whole page from a template and its variables."""
-    made = _environment().get_template(f"{template}.html.j2").render({**_context(request, now, visitor), **facts})
-    return HTMLResponse(words.shown(made), status)
+def page(request: Request, template: str, status: int = 200, **facts: Any) -> HTMLResponse:
+    """Render a whole page for the visitor who is signed in, if the route asks for one (`access.visitor`)."""
+    visitor = getattr(request.state, "visitor", None)
+    return HTMLResponse(words.shown(render(request, template, visitor, **facts)), status)
 
 
 def redirect(request: Request, path: str) -> Response:
@@ -141,13 +129,6 @@ def _sign_in_first(request: Request) -> Response:
 def refusal(request: Request, slug: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Render the error page of a problem type."""
     status, title = PROBLEM_TYPES[slug]
-    visitor = getattr(request.state, "visitor", None)
-    facts = {"title": title, "detail": detail, "status_code": status}
-    made = page(request, "refusal", 0.0, visitor, status, **facts)
+    made = page(request, "refusal", status, now=0.0, title=title, detail=detail, status_code=status)
     made.headers.update(headers or {})
     return made
-
-
-def markup(html: str) -> Markup:
-    """Mark a rendered fragment as HTML for the page around it."""
-    return Markup(html)  # noqa: S704 - rendered with autoescape

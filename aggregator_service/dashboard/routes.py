@@ -11,19 +11,17 @@ from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.access import (
     HOME,
+    ActingOf,
     ActorOf,
     PosterOf,
-    Visitor,
     VisitorOf,
     begin_sign_in,
+    cookie,
     end_sign_in,
-    forget,
     refuse_foreign,
-    remember,
 )
 from aggregator_service.dashboard.live import (
     Screen,
-    Streams,
     health_screen,
     live,
     round_screen,
@@ -55,25 +53,24 @@ _PAGE_PATH: Final = re.compile(r"^/[A-Za-z0-9_/-]{0,120}$")
 
 
 @front_router.get("/")
-def front(services: ServicesOf, request: Request) -> Response:
+def front(request: Request) -> Response:
     """Return a page where the request accepts HTML, otherwise JSON with the paths of the API and the dashboard."""
-    vary = {"Vary": "Accept"}
-    if "text/html" in request.headers.get("accept", ""):
-        answer: Response = page(request, "front", services.clock.now(), prefix=str(request.scope.get("root_path", "")))
-        answer.headers.update(vary)
-        return answer
     prefix = str(request.scope.get("root_path", ""))
     paths = {"openapi": f"{prefix}/openapi.json", "dashboard": f"{prefix}/dashboard", "health": f"{prefix}/healthz"}
-    return JSONResponse({"service": "hushrec aggregator", **paths}, headers=vary)
+    answer: Response = JSONResponse({"service": "hushrec aggregator", **paths})
+    if "text/html" in request.headers.get("accept", ""):
+        answer = page(request, "front", prefix=prefix)
+    answer.headers["Vary"] = "Accept"
+    return answer
 
 
 # --- signing in and out ----------------------------------------------------------------------------------------------
 
 
 @router.get("/sign-in")
-def sign_in_page(services: ServicesOf, request: Request, next: str = "") -> Response:
+def sign_in_page(request: Request, next: str = "") -> Response:
     """Show the sign-in form. next: the page to open after sign-in."""
-    return page(request, "sign_in", services.clock.now(), next=_safe_return_path(next), failed=False)
+    return page(request, "sign_in", next=_safe_return_path(next), failed=False)
 
 
 @router.post("/sign-in")
@@ -88,9 +85,9 @@ def sign_in(
     secret = begin_sign_in(services, token.strip())
     if secret is None:
         services.limits.failure(client_address(request.scope))
-        return page(request, "sign_in", services.clock.now(), status=401, next=_safe_return_path(next), failed=True)
+        return page(request, "sign_in", 401, next=_safe_return_path(next), failed=True)
     answer = redirect(request, _safe_return_path(next))
-    remember(request, answer, secret, services.settings.tuning.sign_in_seconds)
+    answer.set_cookie(value=secret, max_age=int(services.settings.tuning.sign_in_seconds), **cookie(request))
     return answer
 
 
@@ -104,7 +101,7 @@ def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Respo
     """End the sign-in and the live updates of all its windows."""
     end_sign_in(services, visitor)
     answer = redirect(request, "/sign-in")
-    forget(request, answer)
+    answer.delete_cookie(**cookie(request))
     return answer
 
 
@@ -113,20 +110,15 @@ def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Respo
 
 def _add_screen(path: str, screen_of: Callable[..., Screen]) -> None:
     """Add the routes of a page and of its live updates. screen_of: a dependency that takes their parameters."""
-    screen_of_request = Depends(screen_of)
+    wanted = Depends(screen_of)
 
     @router.get(path)
-    def show(
-        services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = screen_of_request
-    ) -> Response:
+    def show(services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = wanted) -> Response:
         return screen.response(request, services, visitor)
 
     @router.get(f"{path}/live")
-    def stream(
-        services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = screen_of_request
-    ) -> Response:
-        streams: Streams = request.app.state.live_streams
-        return live(request, services, streams, visitor, screen)
+    def stream(services: ServicesOf, request: Request, visitor: VisitorOf, screen: Screen = wanted) -> Response:
+        return live(request, services, request.app.state.live_streams, visitor, screen)
 
 
 _add_screen("", tasks_screen)
@@ -139,19 +131,16 @@ _add_screen("/health", health_screen)
 
 
 @router.get("/tasks/{task}/rounds/{number}/extend")
-def extend_page(
-    services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber
-) -> Response:
+def extend_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
     """Show the form to extend a round, with the effects."""
-    return _confirm(services, request, visitor, "extend", task, number)
+    return _confirm(services, request, "extend", task, number)
 
 
 @router.post("/tasks/{task}/rounds/{number}/extend")
 def extend(
     services: ServicesOf,
     request: Request,
-    _poster: PosterOf,
-    visitor: ActorOf,
+    visitor: ActingOf,
     task: TaskId,
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
@@ -163,7 +152,7 @@ def extend(
         seconds = 0.0
     if not 0 < seconds <= LONGEST_STAGE:
         text = f"Enter a number of minutes greater than 0 and at most {LONGEST_STAGE // 60:,}."
-        return _confirm(services, request, visitor, "extend", task, number, wrong=text)
+        return _confirm(services, request, "extend", task, number, text)
     try:
         services.database.transact(
             lambda session: extend_round(session, task, number, seconds, visitor.operator.name, services.clock.now())
@@ -171,25 +160,18 @@ def extend(
     except Problem as problem:
         if problem.slug != "invalid-parameters":
             raise
-        return _confirm(services, request, visitor, "extend", task, number, wrong=problem.detail)
+        return _confirm(services, request, "extend", task, number, problem.detail)
     return redirect(request, f"/tasks/{task}/rounds/{number}")
 
 
 @router.get("/tasks/{task}/rounds/{number}/abort")
-def abort_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
+def abort_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
     """Show the form to abort a round, with the effects."""
-    return _confirm(services, request, visitor, "abort", task, number)
+    return _confirm(services, request, "abort", task, number)
 
 
 @router.post("/tasks/{task}/rounds/{number}/abort")
-def abort(
-    services: ServicesOf,
-    request: Request,
-    _poster: PosterOf,
-    visitor: ActorOf,
-    task: TaskId,
-    number: RoundNumber,
-) -> Response:
+def abort(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId, number: RoundNumber) -> Response:
     """Abort the round and return to its page; 409 if it has ended."""
     services.database.transact(
         lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
@@ -198,33 +180,30 @@ def abort(
 
 
 @router.get("/tasks/{task}/resume")
-def resume_page(services: ServicesOf, request: Request, visitor: ActorOf, task: TaskId) -> Response:
+def resume_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId) -> Response:
     """Show the form to resume a failed task, with the effects."""
     with services.database.read() as session:
         found = task_of(session, task)
     refuse_resumption(found)
-    return page(request, "resume", services.clock.now(), visitor, task=found)
+    return page(request, "resume", task=found)
 
 
 @router.post("/tasks/{task}/resume")
-def resume(services: ServicesOf, request: Request, _poster: PosterOf, visitor: ActorOf, task: TaskId) -> Response:
+def resume(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId) -> Response:
     """Resume the task and return to its page; 409 if it has not failed."""
     services.database.transact(lambda session: resume_task(session, task, visitor.operator.name))
     return redirect(request, f"/tasks/{task}")
 
 
-def _confirm(
-    services: Services, request: Request, visitor: Visitor, action: str, task_id: str, number: int, wrong: str = ""
-) -> Response:
-    now = services.clock.now()
+def _confirm(services: Services, request: Request, action: str, task_id: str, number: int, wrong: str = "") -> Response:
     with services.database.read() as session:
         found, tally = task_of(session, task_id), tally_of(session, task_id, number)
     if action == "extend":
-        refuse_extension(tally.round, now)
+        refuse_extension(tally.round, services.clock.now())
     else:
         refuse_abort(tally.round)
     asked = {"task": found, "tally": tally, "wrong": wrong, "longest": span(LONGEST_STAGE)}
-    return page(request, action, now, visitor, status=422 if wrong else 200, **asked)
+    return page(request, action, 422 if wrong else 200, **asked)
 
 
 # --- static files, 404 ------------------------------------------------------------------------------------------------

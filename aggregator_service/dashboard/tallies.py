@@ -11,13 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
 from aggregator_service.storage.rounds import refusals_by_reason
-from aggregator_service.storage.schema import (
-    ChunkRow,
-    ContributionRow,
-    RoundRow,
-    RoundStateRow,
-    StageMessageRow,
-)
+from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
 Status = Literal["done", "now", "ahead", "failed"]
@@ -91,11 +85,6 @@ class Tally:
         return self.clients("contribute")
 
     @property
-    def ended_at(self) -> float | None:
-        """When the round completed or failed, in seconds since the epoch; None while it is active."""
-        return None if self.active or not self.entered else self.entered[-1].entered_at
-
-    @property
     def deadline(self) -> float | None:
         """Deadline of the current state, if it waits for clients."""
         return self.round.deadline if self.round.state in MESSAGE_IN else None
@@ -124,7 +113,8 @@ class Tally:
 
     def seconds(self, now: float) -> float:
         """Return the age of an active round, or the duration of one that has ended, in seconds."""
-        return max(0.0, (self.ended_at or now) - self.round.opened_at)
+        until = now if self.active or not self.entered else self.entered[-1].entered_at
+        return max(0.0, until - self.round.opened_at)
 
     def funnel(self) -> list[Step]:
         """Return the steps invited, joined, contributed and survived, with the clients at each."""
@@ -152,24 +142,24 @@ class Tally:
             return (RoundState.COLLECTING, RoundState.CONFIRMING, RoundState.UNMASKING, RoundState.COMPLETE)
         if not self.masked:
             return (RoundState.COLLECTING, RoundState.FOLDING, RoundState.COMPLETE)
-        others = (RoundState.FOLDING, RoundState.FAILED)
-        order = [state for state in ORDER if state not in others]
-        return [state for state in order if state != RoundState.CONFIRMING or self.round.confirms]
+        others = {RoundState.FOLDING, RoundState.FAILED} | (set() if self.round.confirms else {RoundState.CONFIRMING})
+        return [state for state in ORDER if state not in others]
 
     def _entered(self, index: int, row: RoundStateRow) -> StateFacts:
         later = self.entered[index + 1] if index + 1 < len(self.entered) else None
-        if row.state in (RoundState.COMPLETE, RoundState.FAILED):
-            return StateFacts(row.state, "failed" if row.state == RoundState.FAILED else "done", row.entered_at)
-        status: Status = "now" if later is None else "failed" if later.state == RoundState.FAILED else "done"
+        status: Status = "now" if later is None and row.state != RoundState.COMPLETE else "done"
+        if (later or row).state == RoundState.FAILED:
+            status = "failed"
         sent = MESSAGE_IN.get(row.state)
+        delivered, received = (None, 0) if sent is None else self.parts.get(sent, (0, 0))
         return StateFacts(
             row.state,
             status,
-            row.entered_at,
-            None if later is None else later.entered_at,
+            entered_at=row.entered_at,
+            left_at=None if later is None else later.entered_at,
             expected=self._expected_deliveries(row.state),
-            delivered=None if sent is None else self.clients(sent),
-            received=0 if sent is None else self.parts.get(sent, (0, 0))[1],
+            delivered=delivered,
+            received=received,
             handed_out=row.handed_out,
         )
 

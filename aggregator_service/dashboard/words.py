@@ -27,7 +27,7 @@ ROUND_STATES: Final[Mapping[str, str]] = {
     "complete": "The aggregate was released.",
     "failed": "Nothing was released. The data that clients sent was deleted.",
 }
-_TASK_STATES: Final = {
+TASK_STATES: Final = {
     "open": "Open: rounds run, or will run.",
     "complete": "Complete: no more rounds run, and the model stays.",
     "closed": "Closed by an operator.",
@@ -37,30 +37,17 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _OPEN, _CLOSE = "\x02", "\x03"
 
 
-def task_state(state: str) -> str:
-    """Return what a task's state means, as a sentence."""
-    return _TASK_STATES.get(state, state)
-
-
 def span(seconds: float) -> str:
     """Return a duration in its two largest units: "1 h 5 min". `static/live.js` uses the same format."""
     if 0 < seconds < 1:
         return f"{max(1, round(seconds * 1000))} ms"
     left, words = int(seconds), list[str]()
-    for unit, size in _UNITS:
-        if left >= size or (unit == "s" and not words):
-            words.append(f"{left // size} {unit}")
-            left %= size
-        elif words:
-            break
-        if len(words) == 2:
-            break
+    largest = next((place for place, (_, size) in enumerate(_UNITS) if left >= size), -1)
+    for unit, size in _UNITS[largest:][:2]:
+        count, left = divmod(left, size)
+        if count or not words:
+            words.append(f"{count} {unit}")
     return " ".join(words)
-
-
-def absolute(at: float) -> str:
-    """Return a time (seconds since the epoch) as date and time in UTC."""
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def volatile(text: str) -> Markup:
@@ -84,10 +71,9 @@ def when(at: float, now: float, *, bare: bool = False) -> Markup:
     text = span(abs(at - now))
     if not bare:
         text = f"in {text}" if at > now else f"{text} ago"
-    stamp = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    form = "bare" if bare else "relative"
-    return Markup('<time datetime="{}" title="{}" data-time="{}">{}</time>').format(
-        stamp, absolute(at), form, volatile(text)
+    date, form = datetime.fromtimestamp(at, UTC), "bare" if bare else "relative"
+    return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC" data-time="{}">{}</time>').format(
+        date.isoformat(timespec="milliseconds"), date, form, volatile(text)
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from fastapi import Depends, Request, Response
+from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
@@ -57,19 +55,14 @@ def content_digest(request: Request) -> str:
 
     The record of the request gets it, too.
     """
-    digest = request.scope[DIGEST] = digest_in(request.headers.get("content-digest", ""), "Content-Digest")
+    digest = request.scope[DIGEST] = digest_in(request, "Content-Digest")
     return digest
 
 
-def repr_digest(request: Request) -> str:
-    """Return the SHA-256 (hex) of the whole upload from Repr-Digest; raise `Problem` bad-digest without a valid one."""
-    return digest_in(request.headers.get("Repr-Digest", ""), "Repr-Digest")
-
-
-def digest_in(value: str, name: str) -> str:
-    """Return the SHA-256 (hex) in the value of the header `name`; raise `Problem` bad-digest without a valid one."""
+def digest_in(request: Request, name: str) -> str:
+    """Return the SHA-256 (hex) in the header `name`; raise `Problem` bad-digest without a valid one."""
     try:
-        digest = parse_digest(value)
+        digest = parse_digest(request.headers.get(name, ""))
     except CodecError as error:
         raise Problem("bad-digest", f"the header {name} is malformed: {error}") from None
     if digest is None:
@@ -91,34 +84,6 @@ def check_media_type(request: Request, own: str) -> None:
 
 JSON_CACHING: Final = "private, no-cache"
 """Cache-Control of a JSON answer with an ETag: a client may keep it, and asks before each use whether it changed."""
-TAGGED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "headers": {
-            "ETag": {"description": "Changes with the answer.", "schema": {"type": "string"}},
-            "Cache-Control": {"description": f"`{JSON_CACHING}`", "schema": {"type": "string"}},
-        }
-    },
-    304: {"description": "The answer has not changed since the ETag in If-None-Match."},
-}
-"""The entries of the `responses=` of a route that answers with `TaggedJson`."""
-
-
-@dataclass(frozen=True)
-class TaggedJson:
-    """The bytes of a JSON answer, and their ETag."""
-
-    body: bytes
-    etag: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "etag", f'"{hashlib.sha256(self.body).hexdigest()[:32]}"')
-
-    def response(self, if_none_match: str | None) -> Response:
-        """Return the answer, 304 if `if_none_match` names its ETag."""
-        headers = {"ETag": self.etag, "Cache-Control": JSON_CACHING}
-        if not_modified(if_none_match, self.etag):
-            return Response(status_code=304, headers=headers)
-        return Response(self.body, media_type="application/json", headers=headers)
 
 
 def not_modified(if_none_match: str | None, etag: str) -> bool:

@@ -8,45 +8,20 @@ from collections.abc import Awaitable, MutableMapping, Sequence
 from typing import Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.http.authentication import DIGEST_READ, METHOD_SENT
-from aggregator_service.problems import PROBLEM_MEDIA_TYPE, document
+from aggregator_service.problem_handlers import problem_response
 
 _API: Final = "/v1/"
 _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_SENT: Final = (
-    "Aggregate-Chain",
-    "Authorization",
-    "Content-Digest",
-    "Content-Type",
-    "If-None-Match",
-    "Range",
-    "Repr-Digest",
-    "Round-Binding",
-    "Signature",
-    "Signature-Input",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Offset",
-    "X-Request-ID",
-)
-_READ: Final = (
-    "Accept-Patch",
-    "Accept-Signature",
-    "Allow",
-    "Content-Digest",
-    "Content-Range",
-    "ETag",
-    "Location",
-    "Repr-Digest",
-    "Retry-After",
-    "Upload-Complete",
-    "Upload-Length",
-    "Upload-Limit",
-    "Upload-Offset",
-    "X-Request-ID",
-)
+_OF_BODIES: Final = ("Content-Digest", "Repr-Digest", "Upload-Complete", "Upload-Length", "Upload-Offset")
+_SIGNED: Final = ("Authorization", "Signature", "Signature-Input", "X-Request-ID")
+_SENT: Final = (*_OF_BODIES, *_SIGNED, "Aggregate-Chain", "Content-Type", "If-None-Match", "Range", "Round-Binding")
+_OF_UPLOADS: Final = ("Accept-Patch", "Content-Range", "Upload-Limit", "X-Request-ID")
+_READ: Final = (*_OF_BODIES, *_OF_UPLOADS, "Accept-Signature", "Allow", "ETag", "Location", "Retry-After")
+"""Headers that pages of other origins may send and read."""
 _PREFLIGHT_SECONDS: Final = 600
 
 _Headers = tuple[tuple[bytes, bytes], ...]
@@ -99,7 +74,7 @@ class Responses:
                 allow_origins=origins,
                 allow_methods=_METHODS,
                 allow_headers=_SENT,
-                expose_headers=_READ,
+                expose_headers=sorted(_READ),
                 max_age=_PREFLIGHT_SECONDS,
             )
 
@@ -150,7 +125,8 @@ class BodyGuard:
             return self._app(scope, receive, send)
         refused = _refused_head(scope)
         if refused is not None:
-            return _refuse(scope, refused, send)
+            answer = problem_response(Request(scope), "bad-request", refused, {"Connection": "close"})
+            return answer(scope, receive, send)
         scope["headers"] = _in_one_form(scope["headers"])
         body = _Body(scope, receive)
         return self._app(scope, body.receive, body.sender(send))
@@ -231,14 +207,3 @@ class _Body:
                     left -= len(message.get("body", b""))
         except TimeoutError:
             return
-
-
-async def _refuse(scope: Scope, detail: str, send: Send) -> None:
-    """Answer with a problem bad-request, and close the connection."""
-    problem = document("bad-request", detail)
-    scope["hushrec.problem"] = problem.slug
-    body = problem.model_dump_json(exclude_none=True).encode()
-    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-    headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": problem.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -76,7 +76,7 @@ class ClockWatch:
         if theirs is None or after - before > _SLOW_SECONDS:
             return
         self.offset = (before + after) / 2 - theirs
-        self._metrics.clock_offset(self.offset)
+        self._metrics.clock_offset.set(self.offset)
         if self.remark and not self._reported:
             _LOG.warning("the clock of this machine is %s; rounds and signatures depend on it", self.remark)
         elif self._reported and not self.remark:
@@ -88,7 +88,7 @@ class ClockWatch:
 
         off: seconds that the signature's time is ahead of this process's clock.
         """
-        self._metrics.client_clock(off)
+        self._metrics.client_clocks.observe(abs(off))
         if abs(off) > _NOTICED_OF_CLIENTS and client_id not in self._logged:
             self._logged[client_id] = True
             _LOG.info("the clock of a client differs from this server's", extra=fields(client=client_id, seconds=off))

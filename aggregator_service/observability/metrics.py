@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final, get_args
@@ -50,6 +51,7 @@ RAW_BODIES: Final = {
 _REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _CLOCK_SECONDS: Final = (1, 2, 5, 10, 30, 60, 120, 600, 3600)
 _JOB_SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_WAITED: Final = "Seconds, including the wait for a worker."
 
 
 class Metrics:
@@ -57,59 +59,37 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        job = partial(histogram, buckets=_JOB_SECONDS)
         ProcessCollector(registry=registry)
-        self._requests = Counter(
-            "hushrec_requests", "Requests answered.", ["method", "route", "status"], registry=registry
-        )
-        self._request_seconds = Histogram(
+        self._requests = counter("hushrec_requests", "Requests answered.", ["method", "route", "status"])
+        self._request_seconds = histogram(
             "hushrec_request_seconds",
             "Time from a request's headers to the end of its response; waited: it was a long poll.",
             ["method", "route", "waited"],
             buckets=_REQUEST_SECONDS,
-            registry=registry,
         )
-        self._contributions = Counter(
-            "hushrec_contributions",
-            "Uploads of contributions by result; reason: problem type of refused ones.",
-            ["result", "reason"],
-            registry=registry,
-        )
-        self._upload_bytes = Counter(
-            "hushrec_upload_bytes", "Bytes of raw bodies received, by kind.", ["kind"], registry=registry
-        )
-        self._outcomes = Counter(
-            "hushrec_round_outcomes_total",
-            "Rounds that ended, by the event that ended them.",
-            ["outcome"],
-            registry=registry,
-        )
-        self._dropouts = Counter(
-            "hushrec_dropouts_total",
-            "Clients that missed a deadline, by the round's state.",
-            ["phase"],
-            registry=registry,
-        )
-        self._refusals = Counter(
-            "hushrec_refusals_total",
-            "Rounds that clients left on their own decision, by reason.",
-            ["reason"],
-            registry=registry,
-        )
-        self._fold_seconds = _jobs_histogram("hushrec_fold_seconds", "Folding one batch of contributions.", registry)
-        self._release_seconds = _jobs_histogram(
-            "hushrec_release_seconds", "Releasing a sum that has no masks.", registry
-        )
-        self._unmask_seconds = _jobs_histogram("hushrec_unmask_seconds", "Unmasking and releasing a sum.", registry)
-        self._jobs = Gauge("hushrec_engine_jobs", "Folds and releases that are queued or running.", registry=registry)
-        self._leading = Gauge("hushrec_engine_leading", "1 while this process drives the rounds.", registry=registry)
-        self._clock_offset = Gauge(
-            "hushrec_clock_offset_seconds", "Seconds that this clock is ahead of the database's.", registry=registry
-        )
-        self._client_clocks = Histogram(
+        uploads = "Uploads of contributions by result; reason: problem type of refused ones."
+        self._contributions = counter("hushrec_contributions", uploads, ["result", "reason"])
+        self._upload_bytes = counter("hushrec_upload_bytes", "Bytes of raw bodies received, by kind.", ["kind"])
+        ended = "Rounds that ended, by the event that ended them."
+        self._outcomes = counter("hushrec_round_outcomes_total", ended, ["outcome"])
+        late = "Clients that missed a deadline, by the round's state."
+        self._dropouts = counter("hushrec_dropouts_total", late, ["phase"])
+        left = "Rounds that clients left on their own decision, by reason."
+        self.refusals = counter("hushrec_refusals_total", left, ["reason"])
+        self.fold_seconds = job("hushrec_fold_seconds", f"Folding one batch of contributions. {_WAITED}")
+        self.release_seconds = job("hushrec_release_seconds", f"Releasing a sum that has no masks. {_WAITED}")
+        self.unmask_seconds = job("hushrec_unmask_seconds", f"Unmasking and releasing a sum. {_WAITED}")
+        self.jobs = gauge("hushrec_engine_jobs", "Folds and releases that are queued or running.")
+        self._leading = gauge("hushrec_engine_leading", "1 while this process drives the rounds.")
+        ahead = "Seconds that this clock is ahead of the database's."
+        self.clock_offset = gauge("hushrec_clock_offset_seconds", ahead)
+        self.client_clocks = histogram(
             "hushrec_client_clock_seconds",
             "Difference between the time of a client's signature and this server's clock.",
             buckets=_CLOCK_SECONDS,
-            registry=registry,
         )
         self._stored: Collector = NoDatabase()
         self.leading = False
@@ -122,13 +102,9 @@ class Metrics:
         for kind in RAW_BODIES.values():
             self._upload_bytes.labels(kind)
         for reason in get_args(RefusalReason):
-            self._refusals.labels(reason)
+            self.refusals.labels(reason)
         for event in _FINAL_EVENTS:
             self._outcomes.labels(event.name.lower())
-
-    def count_refusal(self, reason: RefusalReason) -> None:
-        """Count a client's notice that it leaves a round."""
-        self._refusals.labels(reason).inc()
 
     def watch(self, database: Database, blobs: BlobStore, budgets: Budgets, tls_cert: Path | None = None) -> None:
         """Report the state of both stores, and count outcomes and dropouts of the database's transactions.
@@ -152,19 +128,11 @@ class Metrics:
         """Return the metrics of the database, which follow `text`; not `answers`: without a query, that it is down."""
         return generate_latest(self._stored if answers else NoDatabase())
 
-    def clock_offset(self, seconds: float) -> None:
-        """Record how far this process's clock is ahead of the database's."""
-        self._clock_offset.set(seconds)
-
-    def client_clock(self, off: float) -> None:
-        """Count a signed request; off: seconds that its time differs from this process's clock."""
-        self._client_clocks.observe(abs(off))
-
     def request(self, record: RequestRecord) -> None:
         """Count a finished request and its body."""
         self._requests.labels(record.method, record.route, str(record.status)).inc()
         waited = "yes" if record.waited else "no"
-        self._request_seconds.labels(record.method, record.route, waited).observe(record.seconds)
+        self._request_seconds.labels(record.method, record.route, waited).observe(record.milliseconds / 1000)
         kind = RAW_BODIES.get(record.route) if record.method in ("PUT", "PATCH") else None
         if kind is not None:
             self._upload_bytes.labels(kind).inc(record.received)
@@ -175,25 +143,6 @@ class Metrics:
         """Record whether this process drives the rounds now."""
         self.leading = now
         self._leading.set(now)
-
-    @contextmanager
-    def fold(self) -> Iterator[None]:
-        """Time a fold; enter it when the job is submitted."""
-        with self._timed(self._fold_seconds):
-            yield
-
-    @contextmanager
-    def release(self, masked: bool) -> Iterator[None]:
-        """Time a release; masked: whether masks are removed first."""
-        with self._timed(self._unmask_seconds if masked else self._release_seconds):
-            yield
-
-    @contextmanager
-    def _timed(self, histogram: Histogram) -> Iterator[None]:
-        started = perf_counter()
-        with self._jobs.track_inprogress():
-            yield
-        histogram.observe(perf_counter() - started)
 
     def _count_effects(self, effects: Effects) -> None:
         for outcome in effects.outcomes:
@@ -209,31 +158,27 @@ class Instruments:
     metrics: Metrics = field(default_factory=Metrics)
     tracer: Tracer = field(default_factory=NoOpTracer)
 
-    @contextmanager
-    def fold(self, task_id: str, number: int, batch: int) -> Iterator[None]:
+    def fold(self, task_id: str, number: int, batch: int) -> AbstractContextManager[None]:
         """Time and trace a fold; enter it when the job is submitted.
 
         number: of the round. batch: contributions in the fold.
         """
-        attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, "hushrec.batch": batch}
-        with self.tracer.start_as_current_span("fold", attributes=attributes), self.metrics.fold():
-            yield
+        return self._job("fold", self.metrics.fold_seconds, task_id, number, {"hushrec.batch": batch})
+
+    def release(self, task_id: str, number: int, survivors: int, *, masked: bool) -> AbstractContextManager[None]:
+        """Time and trace a release, including the removal of masks; number: of the round."""
+        name, seconds = ("unmask", self.metrics.unmask_seconds) if masked else ("release", self.metrics.release_seconds)
+        return self._job(name, seconds, task_id, number, {"hushrec.survivors": survivors})
 
     @contextmanager
-    def release(self, task_id: str, number: int, survivors: int, *, masked: bool) -> Iterator[None]:
-        """Time and trace a release, including the removal of masks; number: of the round."""
-        attributes: dict[str, str | int] = {
-            "hushrec.task": task_id,
-            "hushrec.round": number,
-            "hushrec.survivors": survivors,
-        }
-        name = "unmask" if masked else "release"
-        with self.tracer.start_as_current_span(name, attributes=attributes), self.metrics.release(masked):
+    def _job(
+        self, name: str, seconds: Histogram, task_id: str, number: int, counted: Mapping[str, int]
+    ) -> Iterator[None]:
+        attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, **counted}
+        with self.tracer.start_as_current_span(name, attributes=attributes), self.metrics.jobs.track_inprogress():
+            started = perf_counter()
             yield
-
-
-def _jobs_histogram(name: str, text: str, registry: CollectorRegistry) -> Histogram:
-    return Histogram(name, f"{text} Seconds, including the wait for a worker.", buckets=_JOB_SECONDS, registry=registry)
+            seconds.observe(perf_counter() - started)
 
 
 def _outcome(status: int, problem: str | None) -> tuple[str, str]:
@@ -266,29 +211,28 @@ class DatabaseGauges(Collector):
     def collect(self) -> Iterable[Metric]:
         """Query the database and return the gauges."""
         try:
-            rounds, members, tasks, unfolded = self._counts()
             with self._database.read() as session:
-                budgets = list(self._budgets(session))
+                found = list(self._measure(session))
         except SQLAlchemyError:
             yield _database_up(False)
             return
         yield _database_up(True)
+        yield from found
+
+    def _measure(self, session: Session) -> Iterator[Metric]:
+        rounds = {state.value: 0 for state in RoundState} | _grouped(session, RoundRow.state)
         yield _gauge("hushrec_rounds", "Rounds by state, including those that have ended.", "phase", rounds)
-        yield _gauge("hushrec_tasks", "Tasks by state.", "state", tasks)
-        yield _gauge("hushrec_members", "Enrolled clients by role.", "role", members)
+        yield _gauge("hushrec_tasks", "Tasks by state.", "state", _grouped(session, TaskRow.state))
+        yield _gauge("hushrec_members", "Enrolled clients by role.", "role", _grouped(session, ClientRow.role))
+        waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
+        waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
+        unfolded = session.execute(waiting).scalar_one()
         yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
+        budgets = list(self._budgets(session))
         spent = {name: epsilon for name, epsilon, _ in budgets}
         total = {name: epsilon for name, _, epsilon in budgets}
         yield _gauge("hushrec_task_privacy_epsilon", "Cost so far to a member asked most often.", "task", spent)
         yield _gauge("hushrec_task_privacy_epsilon_budget", "Epsilon of the privacy block.", "task", total)
-
-    def _counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, int], int]:
-        with self._database.read() as session:
-            rounds = {state.value: 0 for state in RoundState} | _grouped(session, RoundRow.state)
-            waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
-            waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
-            unfolded = session.execute(waiting).scalar_one()
-            return rounds, _grouped(session, ClientRow.role), _grouped(session, TaskRow.state), unfolded
 
 
 class BlobGauges(Collector):
@@ -296,10 +240,6 @@ class BlobGauges(Collector):
 
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
-
-    def describe(self) -> Iterable[Metric]:
-        """Return no metrics, so that registering the collector does not use the store."""
-        return ()
 
     def collect(self) -> Iterable[Metric]:
         """Check the store and return the gauges."""

@@ -47,32 +47,31 @@ class RequestRecord:
     """Facts about one request. It holds no query, no header and no body.
 
     method: one of the HTTP methods, or `OTHER`. route: the route's path template, `_NO_ROUTE` where no route matched.
-    status: 0 when no response was started. received, sent: bytes of the bodies. seconds: from the request's headers to
-    the end of the response. waited: whether it was a long poll or an event stream. problem: slug of the problem type.
-    task, round, client: ids in the path, None where the text in the path does not have the form of an id; after an
-    enrolment those of the new client, with its role. digest: SHA-256 (hex) announced for the body.
+    status: 0 when no response was started. problem: slug of the problem type. received, sent: bytes of the bodies.
+    milliseconds: from the request's headers to the end of the response. task, round, client: ids in the path, None
+    where the text in the path does not have the form of an id; after an enrolment those of the new client, with its
+    role. digest: SHA-256 (hex) announced for the body. waited: whether it was a long poll or an event stream.
     """
 
     method: str
     route: str = _NO_ROUTE
     status: int = 0
+    problem: str | None = None
     received: int = 0
     sent: int = 0
-    seconds: float = 0.0
-    waited: bool = False
-    problem: str | None = None
+    milliseconds: float = 0.0
     task: str | None = None
     round: int | None = None
     client: str | None = None
     role: str | None = None
     digest: str | None = None
+    waited: bool = False
 
-    def complete(self, scope: Scope, seconds: float) -> None:
-        """Fill in route, problem, ids and duration from the ASGI scope of the finished request."""
+    def complete(self, scope: Scope) -> None:
+        """Fill in route, problem and ids from the ASGI scope of the finished request."""
         parameters: dict[str, str] = scope.get("path_params", {})
         self.route = getattr(scope.get("route"), "path_format", None) or _NO_ROUTE
         self.problem = scope.get("hushrec.problem")
-        self.seconds = seconds
         number = parameters.get("number")
         if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:
             self.round = int(number)
@@ -130,7 +129,8 @@ class RequestRecorder:
                 raise  # the response has begun: the server can only close the connection
             await crashed(Request(scope), error)(scope, receive, recorded_send)
         finally:
-            record.complete(scope, time.perf_counter() - started)
+            record.milliseconds = (time.perf_counter() - started) * 1000
+            record.complete(scope)
 
 
 def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
@@ -143,21 +143,8 @@ def _log(record: RequestRecord) -> None:
     """Log a finished request: at debug level if it read something and succeeded, as polls do; else at info level."""
     read = record.method in ("GET", "HEAD") and record.status < _FIRST_ERROR
     level = logging.DEBUG if read else logging.INFO
-    found = fields(
-        method=record.method,
-        route=record.route,
-        status=record.status,
-        problem=record.problem,
-        received=record.received,
-        sent=record.sent,
-        milliseconds=round(record.seconds * 1000, 1),
-        task=record.task,
-        round=record.round,
-        client=record.client,
-        role=record.role,
-        digest=record.digest,
-    )
-    _LOG.log(level, "request", extra=found)
+    found = vars(record) | {"milliseconds": round(record.milliseconds, 1), "waited": None}
+    _LOG.log(level, "request", extra=fields(**found))
 
 
 def _is_long_poll(scope: Scope) -> bool:

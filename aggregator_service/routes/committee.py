@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import member_of, round_of, task_of
 from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
-from aggregator_service.http.fields import not_modified
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import report_shares
 from aggregator_service.rounds.oneshot_stages import report_sealed_shares
 from aggregator_service.routes.common import (
+    AnswerOf,
     ClientId,
-    IfNoneMatch,
     RawBodyOf,
     RoundNumber,
     TaskId,
     api_router,
-    binary_request,
     binary_response,
-    bytes_response,
     guarded,
+    headers_of,
+    stored_once,
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
 from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
-from aggregator_service.uploads.stages import Download, check_shares, sealed_shares, statements
+from aggregator_service.uploads.stages import check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
-from protocols.messages.stages import OCTETS
 from protocols.sums.oneshot.committee import join_keys
 from protocols.sums.oneshot.wire import body_digest
 
 _LONGEST_KEY: Final = 320
-_STREAMED: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "content": {OCTETS: {"schema": {"type": "string", "format": "binary"}}},
-        "headers": {
-            "ETag": {"description": "Changes with the proposed survivors.", "schema": {"type": "string"}},
-            "Content-Length": {
-                "description": "A shorter body means that the set changed, or that the storage failed: ask again.",
-                "schema": {"type": "integer"},
-            },
-        },
-    },
-    304: {"description": "Not modified."},
-    **guarded("not-in-cohort"),
+_STREAMED: Final = binary_response("Successful Response", "not-in-cohort")
+_SHORTER: Final = "A shorter body means that the set changed, or that the storage failed: ask again."
+_STREAMED["responses"][200]["headers"] = {
+    **headers_of({"ETag": "Changes with the proposed survivors."}),
+    **headers_of({"Content-Length": _SHORTER}, "integer"),
 }
 
 router = api_router("/v1/tasks/{task}/committee", tag="committee")
@@ -66,15 +56,12 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Committe
 
 @router.put(
     "/{client}/keys/{number}",
-    status_code=201,
     summary="Publish a committee key",
-    response_class=Response,
-    openapi_extra=binary_request("The encoded key with its signature, 242 bytes and the member's id."),
-    responses={
-        201: {"description": "Published."},
-        200: {"description": "The same key was published before."},
-        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
-    },
+    **stored_once(
+        "The encoded key with its signature, 242 bytes and the member's id.",
+        "Published.",
+        "The same key was published before.",
+    ),
 )
 async def put_key(
     services: ServicesOf,
@@ -99,19 +86,10 @@ async def put_key(
 @rounds_router.get(
     "/committee",
     summary="Fetch the committee's keys",
-    response_class=Response,
-    responses={
-        **binary_response("The encoded keys in order of the members' ids, each after its length (uint16, little)."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
+    **binary_response("The encoded keys in order of the members' ids, each after its length (uint16, little)."),
 )
 def committee(
-    services: ServicesOf,
-    principal: PrincipalOf,
-    task: TaskId,
-    number: RoundNumber,
-    if_none_match: IfNoneMatch = None,
+    services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return the keys of a round's committee; 404 for a round without one, and when later rounds have replaced it."""
     with services.database.read() as session:
@@ -121,42 +99,28 @@ def committee(
     if not keys:
         raise Problem("not-found", "there is no such round with a committee, or its keys are no longer kept")
     body = join_keys(keys)
-    return bytes_response(body, body_digest(body).hex(), if_none_match)
+    return answer.bytes(body, body_digest(body).hex())
 
 
-@rounds_router.get(
-    "/statements", summary="Fetch the survivors' statements", response_class=Response, responses=_STREAMED
-)
+@rounds_router.get("/statements", summary="Fetch the survivors' statements", **_STREAMED)
 def get_statements(
-    services: ServicesOf,
-    member: CommitteeMemberIs,
-    task: TaskId,
-    number: RoundNumber,
-    if_none_match: IfNoneMatch = None,
+    services: ServicesOf, member: CommitteeMemberIs, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return what the proposed survivors signed, to the committee, in the states confirming and unmasking."""
-    return _stream(statements(services, member_of(member, task), number), if_none_match)
+    return answer.pieces(statements(services, member_of(member, task), number))
 
 
-@rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", response_class=Response, responses=_STREAMED)
+@rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", **_STREAMED)
 def get_shares(
     services: ServicesOf,
     member: CommitteeMemberIs,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,
-    if_none_match: IfNoneMatch = None,
+    answer: AnswerOf,
 ) -> Response:
     """Return the shares that the proposed survivors sealed for this member, in the order of their statements."""
-    return _stream(sealed_shares(services, member_of(member, task, client), number), if_none_match)
-
-
-def _stream(found: Download, if_none_match: str | None) -> Response:
-    headers = {"ETag": f'"{found.survivors}"', "Cache-Control": "private"}
-    if not_modified(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    headers["Content-Length"] = str(found.length)
-    return StreamingResponse(found.pieces, media_type=OCTETS, headers=headers)
+    return answer.pieces(sealed_shares(services, member_of(member, task, client), number))
 
 
 @rounds_router.post(

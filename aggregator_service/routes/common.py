@@ -10,21 +10,24 @@ import hashlib
 import hmac
 import re
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.params import Depends as Dependency
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import (
+    JSON_CACHING,
     LONGEST_WAIT,
     content_digest,
     content_length,
@@ -35,11 +38,11 @@ from aggregator_service.http.fields import (
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.settings import Tuning
+from aggregator_service.uploads.contributions import Stored, UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body
-from protocols.messages import UploadReceipt
+from aggregator_service.uploads.stages import Download
 from protocols.messages.stages import OCTETS
 
-_LARGEST_NUMBER: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 TaskId = Annotated[str, Path(description="Task id.", max_length=40, examples=["t_0f3a9c5b7d1e2f4a6b8c"])]
@@ -53,21 +56,13 @@ def _plain_number(value: object) -> object:
     return value
 
 
-RoundNumber = Annotated[
-    int,
-    Path(description="Round number, from 1.", ge=1, le=_LARGEST_NUMBER, examples=[1]),
-    BeforeValidator(_plain_number),
-]
-SnapshotNumber = Annotated[
-    int,
-    Path(
-        description="Round number; 0 for the initial model of a task that starts from another task's.",
-        ge=0,
-        le=_LARGEST_NUMBER,
-        examples=[1],
-    ),
-    BeforeValidator(_plain_number),
-]
+def _number(description: str, least: int) -> Any:
+    return Path(description=description, ge=least, le=2**31 - 1, examples=[1])
+
+
+_INITIAL: Final = "Round number; 0 for the initial model of a task that starts from another task's."
+RoundNumber = Annotated[int, _number("Round number, from 1.", 1), BeforeValidator(_plain_number)]
+SnapshotNumber = Annotated[int, _number(_INITIAL, 0), BeforeValidator(_plain_number)]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
 IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
 
@@ -79,41 +74,75 @@ def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return responses(*always, "internal-error", "unavailable", *slugs)
 
 
+def headers_of(texts: Mapping[str, str], kind: str = "string") -> dict[str, Any]:
+    """Return the `headers` of an OpenAPI answer: names with descriptions, all of the JSON type `kind`."""
+    return {name: {"description": text, "schema": {"type": kind}} for name, text in texts.items()}
+
+
+def _raw_content(*media_types: str) -> dict[str, Any]:
+    return {one: {"schema": {"type": "string", "format": "binary"}} for one in media_types}
+
+
 def binary_request(
     description: str,
-    media_type: str | tuple[str, ...] = OCTETS,
-    headers: dict[str, str] | None = None,
-    optional: dict[str, str] | None = None,
+    *media_types: str,
+    headers: Mapping[str, str] = MappingProxyType({"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}),
+    optional: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the `openapi_extra=` of a route whose request body is raw bytes.
 
-    headers: required headers by name with their descriptions, Content-Digest by default. optional: those that some
-    requests have.
+    media_types: by default plain bytes. headers: required headers by name with their descriptions. optional: those that
+    some requests have.
     """
-    named = headers if headers is not None else {"Content-Digest": "sha-256=:<base64 of the SHA-256>: (RFC 9530)"}
-    schema = {"type": "string", "format": "binary"}
-    content = {one: {"schema": schema} for one in ((media_type,) if isinstance(media_type, str) else media_type)}
     return {
-        "requestBody": {"required": True, "description": description, "content": content},
+        "requestBody": {
+            "required": True,
+            "description": description,
+            "content": _raw_content(*(media_types or (OCTETS,))),
+        },
         "parameters": [
-            {"name": name, "in": "header", "required": name in named, "description": text, "schema": {"type": "string"}}
-            for name, text in (named | (optional or {})).items()
+            {"name": name, "in": "header", "required": name in headers, **described}
+            for name, described in headers_of({**headers, **optional}).items()
         ],
     }
 
 
-def binary_response(description: str, media_type: str = OCTETS) -> dict[int | str, dict[str, Any]]:
-    """Return the 200 entry of the `responses=` of a route that answers with raw bytes."""
+def stored_once(request: str, stored: str, again: str) -> dict[str, Any]:
+    """Return the arguments of a PUT route, which needs a token, for raw bytes of which the first stand.
+
+    request: describes the body. stored, again: describe the answers 201, and 200 to the same bytes.
+    """
     return {
-        200: {
-            "description": description,
-            "content": {media_type: {"schema": {"type": "string", "format": "binary"}}},
-            "headers": {
-                "Content-Digest": {"description": "SHA-256 of the body (RFC 9530).", "schema": {"type": "string"}},
-                "ETag": {"description": "The digest, as a strong validator.", "schema": {"type": "string"}},
-            },
-        }
+        "status_code": 201,
+        "response_class": Response,
+        "openapi_extra": binary_request(request),
+        "responses": {
+            201: {"description": stored},
+            200: {"description": again},
+            **guarded("body-too-short", "conflict", "length-required"),
+        },
     }
+
+
+def binary_response(description: str, *slugs: str, media_type: str = OCTETS) -> dict[str, Any]:
+    """Return the arguments of a route, which needs a token, that answers with raw bytes through `AnswerOf`.
+
+    slugs: problem types besides those of `guarded`.
+    """
+    headers = {"Content-Digest": "SHA-256 of the body (RFC 9530).", "ETag": "The digest, as a strong validator."}
+    found = {"description": description, "content": _raw_content(media_type), "headers": headers_of(headers)}
+    return {
+        "response_class": Response,
+        "responses": {200: found, 304: {"description": "Not modified."}, **guarded(*slugs)},
+    }
+
+
+TAGGED: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"headers": headers_of({"ETag": "Changes with the answer.", "Cache-Control": f"`{JSON_CACHING}`"})},
+    304: {"description": "The answer has not changed since the ETag in If-None-Match."},
+    **guarded(),
+}
+"""The `responses=` of a route, which needs a token, that answers with JSON through `AnswerOf`."""
 
 
 # --- bodies of requests -----------------------------------------------------------------------------------------------
@@ -209,9 +238,8 @@ async def _check_body(request: Request, longest: int, *, takes_json: bool) -> No
         raise Problem("upload-timeout", "the body did not arrive in time") from None
     except ClientDisconnect:
         raise Problem("bad-request", "the connection closed before the end of the body") from None
-    announced = request.headers.get("content-digest")
-    if announced is not None:
-        digest = digest_in(announced, "Content-Digest")
+    if "content-digest" in request.headers:
+        digest = digest_in(request, "Content-Digest")
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
             raise Problem("bad-digest", "the SHA-256 of the body does not match the header Content-Digest")
     if takes_json and not _is_json(request.headers.get("content-type", "")):
@@ -224,48 +252,82 @@ def _is_json(content_type: str) -> bool:
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 
 
-# --- responses with stored bytes --------------------------------------------------------------------------------------
+# --- answers that a client may have already ---------------------------------------------------------------------------
 
 
-def blob_response(
-    services: Services,
-    request: Request,
-    principal: Principal,
-    key: str,
-    digest: str,
-    length: int,
-    if_none_match: str | None,
-) -> Response:
-    """Return a response with a stored blob, 304 if `if_none_match` names its digest.
+class Answer:
+    """Answers 200 or, if If-None-Match of the request names the ETag of the answer, 304.
 
-    A long blob is streamed in constant memory, a short one may come from memory (`storage.blobs`).
-
-    principal: who asks; a client may have eight streamed downloads open. key, digest, length: the blob's key, SHA-256
-    (hex) and bytes. Raises `Problem` too-many-requests; `BlobDamagedError` if the stored bytes do not match the digest,
-    before the response starts; and `BlobsUnavailableError`.
+    digest: the SHA-256 of a body, hex.
     """
-    headers = _immutable(digest)
-    if not_modified(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    headers["Content-Digest"] = digest_header(digest)
-    kept = services.recent_blobs.read(services.blobs, key, digest, length)
-    if kept is not None:
-        return Response(kept, media_type=OCTETS, headers=headers)
-    headers["Content-Length"] = str(length)
-    if request.method == "HEAD":
-        services.blobs.chunks(key, digest)
-        return Response(media_type=OCTETS, headers=headers)
-    if not isinstance(principal, Enrolled):
-        return StreamingResponse(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
-    return _LimitedResponse(services, principal.client_id, key, digest, headers)
+
+    def __init__(self, services: Services, principal: Principal, known: str | None) -> None:
+        self._services, self._principal, self._known = services, principal, known
+
+    def json(self, view: BaseModel) -> Response:
+        """Answer with a view, of which a client may keep a copy, but asks before each use whether it changed."""
+        body = view.model_dump_json().encode()
+        headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"', "Cache-Control": JSON_CACHING}
+        return self._unchanged(headers) or Response(body, media_type="application/json", headers=headers)
+
+    def bytes(self, body: bytes, digest: str, media_type: str = OCTETS) -> Response:
+        """Answer with bytes that never change."""
+        headers = _immutable(digest)
+        return self._unchanged(headers) or Response(
+            body, media_type=media_type, headers=headers | {"Content-Digest": digest_header(digest)}
+        )
+
+    def pieces(self, found: Download) -> Response:
+        """Answer with what a member of the committee fetches."""
+        headers = {"ETag": f'"{found.survivors}"', "Cache-Control": "private"}
+        return self._unchanged(headers) or StreamingResponse(
+            found.pieces, media_type=OCTETS, headers=headers | {"Content-Length": str(found.length)}
+        )
+
+    def blob(self, key: str | None, digest: str | None, length: int | None, *, missing: str) -> Response:
+        """Answer with a stored blob; `Problem` not-found with the text `missing` if there is none.
+
+        A long blob is streamed in constant memory, a short one may come from memory (`storage.blobs`).
+
+        key, digest, length: the blob's key, SHA-256 (hex) and bytes. Raises `Problem` too-many-requests: a client may
+        have eight streamed downloads open; `BlobDamagedError` if the stored bytes do not match the digest, before the
+        response starts; and `BlobsUnavailableError`.
+        """
+        if key is None or digest is None or length is None:
+            raise Problem("not-found", missing)
+        headers, services = _immutable(digest), self._services
+        unchanged = self._unchanged(headers)
+        if unchanged is not None:
+            return unchanged
+        headers["Content-Digest"] = digest_header(digest)
+        kept = services.recent_blobs.read(services.blobs, key, digest, length)
+        if kept is not None:
+            return Response(kept, media_type=OCTETS, headers=headers)
+        headers["Content-Length"] = str(length)
+        if not isinstance(self._principal, Enrolled):
+            return StreamingResponse(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
+        return _LimitedResponse(services, self._principal.client_id, key, digest, headers)
+
+    def _unchanged(self, headers: dict[str, str]) -> Response | None:
+        if not_modified(self._known, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        return None
+
+
+async def _answer(services: ServicesOf, principal: PrincipalOf, if_none_match: IfNoneMatch = None) -> Answer:
+    return Answer(services, principal, if_none_match)
+
+
+AnswerOf = Annotated[Answer, Depends(_answer)]
+"""Answers the request, for routes whose answers have ETags."""
 
 
 class _LimitedResponse(StreamingResponse):
     """A streamed download, which counts as open until the response is sent, or dropped without being sent."""
 
     def __init__(self, services: Services, client_id: str, key: str, digest: str, headers: dict[str, str]) -> None:
-        services.limits.open_download(client_id)
-        self._close = weakref.finalize(self, services.limits.close_download, client_id)
+        services.downloads.start(client_id)
+        self._close = weakref.finalize(self, services.downloads.end, client_id)
         super().__init__(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -275,19 +337,11 @@ class _LimitedResponse(StreamingResponse):
             self._close()
 
 
-def receipt_response(receipt: UploadReceipt, status: int) -> Response:
+def receipt_response(outcome: UploadOutcome, headers: Mapping[str, str] | None = None) -> Response:
     """Return the acknowledgement of an upload."""
-    return Response(receipt.model_dump_json(), status, media_type="application/json")
-
-
-def bytes_response(body: bytes, digest: str, if_none_match: str | None, media_type: str = OCTETS) -> Response:
-    """Return a response with immutable bytes and the headers of `blob_response`; digest: their SHA-256 (hex)."""
-    headers = _immutable(digest)
-    if not_modified(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media_type, headers=headers | {"Content-Digest": digest_header(digest)})
+    status = 201 if isinstance(outcome, Stored) else 200
+    return Response(outcome.receipt.model_dump_json(), status, headers, "application/json")
 
 
 def _immutable(digest: str) -> dict[str, str]:
-    """Return the headers of bytes that do not change; digest: their SHA-256 (hex)."""
     return {"ETag": f'"{digest}"', "Cache-Control": "private, immutable"}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from fastapi import Request
@@ -12,7 +9,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
-from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, repr_digest
+from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     ClientId,
@@ -22,6 +19,7 @@ from aggregator_service.routes.common import (
     api_router,
     binary_request,
     guarded,
+    headers_of,
     receipt_response,
 )
 from aggregator_service.services import Services, ServicesOf
@@ -31,8 +29,6 @@ from aggregator_service.uploads.admission import Admission, admit, admit_cached,
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import (
     AlreadyStored,
-    Stored,
-    UploadOutcome,
     receive_contribution,
     same_or_conflict,
 )
@@ -42,43 +38,29 @@ from protocols.messages.stages import CONTRIBUTION, OCTETS, PARTIAL_UPLOAD
 
 router = api_router("/v1/tasks/{task}/rounds/{number}/contributions", tag="contributions")
 
-_BODIES_AT_ONCE: Final = 8
-"""Concurrent uploads of one client: a retry need not wait until the server drops the broken connection."""
 _REFUSALS: Final = (
     "aggregate-mismatch",
     "bad-contribution",
-    "bad-digest",
-    "bad-request",
     "body-too-short",
     "not-in-cohort",
-    "upload-timeout",
     "contribution-conflict",
     "round-closed",
     "length-required",
-    "body-too-long",
 )
 _OF_ENCRYPTED_TASKS: Final = {
     "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/requests.md.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
-_COMPLETE: Final = {
-    "Upload-Complete": {"description": "?1 when the contribution is stored.", "schema": {"type": "string"}}
-}
-_OFFSET: Final = {"Upload-Offset": {"description": "Bytes stored and verified.", "schema": {"type": "integer"}}}
-_LIMIT: Final = {
-    "Upload-Limit": {
-        "description": "max-size and min-size: the length of the contribution; min-append-size: shortest chunk but the "
-        "last one; max-age: seconds until the round takes no more contributions.",
-        "schema": {"type": "string"},
+_ALL_STORED: Final = {"Upload-Complete": "?1"}
+_COMPLETE: Final = headers_of({"Upload-Complete": "?1 when the contribution is stored."})
+_OFFSET: Final = headers_of({"Upload-Offset": "Bytes stored and verified."}, "integer")
+_LENGTH: Final = headers_of({"Upload-Length": "Bytes of the contribution."}, "integer")
+_LIMIT: Final = headers_of(
+    {
+        "Upload-Limit": "max-size and min-size: the length of the contribution; min-append-size: shortest chunk but "
+        "the last one; max-age: seconds until the round takes no more contributions."
     }
-}
-
-
-def _acknowledge(outcome: UploadOutcome, *, chunk: bool = False) -> Response:
-    response = receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
-    if chunk:
-        response.headers["Upload-Complete"] = "?1"
-    return response
+)
 
 
 def _limits(services: Services, admission: Admission) -> dict[str, str]:
@@ -96,7 +78,7 @@ def _limits(services: Services, admission: Admission) -> dict[str, str]:
     response_model=UploadReceipt,
     openapi_extra=binary_request(
         "The contribution, exactly `contribution_bytes` of the round's view long.",
-        (OCTETS, CONTRIBUTION),
+        *(OCTETS, CONTRIBUTION),
         optional=_OF_ENCRYPTED_TASKS,
     ),
     responses={
@@ -120,11 +102,11 @@ async def put(
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()
     if admission.stored is not None:
-        return _acknowledge(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
+        return receipt_response(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
-    with _limit_uploads(request, client):
-        return _acknowledge(await receive_contribution(services, admission, request, digest))
+    with services.uploads.counted(client):
+        return receipt_response(await receive_contribution(services, admission, request, digest))
 
 
 @router.head(
@@ -133,15 +115,7 @@ async def put(
     summary="Ask how far an upload came",
     response_class=Response,
     responses={
-        204: {
-            "description": "Where the upload continues.",
-            "headers": {
-                **_OFFSET,
-                "Upload-Length": {"description": "Bytes of the contribution.", "schema": {"type": "integer"}},
-                **_COMPLETE,
-                **_LIMIT,
-            },
-        },
+        204: {"description": "Where the upload continues.", "headers": _OFFSET | _LENGTH | _COMPLETE | _LIMIT},
         **guarded("not-in-cohort"),
     },
 )
@@ -174,12 +148,12 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
     openapi_extra=binary_request(
         "The next bytes of the contribution.",
         PARTIAL_UPLOAD,
-        {
+        headers={
             "Upload-Offset": "Where the chunk starts: the number of bytes stored so far.",
             "Upload-Complete": "?1 for the last chunk, ?0 for others. The last one also carries Repr-Digest.",
             "Content-Digest": "sha-256=:<base64 of the SHA-256>: of the chunk (RFC 9530)",
         },
-        {
+        optional={
             "Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).",
             "Upload-Length": "Bytes of the contribution; any other number is refused.",
             **_OF_ENCRYPTED_TASKS,
@@ -188,7 +162,7 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
     responses={
         201: {"description": "The contribution is complete and stored durably.", "headers": _COMPLETE},
         200: {**_RECEIPT, "headers": _COMPLETE},
-        204: {"description": "The chunk is stored durably.", "headers": {**_OFFSET, **_COMPLETE}},
+        204: {"description": "The chunk is stored durably.", "headers": _OFFSET | _COMPLETE},
         **guarded(*_REFUSALS, "inconsistent-length", "offset-mismatch", "unsupported-media-type"),
     },
 )
@@ -206,65 +180,58 @@ async def patch(
         accepted = {"Accept-Patch": PARTIAL_UPLOAD}
         raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}", headers=accepted)
     last = _is_last(request)
-    whole = repr_digest(request) if last else ""
+    whole = digest_in(request, "Repr-Digest") if last else ""
     digest = content_digest(request)
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
-        receipt = _answer_complete(request, admission.round, admission.stored, last, whole)
-        return _acknowledge(AlreadyStored(receipt), chunk=True)
+        return _answer_complete(request, admission.round, admission.stored, last, whole)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
-    with _limit_uploads(request, client):
+    with services.uploads.counted(client):
         # the last chunk is written behind the space for the chunks before it
         room = chunk.offset if last else 0
         async with stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
             await run_in_threadpool(body.persist)
     try:
         if last:
-            return _acknowledge(await complete_upload(services, admission, chunk, whole), chunk=True)
+            return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
         await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        receipt = _answer_overtaken(request, admission, services.clock.now(), last, whole)
-        return _acknowledge(AlreadyStored(receipt), chunk=True)
+        return _answer_overtaken(request, admission, services.clock.now(), last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
 def _announced_chunk(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
     """Return the chunk that the headers announce; raise `Problem` if it does not continue the upload."""
-    stated = request.headers.get("upload-length")
-    if stated is not None and stated != str(admission.length):
-        expected = admission.length
+    expected = admission.length
+    if request.headers.get("upload-length", str(expected)) != str(expected):
         raise Problem("inconsistent-length", f"the contribution has {expected} bytes", expected_bytes=expected)
     offset = _check_offset(request, admission)
     try:
-        length = content_length(request, most=admission.length - offset)
+        length = content_length(request, most=expected - offset)
     except Problem as problem:
         if problem.slug == "body-too-long":
             problem.headers |= _limits(services, admission)
         raise
-    if last and offset + length != admission.length:
-        expected = admission.length
+    if last and offset + length != expected:
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
     if not last and admission.status[1] >= MOST_CHUNKS:
         raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and the last one; send longer chunks")
-    path = body_path(services.settings.upload_dir, "chunk")
-    return Chunk(path, offset, length, digest)
+    return Chunk(body_path(services.settings.upload_dir, "chunk"), offset, length, digest)
 
 
-def _answer_complete(
-    request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str
-) -> UploadReceipt:
+def _answer_complete(request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> Response:
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
         headers = _progress_headers(stored.bytes, complete=True)
         offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
-    return same_or_conflict(round_, stored, whole)
+    return receipt_response(AlreadyStored(same_or_conflict(round_, stored, whole)), _ALL_STORED)
 
 
-def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> UploadReceipt:
+def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> Response:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
         return _answer_complete(request, admission.round, admission.stored, last, whole)
@@ -283,12 +250,9 @@ def _is_last(request: Request) -> bool:
 def _check_offset(request: Request, admission: Admission) -> int:
     given, stored = _stated_offset(request), admission.status[0]
     if given != stored:
-        raise Problem(
-            "offset-mismatch",
-            f"the upload has {stored} bytes; continue there",
-            headers=_progress_headers(stored, complete=False),
-            **{"expected-offset": stored, "provided-offset": given},
-        )
+        headers = _progress_headers(stored, complete=False)
+        offsets = {"expected-offset": stored, "provided-offset": given}
+        raise Problem("offset-mismatch", f"the upload has {stored} bytes; continue there", headers=headers, **offsets)
     return stored
 
 
@@ -297,22 +261,3 @@ def _stated_offset(request: Request) -> int:
     if not given.isascii() or not given.isdigit() or len(given) > 15:  # of RFC 9651: an Integer has 15 digits
         raise Problem("bad-request", "Upload-Offset must be a number of bytes")
     return int(given)
-
-
-@contextmanager
-def _limit_uploads(request: Request, client_id: str) -> Iterator[None]:
-    """Count an upload while it is received; `Problem` too-many-requests over `_BODIES_AT_ONCE` of one client.
-
-    Each upload reserves its whole length on disk.
-    """
-    bodies: Counter[str] = request.app.state.open_bodies
-    if client_id in bodies and bodies[client_id] >= _BODIES_AT_ONCE:
-        text = f"the server is already receiving {_BODIES_AT_ONCE} uploads of this client"
-        raise Problem("too-many-requests", text, headers={"Retry-After": "1"})
-    bodies[client_id] += 1
-    try:
-        yield
-    finally:
-        bodies[client_id] -= 1
-        if not bodies[client_id]:
-            del bodies[client_id]

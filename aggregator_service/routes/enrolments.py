@@ -10,9 +10,9 @@ from aggregator_service.access.principals import existing_task, hash_token
 from aggregator_service.http.authentication import OperatorOnly, ReaderOnly, client_address
 from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.requests import ENROLLED
-from aggregator_service.problems import Problem, responses
+from aggregator_service.problems import responses
 from aggregator_service.routes.common import TaskId, api_router, guarded
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.tasks.enrolments import check_signature, enrol, invited_task
 from aggregator_service.tasks.members import invitation_page, revoke_invitation
 from aggregator_service.tasks.tasks import create_invitation, task_view
@@ -27,15 +27,14 @@ from protocols.messages import (
 )
 
 router = api_router("/v1/enrolments", tag="enrolment", dependencies=[QueryChecked])
+_PROBLEMS = ("forbidden", "gone", "invalid-parameters", "too-many-requests", "internal-error", "unavailable")
 invitations_router = api_router("/v1/tasks/{task}/invitations", tag="tasks")
 
 
 @router.get(
     "/task",
     summary="Show the task of an invitation",
-    responses=responses(
-        "forbidden", "gone", "invalid-parameters", "too-many-requests", "internal-error", "unavailable"
-    ),
+    responses=responses(*_PROBLEMS),
 )
 def preview(
     services: ServicesOf,
@@ -45,15 +44,9 @@ def preview(
     ],
 ) -> TaskView:
     """Return the task that an invitation is for, so that a client can judge it before it uses the invitation."""
-    address = client_address(http.scope)
-    services.limits.attempt(address)
-    try:
-        with services.database.read() as session:
-            task = invited_task(session, authorization.removeprefix("Bearer "), services.clock.now())
-            return task_view(session, task, services.settings.signatures)
-    except Problem:
-        services.limits.failure(address)
-        raise
+    with services.limits.attempt(client_address(http.scope)), services.database.read() as session:
+        task = invited_task(session, authorization.removeprefix("Bearer "), services.clock.now())
+        return task_view(session, task, services.settings.signatures)
 
 
 @router.post(
@@ -65,42 +58,20 @@ def preview(
             "model": Enrolment,
             "description": "The identity key was enrolled before: it gets a new token, and the old one is void.",
         },
-        **responses(
-            "bad-request",
-            "forbidden",
-            "not-found",
-            "conflict",
-            "gone",
-            "body-too-long",
-            "upload-timeout",
-            "invalid-parameters",
-            "too-many-requests",
-            "internal-error",
-            "unavailable",
-        ),
+        **responses(*_PROBLEMS, "not-found", "conflict"),
     },
 )
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
-    enrolment, is_new = await _enrol(services, client_address(http.scope), request)
-    http.scope[ENROLLED] = enrolment
-    response.status_code = 201 if is_new else 200
-    return enrolment
-
-
-async def _enrol(services: Services, address: str, request: EnrolmentRequest) -> tuple[Enrolment, bool]:
-    """Enrol a client; return the enrolment and whether the client is new. address: the client's, for the limits."""
-    services.limits.attempt(address)  # before a transaction is opened
     mark, now = services.task_cache.mark(), services.clock.now()
-    try:
+    with services.limits.attempt(client_address(http.scope)):
         check_signature(request)
         admitted = await services.member_writes.run(lambda session: enrol(session, request, now))
-    except Problem:
-        services.limits.failure(address)
-        raise
+    enrolment = http.scope[ENROLLED] = admitted.enrolment
     # its first requests follow at once
-    services.task_cache.remember(mark, hash_token(admitted.enrolment.token), admitted.client, admitted.version)
-    return admitted.enrolment, admitted.is_new
+    services.task_cache.remember(mark, hash_token(enrolment.token), admitted.client, admitted.version)
+    response.status_code = 201 if admitted.is_new else 200
+    return enrolment
 
 
 # --- invitations ------------------------------------------------------------------------------------------------------
@@ -114,7 +85,7 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
     status_code=201,
     summary="Invite clients",
     dependencies=[OperatorOnly],
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
     """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""

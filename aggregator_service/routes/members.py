@@ -14,17 +14,17 @@ from aggregator_service.access.principals import Enrolled, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
+    Answer,
+    AnswerOf,
     ClientId,
-    IfNoneMatch,
     RawBodyOf,
     TaskId,
     Wait,
     api_router,
     binary_request,
     binary_response,
-    blob_response,
-    bytes_response,
     guarded,
+    stored_once,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
@@ -45,6 +45,7 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
 _PUBLIC_KEY_LIMIT: Final = 4096
+_NO_ENVELOPE: Final = "the key holder has stored no envelope for this client yet"
 
 router = api_router("/v1/tasks/{task}", tag="members")
 certificates_router = api_router("/v1/tasks/{task}", tag="certificates")
@@ -85,21 +86,15 @@ def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
 
     Sums that include the client's contributions stay as they are, and the client still has the keys that it received.
     """
-    now = services.clock.now()
-    return services.database.transact(lambda session: revoke_member(session, task, client, now))
+    return services.database.transact(lambda session: revoke_member(session, task, client, services.clock.now()))
 
 
 @router.put(
     "/public-key",
-    status_code=201,
     summary="Publish the public key",
-    response_class=Response,
-    openapi_extra=binary_request("The public key in the mechanism's format, at most 4 KiB."),
-    responses={
-        201: {"description": "Published."},
-        200: {"description": "The same key was published before."},
-        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
-    },
+    **stored_once(
+        "The public key in the mechanism's format, at most 4 KiB.", "Published.", "The same key was published before."
+    ),
 )
 async def put_public_key(_holder: HolderIs, raw: RawBodyOf, task: TaskId) -> Response:
     """The key holder publishes the public key under which the server sums (paillier), once, before any envelope."""
@@ -108,15 +103,12 @@ async def put_public_key(_holder: HolderIs, raw: RawBodyOf, task: TaskId) -> Res
 
 @router.put(
     "/keyring/{client}",
-    status_code=201,
     summary="Leave a keyring envelope",
-    response_class=Response,
-    openapi_extra=binary_request("The envelope, sealed to the member's mailbox key; at most 256 KiB."),
-    responses={
-        201: {"description": "Stored."},
-        200: {"description": "The same envelope was stored before."},
-        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
-    },
+    **stored_once(
+        "The envelope, sealed to the member's mailbox key; at most 256 KiB.",
+        "Stored.",
+        "The same envelope was stored before.",
+    ),
 )
 async def put_envelope(
     services: ServicesOf, _holder: HolderIs, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
@@ -145,19 +137,9 @@ def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
         check_recipient(session, task_id, client_id)
 
 
-@router.get(
-    "/keyring",
-    summary="Fetch one's keyring envelope",
-    response_class=Response,
-    responses={**binary_response("The envelope."), 304: {"description": "Not modified."}, **guarded()},
-)
+@router.get("/keyring", summary="Fetch one's keyring envelope", **binary_response("The envelope."))
 async def get_envelope(
-    services: ServicesOf,
-    member: MemberIs,
-    request: Request,
-    task: TaskId,
-    wait: Wait = 0.0,
-    if_none_match: IfNoneMatch = None,
+    services: ServicesOf, member: MemberIs, task: TaskId, answer: AnswerOf, wait: Wait = 0.0
 ) -> Response:
     """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
 
@@ -167,21 +149,20 @@ async def get_envelope(
             return row if row.envelope_key is not None else None
 
     row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait, find)
-    if row is None or row.envelope_key is None or row.envelope_digest is None or row.envelope_bytes is None:
-        raise Problem("not-found", "the key holder has stored no envelope for this client yet")
-    if is_small(row.envelope_key):
-        envelope = await run_in_threadpool(_small_envelope, services, row.envelope_key)
-        return bytes_response(envelope, row.envelope_digest, if_none_match)
-    blob = (row.envelope_key, row.envelope_digest, row.envelope_bytes)
-    return await run_in_threadpool(blob_response, services, request, member, *blob, if_none_match)
+    if row is None:
+        raise Problem("not-found", _NO_ENVELOPE)
+    return await run_in_threadpool(_envelope, services, row, answer)
 
 
-def _small_envelope(services: Services, key: str) -> bytes:
+def _envelope(services: Services, row: ClientRow, answer: Answer) -> Response:
+    key, digest = row.envelope_key, row.envelope_digest
+    if key is None or digest is None or not is_small(key):
+        return answer.blob(key, digest, row.envelope_bytes, missing=_NO_ENVELOPE)
     with services.database.read() as session:
         found = small_bodies(session, [key])
     if key not in found:  # the membership was revoked meanwhile
-        raise Problem("not-found", "the key holder has stored no envelope for this client yet")
-    return found[key]
+        raise Problem("not-found", _NO_ENVELOPE)
+    return answer.bytes(found[key], digest)
 
 
 @certificates_router.put(
@@ -189,7 +170,7 @@ def _small_envelope(services: Services, key: str) -> bytes:
     summary="Renew one's certificate",
     response_class=Response,
     openapi_extra=binary_request("The new membership certificate, 81 bytes."),
-    responses=guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+    responses=guarded("body-too-short", "conflict", "length-required"),
 )
 async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: TaskId) -> Response:
     """Replace the calling client's membership certificate by a newer one from the organiser."""
@@ -207,9 +188,7 @@ async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: Ta
     summary="Publish the organiser's revocation list",
     response_class=Response,
     openapi_extra=binary_request("The revocation list, signed by the organiser."),
-    responses=guarded(
-        "bad-request", "bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"
-    ),
+    responses=guarded("body-too-short", "conflict", "length-required"),
 )
 async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
@@ -224,17 +203,12 @@ async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, 
 @certificates_router.get(
     "/revocations",
     summary="Download the revocation list",
-    response_class=Response,
-    responses={
-        **binary_response("The revocation list, signed by the organiser."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
+    **binary_response("The revocation list, signed by the organiser."),
 )
-def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, answer: AnswerOf) -> Response:
     """Return the organiser's newest revocation list; 404 if none is stored."""
     with services.database.read() as session:
         body = task_of(session, principal, task).revocations
     if body is None:
         raise Problem("not-found", "no revocation list is stored for this task")
-    return bytes_response(body, hashlib.sha256(body).hexdigest(), if_none_match)
+    return answer.bytes(body, hashlib.sha256(body).hexdigest())

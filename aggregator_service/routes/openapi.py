@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from aggregator_service.problems import responses
+from aggregator_service.routes.common import headers_of
 from protocols.messages import (
     CohortView,
     Enrolment,
@@ -45,30 +47,64 @@ from protocols.sums.registry import mechanisms, parameters_of
 _REF: Final = "#/components/schemas/{model}"
 _FEWEST: Final = {"masked": FEWEST_MASKED, "oneshot": FEWEST_ONESHOT}
 """Mechanism -> smallest `min_clients` of a task; other mechanisms have the schema's own minimum."""
+_COUNTS: Final = ("min_clients", "cohort_size")
 _SIGNATURE_HEADERS: Final = {
-    "signatureInput": (
-        "Signature-Input",
-        'What a client\'s signature covers (RFC 9421): components, `created`, `keyid` and `tag="hushrec"`, in the '
-        "form of docs/wire/requests.md.",
-    ),
-    "signature": ("Signature", "A client's Ed25519 signature of the request (RFC 9421)."),
+    "signatureInput": {
+        "name": "Signature-Input",
+        "description": "What a client's signature covers (RFC 9421): components, `created`, `keyid` and "
+        '`tag="hushrec"`, in the form of docs/wire/requests.md.',
+    },
+    "signature": {"name": "Signature", "description": "A client's Ed25519 signature of the request (RFC 9421)."},
 }
+"""Security schemes: a client sends these headers beside its token."""
 
 
-def add_schemas(document: dict[str, Any]) -> None:
-    """Complete an OpenAPI document in place."""
-    schemas = document["components"]["schemas"]
+def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Return the document of these routes."""
+    document = get_openapi(
+        title="HushRec aggregator",
+        version=metadata.version("hushrec"),
+        description=_DESCRIPTION,
+        routes=routes,
+        tags=_TAGS,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    _complete_schemas(document["components"]["schemas"])
+    for name, header in _SIGNATURE_HEADERS.items():
+        document["components"]["securitySchemes"][name] = {"type": "apiKey", "in": "header", **header}
+    wrong_method = responses("method-not-allowed")[405]
+    wrong_method["headers"] = headers_of({"Allow": "Every method of the path."})
+    for operation in [operation for path in document["paths"].values() for operation in path.values()]:
+        operation["responses"]["405"] = wrong_method
+        # FastAPI's own body of the 422 responses: the service answers with a problem document
+        operation["responses"].get("422", {}).get("content", {}).pop("application/json", None)
+        if any("bearer" in one for one in operation.get("security", [])):
+            operation["security"] = [{"bearer": []}, {"bearer": [], **dict.fromkeys(_SIGNATURE_HEADERS, [])}]
+    return document
+
+
+def _complete_schemas(schemas: dict[str, Any]) -> None:
+    """Complete the schemas in place, which FastAPI makes of the routes' messages."""
+    for leftover in ("HTTPValidationError", "ValidationError", "ResolvedChoice"):
+        schemas.pop(leftover, None)
+    schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
+    for message, example in _EXAMPLES.items():
+        schemas[message.__name__]["examples"] = [example]
     schemas["ResolvedRecipe"] = _choices(schemas, {name: recipe_entry(name).parameters for name in recipes()})
     schemas["ResolvedMechanism"] = _choices(schemas, {name: parameters_of(name) for name in mechanisms()})
     schemas["SumPlan"] = _plans(schemas)
     resolved = schemas["ResolvedTask"]["properties"]
     resolved["recipe"], resolved["mechanism"] = _ref("ResolvedRecipe"), _ref("ResolvedMechanism")
-    del schemas["ResolvedChoice"]
-    for message in ("SumView", "TaskView"):
-        schemas[message]["properties"]["plan"] = _ref("SumPlan")
-    _state_minima(schemas["TaskRequest"])
-    _add_signatures(document)
-    _add_wrong_methods(document)
+    for message_name in ("SumView", "TaskView"):
+        schemas[message_name]["properties"]["plan"] = _ref("SumPlan")
+    # how many clients each mechanism needs at least; its parameters may demand more
+    schemas["TaskRequest"]["allOf"] = [
+        {
+            "if": {"properties": {"mechanism": {"properties": {"name": {"const": name}}, "required": ["name"]}}},
+            "then": {"properties": {"schedule": {"properties": dict.fromkeys(_COUNTS, {"minimum": least})}}},
+        }
+        for name, least in sorted(_FEWEST.items())
+    ]
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -126,43 +162,6 @@ def _one_of(targets: dict[str, str], by: str) -> dict[str, Any]:
     }
 
 
-def _state_minima(request: dict[str, Any]) -> None:
-    """Say how many clients each mechanism needs at least; its parameters may demand more."""
-    request["allOf"] = [
-        {
-            "if": {"properties": {"mechanism": {"properties": {"name": {"const": name}}, "required": ["name"]}}},
-            "then": {
-                "properties": {
-                    "schedule": {"properties": {"min_clients": {"minimum": least}, "cohort_size": {"minimum": least}}}
-                }
-            },
-        }
-        for name, least in sorted(_FEWEST.items())
-    ]
-
-
-def _add_signatures(document: dict[str, Any]) -> None:
-    """Add the two headers of a client's signature as security schemes: a client sends them beside its token."""
-    for name, (header, text) in _SIGNATURE_HEADERS.items():
-        scheme = {"type": "apiKey", "in": "header", "name": header, "description": text}
-        document["components"]["securitySchemes"][name] = scheme
-    for operation in _operations(document):
-        if any("bearer" in one for one in operation.get("security", [])):
-            operation["security"] = [{"bearer": []}, {"bearer": [], **dict.fromkeys(_SIGNATURE_HEADERS, [])}]
-
-
-def _add_wrong_methods(document: dict[str, Any]) -> None:
-    """Say of every path how it answers methods that it does not have."""
-    answer = responses("method-not-allowed")[405]
-    answer["headers"] = {"Allow": {"description": "Every method of the path.", "schema": {"type": "string"}}}
-    for operation in _operations(document):
-        operation["responses"]["405"] = answer
-
-
-def _operations(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [operation for path in document["paths"].values() for operation in path.values()]
-
-
 _DESCRIPTION: Final = """\
 Secure aggregation and homomorphic encryption for federated recommenders: clients keep their interactions, and the
 server learns only sums.
@@ -187,7 +186,6 @@ _TAGS: Final = [
 _KEY: Final = "9v3Kq0bC2mX8rT5yWzL1aN7dF4hJ6pQsUeGiOkVxBtA"
 _TASK: Final = "t_0f3a9c5b7d1e2f4a6b8c"
 _CLIENT: Final = "c_9b1d3f5a7c2e4f6a8b0d"
-_INVITATION: Final = "i_4c6e8a0b2d4f6a8c0e2b"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 _REQUEST: Final[dict[str, Any]] = {
@@ -196,104 +194,45 @@ _REQUEST: Final[dict[str, Any]] = {
     "mechanism": {"name": "ckks", "parameters": {"set": "standard"}},
     "schedule": {"rounds": 100, "cohort_size": 20, "min_clients": 3, "collect_seconds": 600},
 }
-_ROUND: Final[dict[str, Any]] = {
-    "task_id": _TASK,
-    "number": 7,
+_ROUND: Final[dict[str, Any]] = (
+    {"task_id": _TASK, "number": 7, "step": 7, "state": "collecting", "seed": _KEY, "seconds_left": 412.5}
+    | {"cohort": 20, "received": 12, "survivors": 0, "folded": 0, "contribution_bytes": 96548}
+    | {"aggregate_bytes": None, "aggregate_digest": None, "failure": None}
+    | {"in_cohort": True, "expected": True, "delivered": False, "contributed": False}
+)
+_VIEW: Final[dict[str, Any]] = (
+    _REQUEST
+    | {"task_id": _TASK, "state": "open", "seed": _KEY, "opened_by": "members"}
+    | {"schedule": _REQUEST["schedule"] | {"start_clients": 0, "sampling": "uniform", "max_failed_rounds": 5}}
+    | {"plan": {"mechanism": "ckks", "set": "standard", "security_bits": 128}}
+    | {"members": 60, "keyed_members": 60, "able_members": [60], "completed_rounds": 6, "failed_rounds": 0}
+    | {"warnings": ["Members share one secret key: any member together with the server can open every contribution."]}
+)
+_SUM: Final[dict[str, Any]] = {
+    "round": 7,
     "step": 7,
-    "state": "collecting",
-    "seed": _KEY,
-    "cohort": 20,
-    "received": 12,
-    "survivors": 0,
-    "folded": 0,
-    "seconds_left": 412.5,
-    "aggregate_bytes": None,
-    "aggregate_digest": None,
-    "failure": None,
-    "in_cohort": True,
-    "expected": True,
-    "delivered": False,
-    "contributed": False,
-    "contribution_bytes": 96548,
-}
-_VIEW: Final[dict[str, Any]] = {
-    **_REQUEST,
-    "task_id": _TASK,
-    "state": "open",
-    "schedule": {**_REQUEST["schedule"], "start_clients": 0, "sampling": "uniform", "max_failed_rounds": 5},
-    "seed": _KEY,
-    "plan": {"mechanism": "ckks", "set": "standard", "security_bits": 128},
-    "opened_by": "members",
-    "members": 60,
-    "keyed_members": 60,
-    "able_members": [60],
-    "completed_rounds": 6,
-    "failed_rounds": 0,
-    "warnings": ["Members share one secret key: any member together with the server can open every contribution."],
-}
-_SIGNATURE: Final = _KEY + _KEY
-_CERTIFICATE: Final = "AG" + "A" * 106
+    "recipe": "privirec-k",
+    "mechanism": "masked",
+    "data_set": "ratings-2026",
+} | {"survivors": 20, "survivors_digest": _DIGEST, "released_at": 1790000000.0, "contribution_digest": _DIGEST}
+_INVITED: Final[dict[str, Any]] = {"role": "member", "uses": 100}
+_INVITATION: Final[dict[str, Any]] = {**_INVITED, "invitation_id": "i_4c6e8a0b2d4f6a8c0e2b"}
+_LISTED: Final = _INVITATION | {"state": "open", "used": 42, "age_seconds": 3600.0, "expires_seconds": 82800.0}
+_CODE: Final = "hri_example-shown-once"
+_KEYS: Final[dict[str, Any]] = {"identity_key": _KEY, "mailbox_key": _KEY, "certificate": "AG" + "A" * 106, "group": 0}
+_READER: Final[dict[str, Any]] = {"name": "grafana", "role": "read-only"}
 
 _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
-    LedgerPage: {
-        "entries": [
-            {
-                "round": 7,
-                "step": 7,
-                "recipe": "privirec-k",
-                "mechanism": "masked",
-                "data_set": "ratings-2026",
-                "survivors": 20,
-                "survivors_digest": _DIGEST,
-                "released_at": 1790000000.0,
-                "contribution_digest": _DIGEST,
-            }
-        ],
-        "more": False,
-    },
-    OperatorRequest: {"name": "grafana", "role": "read-only", "expires_seconds": 7776000},
-    OperatorToken: {
-        "name": "grafana",
-        "role": "read-only",
-        "age_seconds": 0.0,
-        "expires_seconds": 7776000.0,
-        "token": "hro_example-shown-once",
-    },
+    LedgerPage: {"entries": [_SUM], "more": False},
+    OperatorRequest: {**_READER, "expires_seconds": 7776000},
+    OperatorToken: {**_READER, "age_seconds": 0.0, "expires_seconds": 7776000.0, "token": "hro_example-shown-once"},
     TaskRequest: _REQUEST,
     TaskView: _VIEW,
     TaskPage: {"tasks": [_VIEW]},
-    InvitationRequest: {"role": "member", "uses": 100, "expires_seconds": 86400},
-    Invitation: {
-        "task_id": _TASK,
-        "invitation_id": _INVITATION,
-        "invitation": "hri_example-shown-once",
-        "role": "member",
-        "uses": 100,
-        "expires_seconds": 86400,
-    },
-    InvitationPage: {
-        "invitations": [
-            {
-                "invitation_id": _INVITATION,
-                "role": "member",
-                "state": "open",
-                "uses": 100,
-                "used": 42,
-                "age_seconds": 3600.0,
-                "expires_seconds": 82800.0,
-            }
-        ],
-        "next": None,
-    },
-    EnrolmentRequest: {
-        "invitation": "hri_example-shown-once",
-        "identity_key": _KEY,
-        "mailbox_key": _KEY,
-        "signature": _SIGNATURE,
-        "certificate": _CERTIFICATE,
-        "group": 0,
-        "renewal": 0,
-    },
+    InvitationRequest: {**_INVITED, "expires_seconds": 86400},
+    Invitation: {**_INVITATION, "task_id": _TASK, "invitation": _CODE, "expires_seconds": 86400},
+    InvitationPage: {"invitations": [_LISTED], "next": None},
+    EnrolmentRequest: {**_KEYS, "invitation": _CODE, "signature": _KEY + _KEY, "renewal": 0},
     Enrolment: {
         "task_id": _TASK,
         "client_id": _CLIENT,
@@ -301,20 +240,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         "role": "member",
         "group": 0,
     },
-    MemberPage: {
-        "members": [
-            {
-                "client_id": _CLIENT,
-                "role": "member",
-                "identity_key": _KEY,
-                "mailbox_key": _KEY,
-                "certificate": _CERTIFICATE,
-                "keyed": False,
-                "group": 0,
-            }
-        ],
-        "next": None,
-    },
+    MemberPage: {"members": [{**_KEYS, "client_id": _CLIENT, "role": "member", "keyed": False}], "next": None},
     RoundView: _ROUND,
     RoundPage: {"rounds": [_ROUND], "more": False},
     CohortView: {"round": 7, "clients": [_CLIENT]},
@@ -323,43 +249,9 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
 }
 
 
-def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Return the document of these routes."""
-    document = get_openapi(
-        title="HushRec aggregator",
-        version=metadata.version("hushrec"),
-        description=_DESCRIPTION,
-        routes=routes,
-        tags=_TAGS,
-        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
-    )
-    schemas: dict[str, Any] = document["components"]["schemas"]
-    for leftover in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(leftover, None)
-    schemas["ProblemDocument"] = ProblemDocument.model_json_schema()
-    for message, example in _EXAMPLES.items():
-        schemas[message.__name__]["examples"] = [example]
-    _drop_validation_errors(document)
-    add_schemas(document)
-    return document
-
-
-def _drop_validation_errors(document: dict[str, Any]) -> None:
-    """Remove FastAPI's own body of the 422 responses; the service answers with a problem document."""
-    for path in document["paths"].values():
-        for operation in path.values():
-            operation["responses"].get("422", {}).get("content", {}).pop("application/json", None)
-
-
 def describe(app: FastAPI) -> None:
     """Set the OpenAPI document of `app`: tags, examples, and problem documents for errors."""
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        app.openapi_schema = make_document(app.routes)
-    return app.openapi_schema
+    app.openapi = cache(lambda: make_document(app.routes))  # type: ignore[method-assign]
 
 
 def document_text(app: FastAPI) -> str:

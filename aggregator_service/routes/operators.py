@@ -21,12 +21,11 @@ OperatorName = Annotated[str, Path(description="Name of the token.", max_length=
     "",
     status_code=201,
     summary="Create an operator's token",
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def create(services: ServicesOf, request: OperatorRequest) -> OperatorToken:
     """Create a named token with a role and an optional lifetime. It is shown only here; the server keeps its hash."""
-    now = services.clock.now()
-    return services.database.transact(lambda session: create_operator(session, request, now))
+    return services.database.transact(lambda session: create_operator(session, request, services.clock.now()))
 
 
 @router.get("", summary="List operators' tokens", responses=guarded())
@@ -39,12 +38,10 @@ def list_all(services: ServicesOf) -> OperatorPage:
 @router.post("/{name}/rotation", summary="Rotate an operator's token", responses=guarded())
 def rotate(services: ServicesOf, name: OperatorName) -> OperatorToken:
     """Replace a token: the new one has the same name, role and full lifetime; the old one is void at once."""
-    now = services.clock.now()
-    return services.database.transact(lambda session: rotate_operator(session, name, now))
+    return services.database.transact(lambda session: rotate_operator(session, name, services.clock.now()))
 
 
 @router.delete("/{name}", summary="Revoke an operator's token", responses=guarded())
 def revoke(services: ServicesOf, name: OperatorName) -> OperatorView:
     """Revoke a token. It is void at once."""
-    now = services.clock.now()
-    return services.database.transact(lambda session: revoke_operator(session, name, now))
+    return services.database.transact(lambda session: revoke_operator(session, name, services.clock.now()))

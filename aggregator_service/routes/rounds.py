@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import Query, Request, Response
+from fastapi import Query, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -22,14 +22,15 @@ from aggregator_service.polling.views import compact_round, round_etag, round_vi
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
+    AnswerOf,
     IfNoneMatch,
     RoundNumber,
     TaskId,
     Wait,
     api_router,
     binary_response,
-    blob_response,
     guarded,
+    headers_of,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
@@ -69,16 +70,11 @@ class _RoundAnswer:
     response_model=RoundView,
     responses={
         200: {
-            "headers": {
-                "ETag": {
-                    "description": "Send it back in If-None-Match with `wait` to wait for the next change.",
-                    "schema": {"type": "string"},
-                }
-            }
+            "headers": headers_of({"ETag": "Send it back in If-None-Match with `wait` to wait for the next change."})
         },
         204: {
             "description": "No round has been opened yet, nor within `wait` seconds.",
-            "headers": {"ETag": {"description": "That of a task without rounds.", "schema": {"type": "string"}}},
+            "headers": headers_of({"ETag": "That of a task without rounds."}),
         },
         304: {"description": "Nothing changed within `wait` seconds."},
         **guarded(),
@@ -177,7 +173,7 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
 @router.post(
     "/{number}/refusals",
     summary="Report that a client leaves a round",
-    responses=guarded("bad-request", "not-in-cohort", "body-too-long", "upload-timeout"),
+    responses=guarded("not-in-cohort"),
 )
 def refuse(
     services: ServicesOf, client: MemberIs, task: TaskId, number: RoundNumber, notice: RefusalNotice
@@ -199,7 +195,7 @@ def refuse(
 
     view, is_new = services.database.transact(write)
     if is_new:
-        services.metrics.count_refusal(notice.reason)
+        services.metrics.refusals.labels(notice.reason).inc()
         _LOG.warning(
             "client refused the round",
             extra=fields(task=task, round=number, client=client.client_id, reason=notice.reason),
@@ -210,7 +206,7 @@ def refuse(
 @router.post(
     "/{number}/extend",
     summary="Extend a stage",
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def extend(
     services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber, request: Extension
@@ -247,29 +243,17 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
 @router.get(
     "/{number}/aggregate",
     summary="Fetch an aggregate",
-    response_class=Response,
-    responses={
-        **binary_response("The aggregate in the mechanism's format. It never changes."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
+    **binary_response("The aggregate in the mechanism's format. It never changes."),
 )
 def aggregate(
-    services: ServicesOf,
-    principal: PrincipalOf,
-    request: Request,
-    task: TaskId,
-    number: RoundNumber,
-    if_none_match: IfNoneMatch = None,
+    services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return the sum of a completed round; 404 before its release, and if the round failed."""
     with services.database.read() as session:
         task_of(session, principal, task)
         row = round_of(session, task, number)
-    if row.aggregate_key is None or row.aggregate_digest is None or row.aggregate_bytes is None:
-        raise Problem("not-found", "the round has released no aggregate")
-    blob = (row.aggregate_key, row.aggregate_digest, row.aggregate_bytes)
-    return blob_response(services, request, principal, *blob, if_none_match)
+    missing = "the round has released no aggregate"
+    return answer.blob(row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, missing=missing)
 
 
 _ATTESTED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
@@ -12,14 +12,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
-from aggregator_service.http.authentication import PrincipalOf
+from aggregator_service.access.principals import Enrolled, Principal, existing_task, round_of, task_of
+from aggregator_service.http.authentication import MemberIs, PrincipalOf
 from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
-    IfNoneMatch,
+    AnswerOf,
     RawBodyOf,
     RoundNumber,
     SnapshotNumber,
@@ -28,7 +28,6 @@ from aggregator_service.routes.common import (
     api_router,
     binary_request,
     binary_response,
-    blob_response,
     guarded,
 )
 from aggregator_service.services import Services, ServicesOf
@@ -49,6 +48,7 @@ Group = Annotated[
 ]
 
 _LOG = logging.getLogger(__name__)
+_NOT_KEPT: Final = "there is no snapshot of this round, or it is no longer kept"
 router = api_router("/v1/tasks/{task}/snapshots", tag="snapshots")
 
 
@@ -90,30 +90,24 @@ def best(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Snapshot
 @router.get(
     "/{number}",
     summary="Fetch a snapshot",
-    response_class=Response,
-    responses={
-        **binary_response("The model state: made by the server if it can open the sums, else sealed by a member."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
+    **binary_response("The model state: made by the server if it can open the sums, else sealed by a member."),
 )
 def fetch(
     services: ServicesOf,
     principal: PrincipalOf,
-    request: Request,
     task: TaskId,
     number: SnapshotNumber,
+    answer: AnswerOf,
     group: Group = None,
-    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return the model state after a round as the asking member's device group sees it. The newest two are kept."""
     with services.database.read() as session:
         device_group = _device_group(session, principal, task, group)
         kept = find_snapshot(session, task, number)
         row = None if kept is None else seen_by(session, kept, device_group)
-    if row is None or row.blob_key is None:
-        raise Problem("not-found", "there is no snapshot of this round, or it is no longer kept")
-    return blob_response(services, request, principal, row.blob_key, row.digest, row.bytes, if_none_match)
+    if row is None:
+        raise Problem("not-found", _NOT_KEPT)
+    return answer.blob(row.blob_key, row.digest, row.bytes, missing=_NOT_KEPT)
 
 
 def _device_group(session: Session, principal: Principal, task_id: str, asked: int | None) -> int | None:
@@ -141,12 +135,12 @@ def _device_group(session: Session, principal: Principal, task_id: str, asked: i
     responses={
         201: {"description": "Stored."},
         200: {"model": SnapshotView, "description": "The same snapshot was stored before."},
-        **guarded("bad-digest", "body-too-short", "body-too-long", "conflict", "length-required", "upload-timeout"),
+        **guarded("body-too-short", "conflict", "length-required"),
     },
 )
 async def put(
     services: ServicesOf,
-    principal: PrincipalOf,
+    member: MemberIs,
     request: Request,
     raw: RawBodyOf,
     response: Response,
@@ -155,24 +149,26 @@ async def put(
 ) -> SnapshotView:
     """Store a snapshot made by a member. The first one stands."""
     length, digest = raw.announced()
-    known, expected = await run_in_threadpool(_admit, services, principal, task, number, digest)
+    known, expected = await run_in_threadpool(_admit, services, member, task, number, digest)
     if known is not None:
         response.status_code = 200
         return known
     check_length(length, expected)
     path = body_path(services.settings.upload_dir, "snapshot")
     await receive_body(services.settings, request, path, length, digest)
-    return await run_in_threadpool(_store, services, principal, task, number, path, digest, length)
+    return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
 
 
 def _admit(
-    services: Services, principal: Principal, task_id: str, number: int, digest: str
+    services: Services, member: Enrolled, task_id: str, number: int, digest: str
 ) -> tuple[SnapshotView | None, int]:
     """Return the stored snapshot of the round, if there is one, and the bytes that a new one must have."""
-    member = member_of(principal, task_id)
     with services.database.read() as session:
-        task = task_of(session, principal, task_id)
-        _check_author(session, task, member)
+        task = existing_task(session, task_id)
+        if task.opened_by == "anyone":
+            raise Problem("conflict", "the server itself makes the snapshots of this task")
+        if member.role != "holder" and not is_keyed(session.get_one(ClientRow, member.client_id)):
+            raise Problem("forbidden", "only members that have received the keys may store snapshots")
         round_ = round_of(session, task_id, number)
         if round_.state != "complete":
             raise Problem("conflict", f"the round is {round_.state}: it has no sum to make a model from")
@@ -185,13 +181,6 @@ def _admit(
         return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.sum_index))
 
 
-def _check_author(session: Session, task: TaskRow, member: Enrolled) -> None:
-    if task.opened_by == "anyone":
-        raise Problem("conflict", "the server itself makes the snapshots of this task")
-    if member.role != "holder" and not is_keyed(session.get_one(ClientRow, member.client_id)):
-        raise Problem("forbidden", "only members that have received the keys may store snapshots")
-
-
 def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
     if known.digest != digest:
         raise Problem("conflict", "another snapshot of this round is stored already")
@@ -199,9 +188,8 @@ def _same_or_conflict(known: SnapshotRow, digest: str) -> SnapshotView:
 
 
 def _store(
-    services: Services, principal: Principal, task_id: str, number: int, path: Path, digest: str, length: int
+    services: Services, member: Enrolled, task_id: str, number: int, path: Path, digest: str, length: int
 ) -> SnapshotView:
-    member = member_of(principal, task_id)
     key = new_key("snapshots", task_id, number)
     row = SnapshotRow(
         task_id=task_id, round_number=number, author=member.client_id, digest=digest, bytes=length, blob_key=key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 from fastapi import Path, Request
 from fastapi.responses import Response
@@ -11,21 +11,20 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
 from aggregator_service.routes.common import (
+    AnswerOf,
     ClientId,
-    IfNoneMatch,
     RawBodyOf,
     RoundNumber,
     TaskId,
     api_router,
     binary_request,
     binary_response,
-    bytes_response,
     guarded,
     receipt_response,
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.contributions import Stored
+from aggregator_service.uploads.contributions import AlreadyStored
 from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
@@ -34,7 +33,7 @@ from protocols.task_terms import ROUND_BINDING
 router = api_router("/v1/tasks/{task}/rounds/{number}", tag="stages")
 
 StageName = Annotated[StageMessage, Path(description="Kind of message.", examples=["advertise"])]
-_HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-cohort")}
+_REFUSALS: Final = ("contribution-conflict", "length-required", "not-in-cohort", "round-closed")
 
 
 @router.put(
@@ -44,23 +43,13 @@ _HANDED_OUT: Final = {304: {"description": "Not modified."}, **guarded("not-in-c
     response_model=UploadReceipt,
     openapi_extra=binary_request(
         "The message, of exactly the length that the stage and the roster determine.",
-        (OCTETS, *STAGE_TYPES.values()),
+        *(OCTETS, *STAGE_TYPES.values()),
         optional={"Round-Binding": "Advertisements: what they are bound to, for the text of a refusal."},
     ),
     responses={
         201: {"description": "The message is stored durably."},
         200: {"model": UploadReceipt, "description": "The same message was stored before."},
-        **guarded(
-            "bad-contribution",
-            "bad-digest",
-            "body-too-long",
-            "body-too-short",
-            "contribution-conflict",
-            "length-required",
-            "not-in-cohort",
-            "round-closed",
-            "upload-timeout",
-        ),
+        **guarded("bad-contribution", "body-too-short", *_REFUSALS),
     },
 )
 async def put(
@@ -78,72 +67,46 @@ async def put(
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
     if admission.stored is not None:
-        return receipt_response(same_or_conflict(admission, admission.stored, digest), 200)
+        return receipt_response(AlreadyStored(same_or_conflict(admission, admission.stored, digest)))
     body = await raw.receive(exact=admission.length)
     binding = request.headers.get(ROUND_BINDING, "")
-    outcome = await run_in_threadpool(store_message, services, admission, body, digest, binding)
-    return receipt_response(outcome.receipt, 201 if isinstance(outcome, Stored) else 200)
+    return receipt_response(await run_in_threadpool(store_message, services, admission, body, digest, binding))
 
 
-class _Fetched(NamedTuple):
-    """What clients fetch in a masked round. summary, answer: for the OpenAPI document. text: what it is and when."""
+def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
+    """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
-    kind: Handout
-    summary: str
-    answer: str
-    text: str
-
-
-_FETCHED: Final = (
-    _Fetched(
-        "roster",
-        "Fetch the roster",
-        "The clients that take part, with their keys.",
-        "Return the roster to the clients in it, from the state sharing on. All clients get the same bytes.",
-    ),
-    _Fetched(
-        "inbox",
-        "Fetch the neighbours' shares",
-        "The clients that shared, and the shares sealed for this client.",
-        "Return the sealed shares for the asking client, if it has shared, from the state collecting on.",
-    ),
-    _Fetched(
-        "survivors",
-        "Fetch the set of survivors",
-        "The survivors: one bit for each member of the roster.",
-        "Return the set of survivors, from the end of the state collecting on.",
-    ),
-    _Fetched(
-        "confirmations",
-        "Fetch the neighbours' confirmations",
-        "The members' signatures.",
-        "Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious "
-        "only.",
-    ),
-)
-
-
-def _add_route(fetched: _Fetched) -> None:
     def fetch(
-        services: ServicesOf,
-        principal: PrincipalOf,
-        task: TaskId,
-        number: RoundNumber,
-        if_none_match: IfNoneMatch = None,
+        services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
     ) -> Response:
-        found = handed_out(services, principal, task, number, fetched.kind)
-        return bytes_response(found.body, found.digest, if_none_match, handout_type(fetched.kind))
+        found = handed_out(services, principal, task, number, kind)
+        return answer.bytes(found.body, found.digest, handout_type(kind))
 
-    router.add_api_route(
-        f"/{fetched.kind}",
-        fetch,
-        name=fetched.kind,
-        summary=fetched.summary,
-        description=fetched.text,
-        response_class=Response,
-        responses={**binary_response(fetched.answer, handout_type(fetched.kind)), **_HANDED_OUT},
-    )
+    described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))
+    router.add_api_route(f"/{kind}", fetch, name=kind, summary=summary, description=text, **described)
 
 
-for _one in _FETCHED:
-    _add_route(_one)
+_add_route(
+    "roster",
+    "Fetch the roster",
+    "The clients that take part, with their keys.",
+    "Return the roster to the clients in it, from the state sharing on. All clients get the same bytes.",
+)
+_add_route(
+    "inbox",
+    "Fetch the neighbours' shares",
+    "The clients that shared, and the shares sealed for this client.",
+    "Return the sealed shares for the asking client, if it has shared, from the state collecting on.",
+)
+_add_route(
+    "survivors",
+    "Fetch the set of survivors",
+    "The survivors: one bit for each member of the roster.",
+    "Return the set of survivors, from the end of the state collecting on.",
+)
+_add_route(
+    "confirmations",
+    "Fetch the neighbours' confirmations",
+    "The members' signatures.",
+    "Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious only.",
+)

@@ -8,20 +8,18 @@ from fastapi import Path, Query, Request, Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import existing_task, member_of, task_of
-from aggregator_service.http.authentication import OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
-from aggregator_service.http.fields import TAGGED, TaggedJson
-from aggregator_service.problems import Problem
+from aggregator_service.access.principals import existing_task, task_of
+from aggregator_service.http.authentication import MemberIs, OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
 from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
-    IfNoneMatch,
+    TAGGED,
+    AnswerOf,
     RawBodyOf,
     TaskId,
     api_router,
-    binary_request,
     binary_response,
-    blob_response,
     guarded,
+    stored_once,
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
@@ -50,7 +48,7 @@ SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_0
     status_code=201,
     summary="Create a task",
     dependencies=[OperatorOnly],
-    responses=guarded("bad-request", "conflict", "body-too-long", "upload-timeout"),
+    responses=guarded("conflict"),
 )
 def create(services: ServicesOf, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
@@ -75,13 +73,13 @@ def list_all(
         return TaskPage(tasks=[task_view(session, task, signatures, now) for task in list_tasks(session, name)])
 
 
-@router.get("/{task}", summary="Show a task", response_model=TaskView, responses={**TAGGED, **guarded()})
-def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, if_none_match: IfNoneMatch = None) -> Response:
+@router.get("/{task}", summary="Show a task", response_model=TaskView, responses=TAGGED)
+def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, answer: AnswerOf) -> Response:
     """Return a task as operators and its members see it."""
     with services.database.read() as session:
         found = task_of(session, principal, task)
         view = task_view(session, found, services.settings.signatures, services.clock.now())
-    return TaggedJson(view.model_dump_json().encode()).response(if_none_match)
+    return answer.json(view)
 
 
 @router.get("/{task}/privacy", summary="Show a task's privacy budget", responses=guarded())
@@ -127,27 +125,14 @@ def resume(services: ServicesOf, operator: OperatorIs, task: TaskId) -> TaskView
 
 # --- the item catalogue -----------------------------------------------------------------------------------------------
 
+_CATALOGUE: Final = "UTF-8, one line `id TAB title LF` for each item, in order of the item numbers."
+
 
 @router.put(
     "/{task}/catalogue",
-    status_code=201,
     summary="Upload the item catalogue",
     dependencies=[OperatorOnly],
-    response_class=Response,
-    openapi_extra=binary_request("UTF-8, one line `id TAB title LF` for each item, in order of the item numbers."),
-    responses={
-        201: {"description": "Stored."},
-        200: {"description": "The same catalogue was stored before."},
-        **guarded(
-            "bad-request",
-            "bad-digest",
-            "body-too-short",
-            "body-too-long",
-            "conflict",
-            "length-required",
-            "upload-timeout",
-        ),
-    },
+    **stored_once(_CATALOGUE, "Stored.", "The same catalogue was stored before."),
 )
 async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the catalogue whose digest the task names, once. Round 1 waits for it, and it never changes.
@@ -178,26 +163,13 @@ def _admit_catalogue(services: Services, task_id: str, digest: str) -> int | Non
         return None if check_upload(task, digest) else task_items(task)
 
 
-@router.get(
-    "/{task}/catalogue",
-    summary="Download the item catalogue",
-    response_class=Response,
-    responses={
-        **binary_response("UTF-8, one line `id TAB title LF` for each item, in order of the item numbers."),
-        304: {"description": "Not modified."},
-        **guarded(),
-    },
-)
-def get_catalogue(
-    services: ServicesOf, principal: PrincipalOf, request: Request, task: TaskId, if_none_match: IfNoneMatch = None
-) -> Response:
+@router.get("/{task}/catalogue", summary="Download the item catalogue", **binary_response(_CATALOGUE))
+def get_catalogue(services: ServicesOf, principal: PrincipalOf, task: TaskId, answer: AnswerOf) -> Response:
     """Return the catalogue, whose SHA-256 is the task's `catalogue_digest`; 404 if there is none, or none yet."""
     with services.database.read() as session:
         row = task_of(session, principal, task)
-    if row.catalogue_key is None or row.catalogue_digest is None or row.catalogue_bytes is None:
-        raise Problem("not-found", "the task has no catalogue, or the operator has not uploaded it yet")
-    blob = (row.catalogue_key, row.catalogue_digest, row.catalogue_bytes)
-    return blob_response(services, request, principal, *blob, if_none_match)
+    missing = "the task has no catalogue, or the operator has not uploaded it yet"
+    return answer.blob(row.catalogue_key, row.catalogue_digest, row.catalogue_bytes, missing=missing)
 
 
 @ledger_router.get("/ledger", summary="List released sums", dependencies=[ReaderOnly], responses=guarded())
@@ -213,18 +185,12 @@ def of_task(
     "/members/me/ledger",
     summary="List the sums that contain one's data",
     response_model=LedgerPage,
-    responses={**TAGGED, **guarded()},
+    responses=TAGGED,
 )
 def of_client(
-    services: ServicesOf,
-    principal: PrincipalOf,
-    task: TaskId,
-    after: After = 0,
-    limit: Limit = _LIMIT,
-    if_none_match: IfNoneMatch = None,
+    services: ServicesOf, member: MemberIs, task: TaskId, answer: AnswerOf, after: After = 0, limit: Limit = _LIMIT
 ) -> Response:
     """Return the released sums that include the client's contributions, with the digest of each contribution."""
-    member = member_of(principal, task)
     with services.database.read() as session:
-        page = client_ledger(session, task_of(session, principal, task), member.client_id, after, limit)
-    return TaggedJson(page.model_dump_json().encode()).response(if_none_match)
+        page = client_ledger(session, existing_task(session, task), member.client_id, after, limit)
+    return answer.json(page)

@@ -11,15 +11,12 @@ are real, only HTTP is left out. A finished run is kept in the work folder and n
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from bench.experiments.factors import colr_rows, fair_rows, pfedclr_rows, pfedclr_split, topk_rows
 from bench.experiments.leaks import DrawnScores, NegativeDraws, leak_controls
@@ -35,17 +32,9 @@ from client_sdk.lab.evaluation.leave_one_out import candidates_of
 # --- Controls: what needs no training, on the split that a system's runs use with seed 0
 
 
-def leave_one_out_controls(dataset: str, data_dir: Path) -> ControlTable:
-    """HR@10 and NDCG@10 on `load_dataset`'s split, against the candidates of seed 0 and against all items."""
-    return _split_controls(load_dataset(dataset, data_dir))
-
-
-def pfedclr_controls(dataset: str, data_dir: Path) -> ControlTable:
-    """The same on PFedCLR's split."""
-    return _split_controls(pfedclr_split(dataset, data_dir))
-
-
-def _split_controls(data: LeaveOneOut) -> ControlTable:
+def leave_one_out_controls(load: Callable[[str, Path], LeaveOneOut], dataset: str, data_dir: Path) -> ControlTable:
+    """HR@10 and NDCG@10 against the candidates of seed 0 and against all items. load: makes the split."""
+    data = load(dataset, data_dir)
     return leak_controls(data, candidates_of(data, np.random.default_rng(0)).negatives, np.random.default_rng(0))
 
 
@@ -69,8 +58,7 @@ def _figures(controls: Callable[[str, Path], ControlTable], dataset: str, data_d
 # ---
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A published system.
 
     rows(quick): its runs, whose `measure` takes (seed, folder of the data sets). controls: on a data set of its runs,
@@ -79,48 +67,30 @@ class System:
 
     rows: Callable[[bool], Sequence[Row]]
     datasets: Sequence[str]
-    controls: Callable[[str, Path], ControlTable] = leave_one_out_controls
+    controls: Callable[[str, Path], ControlTable]
 
 
+_ML_1M: Final = ("ml-1m",)
+_RATED: Final = ("ml-100k", "ml-1m")
 SYSTEMS: Final[dict[str, System]] = {
-    "colr": System(colr_rows, ("ml-1m",)),
+    "colr": System(colr_rows, _ML_1M, partial(leave_one_out_controls, load_dataset)),
     "fair": System(fair_rows, ("goodreads-100",), full_ranking_controls),
-    "pfedclr": System(pfedclr_rows, ("filmtrust", "ml-100k"), pfedclr_controls),
+    "pfedclr": System(pfedclr_rows, ("filmtrust", "ml-100k"), partial(leave_one_out_controls, pfedclr_split)),
     "privirec": System(privirec_rows, ("gowalla",), full_ranking_controls),
-    "rfrec": System(partial(rfrec_rows, "rfrec"), ("ml-100k", "ml-1m"), rating_mean_controls),
-    "rfrecf": System(partial(rfrec_rows, "rfrecf"), ("ml-100k", "ml-1m"), rating_mean_controls),
-    "topk": System(topk_rows, ("ml-1m",)),
+    "rfrec": System(partial(rfrec_rows, "rfrec"), _RATED, rating_mean_controls),
+    "rfrecf": System(partial(rfrec_rows, "rfrecf"), _RATED, rating_mean_controls),
+    "topk": System(topk_rows, _ML_1M, partial(leave_one_out_controls, load_dataset)),
 }
-METRICS: Final = ("hr10", "ndcg10", "hr10_full", "ndcg10_full", "recall20", "ndcg20", "mae", "rmse")
-
-
-def table(figures: Mapping[str, Any]) -> Table:
-    """One line for each name with a metric: our figure, and the paper's in brackets."""
-    found = {(*key.rpartition(".")[::2],) for key in figures if ".paper." not in key}
-    metrics = [metric for metric in METRICS if any(metric == last for _, last in found)]
-    made = Table("row", *metrics, title="ours (the paper's)")
-    for name in sorted({name for name, last in found if last in metrics}):
-        cells = []
-        for metric in metrics:
-            ours, theirs = figures.get(f"{name}.{metric}"), figures.get(f"{name}.paper.{metric}")
-            cells.append("" if ours is None else f"{ours:.4f}" + ("" if theirs is None else f" ({theirs:.4f})"))
-        made.add_row(name, *cells)
-    return made
 
 
 def seeded(row: Row, seed: int, quick: bool) -> Row:
     """A system's row with this seed, which its keys end with unless it is 0. quick: without the paper's figures."""
-    end = f".seed{seed}" if seed else ""
-    return Row(
-        f"{row.key}{end}",
-        partial(row.measure, seed),
-        {} if quick else row.published,
-        f"{row.prefix}{end}" if row.prefix else "",
-    )
+    end, prefix = f".seed{seed}" if seed else "", row.prefix or row.key
+    return Row(f"{row.key}{end}", partial(row.measure, seed), {} if quick else row.published, f"{prefix}{end}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the chosen system's rows and print their table; 1 if a run or the data set failed, 2 if nothing matches."""
+    """Run the chosen system's rows and print their figures; 1 if a run or the data set failed, 2 if nothing matches."""
     parser = options_of(__doc__ or "", (0,))
     parser.add_argument("--system", choices=sorted(SYSTEMS), default="colr", help="the system (default: colr)")
     options = parser.parse_args(arguments)
@@ -131,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         for dataset in (system.datasets[:1] if options.quick else system.datasets)
     ]
     kind = f"{options.system}-quick" if options.quick else options.system
-    return report(rows, options, kind, partial(flat, rows), lambda figures: Console().print(table(figures)))
+    return report(rows, options, kind, partial(flat, rows))
 
 
 if __name__ == "__main__":

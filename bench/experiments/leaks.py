@@ -106,22 +106,20 @@ class DrawnScores:
 
 
 def both_rankings(
-    scores: FullScorer, data: LeaveOneOut, candidates: NDArray[np.int32], k: int = 10
+    scores: FullScorer, data: LeaveOneOut, candidates: NDArray[np.int32]
 ) -> tuple[EvaluationResult, EvaluationResult]:
-    """Evaluate scores of all items: against candidates, int32 (n_users, n), and among all items."""
+    """Evaluate scores of all items by the first ten: against candidates, int32 (n_users, n), and among all items."""
 
     def listed(users: NDArray[np.intp], items: NDArray[np.int64]) -> NDArray[np.floating]:
         return np.take_along_axis(scores(users), items, axis=1)
 
-    return evaluate_scores(listed, data, candidates, k), evaluate_full_scores(scores, data, k)
+    return evaluate_scores(listed, data, candidates, 10), evaluate_full_scores(scores, data, 10)
 
 
 def drawn_as_negative_control(
     data: LeaveOneOut,
     candidates: NDArray[np.int32],
     rng: np.random.Generator,
-    k: int = 10,
-    *,
     draws: NegativeDraws | None = None,
     excluded: NDArray[np.int32] | None = None,
 ) -> tuple[EvaluationResult, EvaluationResult]:
@@ -130,7 +128,7 @@ def drawn_as_negative_control(
     candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
     items that are never drawn besides the training items; None is the clean protocol.
     """
-    return both_rankings(DrawnScores(data.train, draws or NegativeDraws(), rng, excluded), data, candidates, k)
+    return both_rankings(DrawnScores(data.train, draws or NegativeDraws(), rng, excluded), data, candidates)
 
 
 def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -26,7 +25,7 @@ from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.evaluation.full_ranking import rank_all
-from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
 from client_sdk.training.graph_filters import GFCF
 from protocols.messages import Schedule
@@ -84,8 +83,21 @@ def through_the_service(
     if len(sums) != recipe.steps:
         failures = [report.failure for report in done if report.failure]
         raise SystemExit(f"only {len(sums)} of {recipe.steps} sums were completed; failures: {failures}")
+    members = []
+    for report in (sums[0], sums[-1]):
+        members.append(np.sort([order[one.client_id] for one in report.reports]))
+        if members[-1].size != report.survivors:
+            raise SystemExit(f"round {report.number} has {report.survivors} survivors, not {members[-1].size}")
+    rows, exact = interaction_rows(train), central_components(train, recipe.parameters.components, *members)[0]
+    service = rank_all(scores.__getitem__, train, test)
+    central = rank_all(lambda users: GFCF().scores(exact, rows[users]), train, test)
     return {
-        **_rankings(recipe, train, test, scores, [_contributors(report, order) for report in (sums[0], sums[-1])]),
+        "ml100k.users_ranked": service.users,
+        "ml100k.service.recall20": service.recall,
+        "ml100k.service.ndcg20": service.ndcg,
+        "ml100k.central.recall20": central.recall,
+        "ml100k.central.ndcg20": central.ndcg,
+        "ml100k.difference": service.recall - central.recall,
         "ml100k.clients": users,
         "ml100k.survivors_first": sums[0].survivors,
         "ml100k.survivors_last": sums[-1].survivors,
@@ -93,32 +105,6 @@ def through_the_service(
         "ml100k.clipped": sum(report.clipped for report in sums),
         "ml100k.service.wall_s": ended - started,
     }
-
-
-def _contributors(report: FleetRound, order: dict[str, int]) -> np.ndarray:
-    """The users whose rows are in a sum, ascending; `SystemExit` if their number is not that of the survivors."""
-    users = np.sort([order[one.client_id] for one in report.reports])
-    if users.size != report.survivors:
-        raise SystemExit(f"round {report.number} has {report.survivors} survivors but {users.size} client reports")
-    return users
-
-
-def _rankings(
-    recipe: PriviRecK, train: Interactions, test: Interactions, scores: np.ndarray, members: Sequence[np.ndarray]
-) -> dict[str, Figure]:
-    rows, columns = interaction_rows(train), recipe.parameters.components
-
-    exact = central_components(train, columns, *members)[0]
-    found = {
-        "service": rank_all(scores.__getitem__, train, test),
-        "central": rank_all(lambda users: GFCF().scores(exact, rows[users]), train, test),
-    }
-    figures: dict[str, Figure] = {"ml100k.users_ranked": found["service"].users}
-    for name, result in found.items():
-        figures |= {f"ml100k.{name}.recall20": result.recall, f"ml100k.{name}.ndcg20": result.ndcg}
-    figures["ml100k.difference"] = found["service"].recall - found["central"].recall
-    figures["ml100k.difference_ndcg20"] = found["service"].ndcg - found["central"].ndcg
-    return figures
 
 
 if __name__ == "__main__":

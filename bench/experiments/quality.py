@@ -12,7 +12,7 @@ are only measured. A finished row is kept in the work folder and not repeated.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -133,11 +133,6 @@ def scorer_of(name: str, settings: Mapping[str, Any], split: Split, seed: int) -
     return lambda asked: users[asked] @ items.T
 
 
-def best_of(name: str, score: Callable[[Mapping[str, Any]], float | None]) -> Mapping[str, Any]:
-    """Return the settings of the baseline with the best `score`, the first of equals."""
-    return max(BASELINES[name], key=lambda settings: score(settings) or 0.0)
-
-
 def _ease(train: Interactions, weight: float) -> FullScorer:
     """EASE (Steck, WWW 2019): B = I - P diag(1 / diag P), P = (R^T R + weight I)^-1."""
     rows = interaction_rows(train)
@@ -253,11 +248,11 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
         return values_of(train_scorer(ARMS[name], asked, seed, QUICK_ROUNDS if quick else None), asked)
     chosen = split_of(dataset, data_dir, seed, True)
 
-    def validated(settings: object) -> float | None:
-        scorer = scorer_of(name, settings, chosen, seed)  # type: ignore[arg-type]
-        return None if scorer is None else values_of(scorer, chosen)["ndcg20"]
+    def validated(settings: Mapping[str, Any]) -> float:
+        scorer = scorer_of(name, settings, chosen, seed)
+        return 0.0 if scorer is None else values_of(scorer, chosen)["ndcg20"]
 
-    scorer = scorer_of(name, best_of(name, validated), asked, seed)
+    scorer = scorer_of(name, max(BASELINES[name], key=validated), asked, seed)
     return {} if scorer is None else values_of(scorer, asked)
 
 
@@ -277,29 +272,21 @@ def figures_of(found: Found) -> dict[str, Figure]:
     figures = means(found)
     for dataset in {row.partition(".")[0] for row in found}:
         own = {row.partition(".")[2]: by_seed for row, by_seed in found.items() if row.startswith(f"{dataset}.")}
-        for name in own.keys() & ARMS.keys():
-            for metric in ("hr10", "ndcg20"):
-                if (ratio := _ratio(own, name, "popularity", metric)) is not None:
-                    figures[f"{dataset}.{name}.{metric}_over_popularity"] = ratio
-        for metric, key in (("hr10", "best_over_central"), ("ndcg20", "best_over_central_full")):
-            means_ = {name: fmean(values[metric] for values in by_seed.values()) for name, by_seed in own.items()}
-            ours, theirs = ([value for name, value in means_.items() if name in table] for table in (ARMS, BASELINES))
-            if ours and theirs:
-                figures[f"{dataset}.{key}"] = max(ours) / max(theirs)
-            if metric == "ndcg20" and theirs:
-                shares = {name: value / max(theirs) for name, value in means_.items() if name not in BASELINES}
+        for metric, end in (("hr10", ""), ("ndcg20", "_full")):
+            for name in own.keys() & ARMS.keys():
+                if seeds := own[name].keys() & own.get("popularity", {}).keys():
+                    ours, popular = (fmean(own[row][seed][metric] for seed in seeds) for row in (name, "popularity"))
+                    figures[f"{dataset}.{name}.{metric}_over_popularity"] = ours / popular
+            scores = {name: fmean(values[metric] for values in by_seed.values()) for name, by_seed in own.items()}
+            federated, central = ([scores[name] for name in table if name in scores] for table in (ARMS, BASELINES))
+            if federated and central:
+                figures[f"{dataset}.best_over_central{end}"] = max(federated) / max(central)
+            if metric == "ndcg20" and central:
+                shares = {name: score / max(central) for name, score in scores.items() if name not in BASELINES}
                 figures |= {f"{dataset}.{name}.ndcg20_over_central": share for name, share in shares.items()}
-            if metric == "ndcg20" and AUTO in means_:
-                figures[f"{dataset}.auto_over_best_full"] = means_[AUTO] / max(ours)
+            if metric == "ndcg20" and AUTO in scores:
+                figures[f"{dataset}.auto_over_best_full"] = scores[AUTO] / max(federated)
     return figures
-
-
-def _ratio(own: Found, name: str, other: str, metric: str) -> float | None:
-    """Return the metric of `name` / of `other`, means over the seeds that both have; None without such a seed."""
-    seeds = own[name].keys() & own.get(other, {}).keys()
-    if not seeds:
-        return None
-    return fmean(own[name][seed][metric] for seed in seeds) / fmean(own[other][seed][metric] for seed in seeds)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ encryption change them by less than 1e-6. One measurement is kept in the work fo
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,7 +27,6 @@ from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation.controls import mean_predictions, rating_errors
 from client_sdk.lab.federation import Federation
 from protocols.advice import parameters_for, settings_of_ratings
-from protocols.errors import ParameterError
 
 # --- Generated ratings in the shape of Jester: 20,000 users, 100 items, most of them rated, from -10 to 10
 
@@ -50,48 +48,43 @@ def made_jokes(users: int = _USERS) -> Interactions:
     return Interactions.from_pairs(owners, places, n_users=users, n_items=_ITEMS, ratings=found)
 
 
+class Rated(NamedTuple):
+    """Training ratings and the ratings to predict. lowest, highest: the range of the whole set."""
+
+    train: Interactions
+    test: Interactions
+    lowest: float
+    highest: float
+
+
 # --- A central biased matrix factorisation of ratings: what a model with all rows in one place reaches
 
 _INITIAL_STD: Final = 0.1
+_DIM: Final = 20
+_SWEEPS: Final = 12
+"""Solutions of either side."""
+PENALTIES: Final = (0.05, 0.1, 0.15, 0.25, 0.4)
+"""Weights of the squares, for each rating, to choose from on validation rows."""
 
 
-@dataclass(frozen=True)
-class MFSettings:
-    """dim: length of p and q. penalty: weight of the squares, for each rating. sweeps: solutions of either side."""
-
-    dim: int
-    penalty: float
-    sweeps: int = 12
-
-
-CHOICES: Final = tuple(MFSettings(20, penalty) for penalty in (0.05, 0.1, 0.15, 0.25, 0.4))
-"""Settings to choose from, on validation rows."""
-
-
-class BiasedMF:
-    """A model trained on all rows. Raises `ParameterError` without ratings."""
-
-    def __init__(self, train: Interactions, settings: MFSettings, seed: int) -> None:
-        if train.ratings is None:
-            raise ParameterError("a model of ratings needs ratings")
-        self.mean = float(train.ratings.mean(dtype=np.float64))
-        values = train.ratings.astype(np.float64) - self.mean
-        by_user = csr_matrix((values, train.items, train.indptr), shape=(train.n_users, train.n_items))
-        by_item = by_user.T.tocsr()
-        draws = np.random.default_rng(seed)
-        # the last column is the bias
-        self.users = np.zeros((train.n_users, settings.dim + 1))
-        self.items = _INITIAL_STD * draws.standard_normal((train.n_items, settings.dim + 1))
-        self.items[:, -1] = 0.0
-        for _ in range(settings.sweeps):
-            _solve(by_user, self.users, self.items, settings.penalty)
-            _solve(by_item, self.items, self.users, settings.penalty)
-
-    def predictions(self, users: NDArray[np.integer], items: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Return the predicted ratings of k pairs, float64 (k,), not clipped."""
-        own, others = self.users[users], self.items[items]
-        products = np.einsum("kd,kd->k", own[:, :-1], others[:, :-1])
-        return np.asarray(self.mean + own[:, -1] + others[:, -1] + products)
+def biased_mf(rated: Rated, penalty: float, seed: int) -> NDArray[np.floating]:
+    """The predictions of the test ratings by a model of all training rows, clipped to the range of ratings."""
+    train, test = rated.train, rated.test
+    assert train.ratings is not None
+    mean = float(train.ratings.mean(dtype=np.float64))
+    values = train.ratings.astype(np.float64) - mean
+    by_user = csr_matrix((values, train.items, train.indptr), shape=(train.n_users, train.n_items))
+    by_item = by_user.T.tocsr()
+    # the last column is the bias
+    users = np.zeros((train.n_users, _DIM + 1))
+    items = _INITIAL_STD * np.random.default_rng(seed).standard_normal((train.n_items, _DIM + 1))
+    items[:, -1] = 0.0
+    for _ in range(_SWEEPS):
+        _solve(by_user, users, items, penalty)
+        _solve(by_item, items, users, penalty)
+    own, others = users[test.users], items[test.items]
+    products = np.einsum("kd,kd->k", own[:, :-1], others[:, :-1])
+    return np.clip(mean + own[:, -1] + others[:, -1] + products, rated.lowest, rated.highest)
 
 
 def _solve(rows: csr_matrix, own: NDArray[np.float64], others: NDArray[np.float64], penalty: float) -> None:
@@ -117,15 +110,6 @@ ROUNDS: Final = 100
 """Sums after that of the ratings, as in `hushrec simulate`."""
 
 
-class Rated(NamedTuple):
-    """Training ratings and the ratings to predict. lowest, highest: the range of the whole set."""
-
-    train: Interactions
-    test: Interactions
-    lowest: float
-    highest: float
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Measure what is asked and print the figures; see `measure_seeds`."""
     names = ((dataset, name) for dataset in RATING_SETS for name in NAMES)
@@ -141,8 +125,8 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
     if name == "rfrec":
         return _errors(asked, _federated(asked, seed))
     chosen = _rated(dataset, data_dir, seed, True, users)
-    best = min(CHOICES, key=lambda settings: _errors(chosen, _central(chosen, settings, seed))["rmse"])
-    return _errors(asked, _central(asked, best, seed))
+    best = min(PENALTIES, key=lambda penalty: _errors(chosen, biased_mf(chosen, penalty, seed))["rmse"])
+    return _errors(asked, biased_mf(asked, best, seed))
 
 
 def _rated(dataset: str, data_dir: Path, seed: int, validation: bool, users: int | None) -> Rated:
@@ -160,11 +144,6 @@ def _errors(rated: Rated, predictions: NDArray[np.floating]) -> Values:
     assert rated.test.ratings is not None
     found = rating_errors(predictions, rated.test.ratings)
     return {"mae": found.mae, "rmse": found.rmse}
-
-
-def _central(rated: Rated, settings: MFSettings, seed: int) -> NDArray[np.floating]:
-    model = BiasedMF(rated.train, settings, seed)
-    return np.clip(model.predictions(rated.test.users, rated.test.items), rated.lowest, rated.highest)
 
 
 def _federated(rated: Rated, seed: int) -> NDArray[np.floating]:

@@ -133,10 +133,7 @@ MAIN: Final = {
     ("rfrecf", "ml-1m"): (0.6906, 0.8840),
 }
 """(MAE, RMSE) of the paper's Table 2."""
-ROBUST: Final = {
-    "rfrec": (0.8870, 0.8956, 0.8966, 0.9001),
-    "rfrecf": (0.8891, 0.9005, 0.9048, 0.9057),
-}
+ROBUST: Final = {"rfrec": (0.8870, 0.8956, 0.8966, 0.9001), "rfrecf": (0.8891, 0.9005, 0.9048, 0.9057)}
 """RMSE on ML-1M at the shares `DROPPED`, from the paper's Table 3."""
 NOISE: Final = {"rfrec": {"clip": 0.2, "scale": 0.04}, "rfrecf": {"clip": 0.2, "scale": 0.06}}
 """Laplace noise of the paper's section 4.7."""
@@ -186,13 +183,7 @@ def rfrec_run(
     if noise is not None:  # of a device that takes part in every sum; the paper states that of one value in one round
         figures |= {"epsilon_value": noise.epsilon, "epsilon_round": noise.epsilon * values}
         figures["epsilon_total"] = laplace_cost(noise, values, sums).epsilon_at_delta
-    return {
-        **figures,
-        **made.report(devices.state),
-        "sums": sums,
-        "devices": int(devices.able.size),
-        "values": values,
-    }
+    return {**figures, **made.report(devices.state), "sums": sums, "devices": int(devices.able.size), "values": values}
 
 
 def rfrec_rows(system: str, quick: bool) -> list[Row]:

@@ -86,7 +86,6 @@ def report(
     options: argparse.Namespace,
     kind: str,
     figures_of: Callable[[dict[str, Values]], dict[str, Figure]],
-    show_figures: Callable[[dict[str, Figure]], None],
 ) -> int:
     """Measure the rows, and show and write the figures that follow; 1 if a data set is missing, 2 if nothing matches.
 
@@ -102,7 +101,7 @@ def report(
         console.print("no row matches --only", style="red")
         return 2
     figures = figures_of(kept)
-    show_figures(figures)
+    show(kind, figures)
     write_figures(options.json, figures)
     return 0
 
@@ -156,8 +155,7 @@ def measure_seeds(
             found.setdefault(row, {})[int(seed)] = {name: value for name, value in values.items() if name != "seconds"}
         return figures_of(found)
 
-    title = "validation rows" if options.validation else "test rows"
-    return report(rows, options, kind, by_row, lambda figures: show(title, figures))
+    return report(rows, options, kind, by_row)
 
 
 def means(found: Found) -> dict[str, Figure]:

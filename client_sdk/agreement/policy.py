@@ -196,10 +196,6 @@ class Policy:
         """
         return max(self.min_cohort, schedule.min_difference or schedule.min_clients)
 
-    def too_much_clipped(self, clipped: int, values: int) -> bool:
-        """Return whether `clipped` of `values` uploaded values exceed `max_clip_share`."""
-        return clipped > self.max_clip_share * values
-
 
 def _check_names(what: str, given: Collection[str], known: Iterable[str]) -> None:
     """Raise `ParameterError` for a name that does not exist, and for text where a set of names belongs."""

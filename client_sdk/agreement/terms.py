@@ -61,17 +61,7 @@ class AgreedTerms(Message):
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:
         """Return the terms that `view` states."""
-        return cls(
-            recipe=view.recipe,
-            mechanism=view.mechanism,
-            schedule=view.schedule,
-            seed=view.seed,
-            organiser=view.organiser,
-            evaluation=view.evaluation,
-            data_set=view.data_set,
-            catalogue_digest=view.catalogue_digest,
-            privacy=view.privacy,
-        )
+        return cls(**{name: getattr(view, name) for name in cls.model_fields})
 
     def require(self, view: TaskView) -> None:
         """Raise `ContractBroken` when `view` states other terms: a server must not weaken a task that has members."""

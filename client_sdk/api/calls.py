@@ -15,7 +15,7 @@ from client_sdk.api.requests import (
     path_of_task,
     with_query,
 )
-from client_sdk.api.retry import send, upload
+from client_sdk.api.retry import Upload, send
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
@@ -54,15 +54,14 @@ _LONGEST_ENVELOPE: Final = 1 << 20
 _LONGEST_TASKS: Final = 1 << 24
 """Longest list of tasks, in bytes: the API has no pages of tasks."""
 
-_LONGEST_VIEW: Final = 1 << 20
 Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 
 
 @dataclass(frozen=True)
-class CurrentRound:
-    """The newest round and the ETag that identifies this version of it."""
+class RoundChanged:
+    """`view` is the newest round, and it differs from what was seen last. `etag` identifies it in the next poll."""
 
-    round: RoundView
+    view: RoundView
     etag: str | None
 
 
@@ -183,7 +182,7 @@ class ApiCalls(ApiRequests):
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
-    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[CurrentRound | None]:
+    def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[RoundChanged | None]:
         """Return the newest round; None if it is unchanged since `etag`, or there is none, within `wait` seconds."""
         headers = {"if-none-match": etag} if etag else {}
         request = self._request(
@@ -192,7 +191,7 @@ class ApiCalls(ApiRequests):
         response = yield from send(request, self.retry)
         if response.status in (204, 304):
             return None
-        return CurrentRound(parse_answer(request, response, RoundView), response.headers.get("etag"))
+        return RoundChanged(parse_answer(request, response, RoundView), response.headers.get("etag"))
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
         """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""
@@ -206,14 +205,14 @@ class ApiCalls(ApiRequests):
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
     ) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.upload`.
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.Upload`.
 
         statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
         (`protocols.crypto.aggregate_chain`).
         """
         url = self.url + path_of_task(task_id, "rounds", number, "contributions", client_id)
         headers = self._authorization() | dict(statements or {})
-        return upload(url, headers, body, self.retry, self.chunk_bytes, self.signer)
+        return Upload(url, headers, body, self.retry, self.chunk_bytes, self.signer).run()
 
     def attestations(self, task_id: str, number: int, after: str, limit: int) -> Program[AttestationPage]:
         """Return at most `limit` (up to 100) attestations of a completed round, of clients with ids after `after`."""
@@ -288,7 +287,7 @@ class ApiCalls(ApiRequests):
 
     def committee(self, task_id: str) -> Program[CommitteeView]:
         """Return who is in the committee, and of which rounds each member has published its key."""
-        return self._get(path_of_task(task_id, "committee"), CommitteeView, max_bytes=_LONGEST_VIEW)
+        return self._get(path_of_task(task_id, "committee"), CommitteeView)
 
     def put_committee_key(self, task_id: str, number: int, client_id: str, key: bytes) -> Program[None]:
         """Publish this member's key of a round that has not opened; `Conflict` when it has another, or is open."""

@@ -12,6 +12,7 @@ import os
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -19,8 +20,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from types import TracebackType
-from typing import Final, Self, TypedDict, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import httpx
 
@@ -94,16 +94,7 @@ def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationEr
     return error
 
 
-class _Settings(TypedDict):
-    """What the clients of both drivers are opened with."""
-
-    verify: ssl.SSLContext
-    limits: httpx.Limits
-    headers: dict[str, str]
-    cookies: CookieJar
-
-
-def _settings(connections: int) -> _Settings:
+def _settings(connections: int) -> dict[str, Any]:
     """Return the settings of a client: at most `connections` connections, no cookies. It follows no redirections.
 
     httpx reads the proxies from the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
@@ -181,7 +172,35 @@ class _Body:
         return ContractBroken(self._request.method, self._request.url, self._status, detail)
 
 
-class SyncDriver:
+class Closed(ABC):
+    """Closes its connections at the end of a `with` block."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncClosed(ABC):
+    """Closes its connections at the end of an `async with` block."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close all connections."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class SyncDriver(Closed):
     """Runs programs on the calling thread, one thread at a time. `traffic` counts the bytes of all bodies.
 
     connections: size of the connection pool. transport: replaces the network, for tests.
@@ -213,8 +232,6 @@ class SyncDriver:
             while True:
                 if isinstance(effect, Turn):
                     yield effect.what
-                    effect = program.send(None)
-                    continue
                 try:
                     reply = self._perform(effect)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
@@ -232,13 +249,11 @@ class SyncDriver:
                 return self._send(effect)
             case Pause():
                 time.sleep(effect.seconds)
-                return None
             case Failed():
                 return False
             case Work():
                 return effect.call()
-            case Turn():
-                return None
+        return None
 
     def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
@@ -257,14 +272,8 @@ class SyncDriver:
         """Close all connections."""
         self._http.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class AsyncDriver:
+class AsyncDriver(AsyncClosed):
     """Runs programs on an event loop, with `Work` in threads. `traffic` counts the bytes of all bodies.
 
     connections: size of the connection pool. transport: replaces the network, for tests.
@@ -301,8 +310,6 @@ class AsyncDriver:
             while True:
                 if isinstance(effect, Turn):
                     yield effect.what
-                    effect = program.send(None)
-                    continue
                 try:
                     reply = await self._perform(effect, executor)
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
@@ -320,14 +327,12 @@ class AsyncDriver:
                 return await self._send(effect)
             case Pause():
                 await asyncio.sleep(effect.seconds)
-                return None
             case Failed():
                 return False
             case Work():
                 call = partial(copy_context().run, effect.call)
                 return await asyncio.get_running_loop().run_in_executor(executor, call)
-            case Turn():
-                return None
+        return None
 
     async def _send(self, request: Request) -> Response:
         self.traffic.up += len(request.body)
@@ -345,14 +350,6 @@ class AsyncDriver:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:

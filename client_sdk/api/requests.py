@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
@@ -23,7 +24,6 @@ from client_sdk.api.wire import (
     Signer,
     Sink,
     content_digest,
-    digest_matches,
 )
 from client_sdk.errors import ContractBroken, DigestMismatch, NotFound
 from protocols.crypto.http_signature import parse_digest
@@ -226,7 +226,10 @@ def parse_answer(request: Request, response: Response, model: type[M]) -> M:
 
 
 def checked_bytes(request: Request, response: Response, length: int | None, digest: str | None) -> bytes:
-    """Return the body; raise `ContractBroken` or `DigestMismatch` unless it has the given length and digests."""
+    """Return the body; raise `ContractBroken` or `DigestMismatch` unless it has the given length and digests.
+
+    digest: in hex, lower case, as every message announces it; None for what is announced without one.
+    """
     where = (request.method, request.url, response.status)
     if length is not None and len(response.body) != length:
         raise ContractBroken(*where, f"expected {length} bytes, got {len(response.body)}")
@@ -236,15 +239,9 @@ def checked_bytes(request: Request, response: Response, length: int | None, dige
         raise ContractBroken(*where, str(error)) from error
     if carried is None and digest is None:
         raise ContractBroken(*where, "the download has no sha-256 digest")
-    if carried is not None and not digest_matches(response.body, carried):
+    found = hashlib.sha256(response.body).digest()
+    if carried is not None and found != carried:
         raise DigestMismatch(*where, "the body does not match its Content-Digest")
-    if digest is not None and not _matches_hex(response.body, digest):
+    if digest is not None and found.hex() != digest:
         raise DigestMismatch(*where, "the body does not match the announced digest")
     return response.body
-
-
-def _matches_hex(body: bytes, digest: str) -> bool:
-    try:
-        return digest_matches(body, bytes.fromhex(digest))
-    except ValueError:
-        return False

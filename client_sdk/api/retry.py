@@ -2,7 +2,7 @@
 
 The back-off is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), so that clients that
 lost their connections together do not reconnect together. A Retry-After field (RFC 9110, section 10.2.3) is the
-minimum pause. `send` repeats a request, and `upload` resumes one that was cut; both pause in `back_off`.
+minimum pause. `send` repeats a request, and `Upload` resumes one that was cut; both pause in `back_off`.
 
 Uploads are resumed as draft-ietf-httpbis-resumable-upload says. A body of at most `chunk_bytes` is sent in one PUT. A
 longer body, and any body whose connection broke, is resumed: HEAD returns the server's offset, and PATCH requests send
@@ -213,26 +213,9 @@ _OFFSET_CORRECTIONS: Final = 2
 """How often one series of PATCH requests accepts another offset from the server."""
 
 
-def upload(
-    url: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    policy: RetryPolicy,
-    chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-    signer: Signer | None = None,
-) -> Program[UploadReceipt]:
-    """Store `body` as this client's contribution and return the server's receipt: the body is then durable.
-
-    Raises the error of the server's problem document (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...),
-    `ContractBroken` for an answer that does not fit the upload, and `GaveUp` after `policy.attempts` attempts of one
-    request, or interruptions without progress.
-    """
-    return _Upload(url, headers, body, policy, chunk_bytes, signer).run()
-
-
 @dataclass(repr=False)
-class _Upload:
-    """One upload. sent: bytes of the body that may have reached the server."""
+class Upload:
+    """One upload of a contribution. sent: bytes of the body that may have reached the server."""
 
     url: str
     headers: Mapping[str, str]
@@ -243,6 +226,12 @@ class _Upload:
     sent: int = 0
 
     def run(self) -> Program[UploadReceipt]:
+        """Store `body` as this client's contribution and return the server's receipt: the body is then durable.
+
+        Raises the error of the server's problem document (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...),
+        `ContractBroken` for an answer that does not fit the upload, and `GaveUp` after `policy.attempts` attempts of
+        one request, or interruptions without progress.
+        """
         resumes, replaces = len(self.body) > self.chunk_bytes, False
         reached, attempt = 0, 1  # the attempts are counted from the last time the server's offset grew
         while True:

@@ -10,7 +10,6 @@ program on their way to the driver is a `Layer`.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -117,11 +116,6 @@ def work(call: Callable[[], T]) -> Program[T]:
 def content_digest(body: bytes | memoryview) -> str:
     """Return the value of a Content-Digest or Repr-Digest field for `body` (RFC 9530), with its SHA-256."""
     return format_digest(hashlib.sha256(body).digest())
-
-
-def digest_matches(body: bytes, expected: bytes) -> bool:
-    """Return whether the SHA-256 of `body` is `expected` (32 bytes), compared in constant time."""
-    return hmac.compare_digest(hashlib.sha256(body).digest(), expected)
 
 
 class Layer(Protocol):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.cli import monitor
-from client_sdk.cli.common import console, fail
+from client_sdk.cli.common import MinCohort, command_group, console, fail, say
 from client_sdk.cli.membership import (
     AllowHttp,
     CertificateFile,
@@ -28,19 +28,12 @@ from client_sdk.client import Client
 from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.join import ClientOptions
 
-committee = typer.Typer(
-    no_args_is_help=True,
-    help="Take the masks off one-shot sums (for the members of a task's committee).",
-    rich_markup_mode=None,
-)
+committee = command_group("Take the masks off one-shot sums (for the members of a task's committee).")
 
 TrustRoster = Annotated[
     bool,
-    typer.Option(
-        "--trust-roster", help="Accept a task without an organiser: the server alone says who the clients are."
-    ),
+    Option("--trust-roster", help="Accept a task without an organiser: the server alone says who the clients are."),
 ]
-MinCohort = Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")]
 _ANY_SIZE: Final = 1 << 62
 """A member does not hold the model, so its size does not matter."""
 
@@ -51,9 +44,9 @@ def _policy(min_cohort: int, trust_roster: bool) -> Policy:
 
 @committee.command("join")
 def join(
-    url: Annotated[str, typer.Argument(help="Address of the server.")],
+    url: Annotated[str, Argument(help="Address of the server.")],
     invitation: Annotated[
-        str, typer.Option(envvar="HUSHREC_INVITATION", help="Invitation for the role committee, from the operator.")
+        str, Option(envvar="HUSHREC_INVITATION", help="Invitation for the role committee, from the operator.")
     ],
     certificate: CertificateFile = None,
     issuer: IssuerUrl = None,
@@ -76,11 +69,10 @@ def join(
         chosen = certificate_choice(certificate, issuer, scope, code, "committee")
         part = client.join(invitation=invitation, certificate=chosen)
         CommitteeMember(part.part.member)  # raises unless the invitation was for this role
-    name = escape(part.terms.name)
+    say(f"member {part.membership.client_id} of the committee of task {part.terms.name}")
     console.print(
-        f"member {part.membership.client_id} of the committee of task {name}", highlight=False, soft_wrap=True
+        f"Now run, and keep running: hushrec committee serve --task {escape(part.terms.name)}", soft_wrap=True
     )
-    console.print(f"Now run, and keep running: hushrec committee serve --task {name}", soft_wrap=True)
 
 
 @committee.command("serve")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from functools import wraps
-from inspect import Parameter, Signature
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer import Option
 
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
     from client_sdk.lab.data.columns import Columns
@@ -53,48 +53,50 @@ def fail(message: str, remedy: str | None = None) -> NoReturn:
     raise typer.Exit(1)
 
 
+def command_group(help_text: str) -> typer.Typer:
+    """Return a group of commands with this text in the help."""
+    return typer.Typer(no_args_is_help=True, help=help_text, rich_markup_mode=None)
+
+
+def picked(source: object, *names: str) -> dict[str, Any]:
+    """Return these attributes of `source` by name, for a record that has them too."""
+    return {name: getattr(source, name) for name in names}
+
+
 # --- commands whose arguments and options are the fields of one dataclass --------------------------------------------
 
 T = TypeVar("T")
 
 
-def command_options(kind: type[T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
-    """Return a decorator that makes a typer command of a function with one parameter of type `kind`.
+def command_options(function: Callable[[T], None]) -> Callable[..., None]:
+    """Make a typer command of a function with one parameter, whose type is a dataclass.
 
-    kind: a dataclass. Each field is an argument or option of the command, in order; its type is
-    `Annotated[type, typer.Option(...)]` or `Annotated[type, typer.Argument(...)]`, its default is the option's default.
-    The command's help is the docstring of the decorated function.
+    Each field is an argument or option of the command, in order; its type is `Annotated[type, Option(...)]` or
+    `Annotated[type, Argument(...)]`, its default is the option's default.
     """
-    hints = get_type_hints(kind, include_extras=True)
-    parameters = [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)  # type: ignore[arg-type]
-    ]
+    (parameter,) = signature(function, eval_str=True).parameters.values()
+    kind = parameter.annotation
 
-    def decorate(function: Callable[[T], None]) -> Callable[..., None]:
-        @wraps(function)
-        def command(**values: Any) -> None:
-            function(kind(**values))
+    @wraps(function)
+    def command(**values: Any) -> None:
+        function(kind(**values))
 
-        # typer reads the options from the signature
-        command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = hints
-        return command
+    # typer reads arguments and options from the signature
+    command.__signature__ = signature(kind, eval_str=True)  # type: ignore[attr-defined]
+    return command
 
-    return decorate
+
+MinCohort = Annotated[int, Option(help="Refuse sums of fewer clients than this.")]
+RecipeParameters = Annotated[list[str] | None, Option("-r", help="Recipe parameter, name=value; repeatable.")]
+MechanismParameters = Annotated[list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")]
 
 
 # --- options of commands that read a data set: where it is, and which columns of a file it is in ---------------------
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder that contains the data set.", show_default="data")]
+DataDir = Annotated[Path | None, Option(help="Folder that contains the data set.", show_default="data")]
 ColumnsText = Annotated[
     str | None,
-    typer.Option(
+    Option(
         help="Columns of a file, by number from 0 or by heading: user=0,item=1,rating=2,time=3.",
         show_default="recognised",
     ),

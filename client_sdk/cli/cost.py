@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from client_sdk.cli.common import command_options, console, table
+from client_sdk.cli.common import MechanismParameters, RecipeParameters, command_options, console, picked, table
 from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
@@ -22,42 +23,35 @@ _NOTE = (
     "fewer rounds sends less, but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a "
     "round) and computing time are not counted."
 )
-_HEADINGS = {"paper": "paper's counting"}
 
 
 @dataclass(frozen=True)
 class CostOptions:
     """Options of `hushrec cost`."""
 
-    recipe: Annotated[str, typer.Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
-    rank: Annotated[int | None, typer.Option(min=1, help="Rank of the update, for recipes that have one.")] = None
-    items: Annotated[int, typer.Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
-    dim: Annotated[int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="64")] = None
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
-    clients: Annotated[int, typer.Option(min=1, help="Clients in each round.")] = 60
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the task.")] = 1000
+    recipe: Annotated[str, Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
+    rank: Annotated[int | None, Option(min=1, help="Rank of the update, for recipes that have one.")] = None
+    items: Annotated[int, Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
+    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="64")] = None
+    mechanism: Annotated[str, Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
+    clients: Annotated[int, Option(min=1, help="Clients in each round.")] = 60
+    rounds: Annotated[int, Option(min=1, help="Rounds of the task.")] = 1000
     device_group: Annotated[
         int,
-        typer.Option(
-            "--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."
-        ),
+        Option("--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."),
     ] = 0
-    up: Annotated[float, typer.Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
-    down: Annotated[float, typer.Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
-    recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
-    ] = None
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
+    up: Annotated[float, Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
+    down: Annotated[float, Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
+    recipe_parameter: RecipeParameters = None
+    mechanism_parameter: MechanismParameters = None
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the table.")] = False
 
     def recipe_parameters(self) -> dict[str, object]:
         """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
         from protocols.recipes.registry import recipe_entry
 
         items = self.items if recipe_entry(self.recipe).has_items else None
-        shape = {"items": items, "dim": self.dim, "rank": self.rank}
+        shape = {"items": items, **picked(self, "dim", "rank")}
         given = {name: value for name, value in shape.items() if value is not None}
         return given | named_values(self.recipe_parameter or [])
 
@@ -66,7 +60,7 @@ class CostOptions:
         return named_values(self.mechanism_parameter or [])
 
 
-@command_options(CostOptions)
+@command_options
 def cost(options: CostOptions) -> None:
     """Estimate the network traffic of one client over a whole task, in bytes and minutes.
 
@@ -75,35 +69,27 @@ def cost(options: CostOptions) -> None:
 
     Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
     """
-    from client_sdk.lab.traffic import Link
+    from client_sdk.lab.traffic import Link, published_traffic, wire_traffic
     from protocols.recipes.registry import recipe
+    from protocols.sums.registry import mechanism
     from protocols.task_terms import check_combination
 
     link = Link(options.up, options.down)
     chosen = recipe(options.recipe, options.recipe_parameters())
     check_combination(chosen, options.mechanism)
-    countings = _counted_traffic(options, chosen)
+    rounds, group = options.rounds, options.device_group
+    countings = {"paper": published_traffic(chosen, rounds, group)}
+    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
+        countings[name] = wire_traffic(chosen, mechanism(name), parameters, options.clients, rounds, group)
     if options.as_json:
         typer.echo(json.dumps(_document(options, chosen, link, countings), indent=2))
         return
     title = (
         f"{options.recipe} with {options.mechanism}: one client, {options.rounds:,} rounds of {options.clients} clients"
     )
-    console.print(table(title, ("", *(_HEADINGS.get(name, name) for name in countings)), _rows(link, countings)))
+    _, *others = countings
+    console.print(table(title, ("", "paper's counting", *others), _rows(link, countings)))
     console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_NOTE}", highlight=False)
-
-
-def _counted_traffic(options: CostOptions, chosen: Recipe) -> dict[str, Traffic]:
-    """Return the traffic of all rounds by counting: the paper's, plain sums and the mechanism's."""
-    from client_sdk.lab.traffic import published_traffic, wire_traffic
-    from protocols.sums.registry import mechanism
-
-    found = {"paper": published_traffic(chosen, options.rounds, options.device_group)}
-    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
-        found[name] = wire_traffic(
-            chosen, mechanism(name), parameters, options.clients, options.rounds, options.device_group
-        )
-    return found
 
 
 def _rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:
@@ -137,12 +123,10 @@ def _document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[
             "mechanism": options.mechanism_parameters(),
         },
         "clients": options.clients,
-        "mib_per_second": {"up": link.up, "down": link.down},
+        "mib_per_second": asdict(link),
         "countings": {
             name: {
-                "rounds": traffic.rounds,
-                "up_bytes": traffic.up_bytes,
-                "down_bytes": traffic.down_bytes,
+                **asdict(traffic),
                 "up_minutes": traffic.up_minutes(link),
                 "down_minutes": traffic.down_minutes(link),
                 "minutes": traffic.minutes(link),

@@ -9,54 +9,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
-from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, say, stderr
-
-_INSTALL_PLOTS = "pip install 'hushrec[plots]'"
+from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, picked, say, stderr
 
 
 @dataclass(frozen=True)
 class DemoOptions:
     """Options of `hushrec demo`."""
 
-    dataset: Annotated[
-        str, typer.Option(help="Data set: synthetic (offline), ml-100k, ml-1m, or the path of a file.")
-    ] = "synthetic"
+    dataset: Annotated[str, Option(help="Data set: synthetic (offline), ml-100k, ml-1m, or the path of a file.")] = (
+        "synthetic"
+    )
     data_dir: DataDir = None
     columns: ColumnsText = None
-    recipe: Annotated[str, typer.Option(help="Recipe: colr, privirec-k or privirec.")] = "colr"
+    recipe: Annotated[str, Option(help="Recipe: colr, privirec-k or privirec.")] = "colr"
     mechanism: Annotated[
         Literal["ckks", "masked", "oneshot"] | None,
-        typer.Option(
+        Option(
             help="How contributions are hidden: ckks or oneshot; with privirec, masked or oneshot.",
             show_default="ckks; masked with privirec",
         ),
     ] = None
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds of each run; with privirec, power iterations.", show_default="by data set"),
+        Option(min=1, help="Rounds of each run; with privirec, power iterations.", show_default="by data set"),
     ] = None
     cohort: Annotated[
-        int | None,
-        typer.Option(min=3, help="Clients in each round; with privirec always all.", show_default="by data set"),
+        int | None, Option(min=3, help="Clients in each round; with privirec always all.", show_default="by data set")
     ] = None
     rank: Annotated[
         int | None,
-        typer.Option(
+        Option(
             min=1, help="Rank of the update; with privirec, number of singular vectors.", show_default="by data set"
         ),
     ] = None
-    parameter_set: Annotated[
-        Literal["compact", "standard", "precise"], typer.Option("--set", help="CKKS parameter set.")
-    ] = "standard"
-    dropout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of the clients that drop out, 0 to 0.9.")] = 0.0
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the data, cohorts and random draws.")] = 0
-    output: Annotated[Path, typer.Option(help="Folder for the report and the server's data.")] = Path("hushrec-demo")
-    browse: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False
+    parameter_set: Annotated[Literal["compact", "standard", "precise"], Option("--set", help="CKKS parameter set.")] = (
+        "standard"
+    )
+    dropout: Annotated[float, Option(min=0, max=0.9, help="Share of the clients that drop out, 0 to 0.9.")] = 0.0
+    seed: Annotated[int, Option(min=0, help="Seed of the data, cohorts and random draws.")] = 0
+    output: Annotated[Path, Option(help="Folder for the report and the server's data.")] = Path("hushrec-demo")
+    browse: Annotated[bool, Option("--open", help="Open the report in a browser.")] = False
 
 
-@command_options(DemoOptions)
+@command_options
 def demo(options: DemoOptions) -> None:
     """Train a recommender from encrypted sums: start a server, run many clients, write a report.
 
@@ -75,23 +72,15 @@ def demo(options: DemoOptions) -> None:
 
     if not plots_available():
         stderr.print(
-            f"matplotlib is not installed: the report will have no curves; to change that: {_INSTALL_PLOTS}",
+            "matplotlib is not installed: the report will have no curves; to change that: pip install 'hushrec[plots]'",
             markup=False,
         )
     server_dir = options.output / f"server-{secrets.token_hex(4)}"
     request = DemoRequest(
-        dataset=options.dataset,
-        data_dir=options.data_dir,
         columns=chosen_columns(options.columns),
-        recipe=options.recipe,
-        rounds=options.rounds,
-        cohort=options.cohort,
-        rank=options.rank,
-        mechanism=options.mechanism,
-        parameter_set=options.parameter_set,
-        dropout=options.dropout,
-        seed=options.seed,
         server_dir=server_dir,
+        **picked(options, "dataset", "data_dir", "recipe", "rounds", "cohort", "rank", "mechanism"),
+        **picked(options, "parameter_set", "dropout", "seed"),
     )
 
     def on_start(url: str) -> None:

@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from rich.markup import escape
+from typer import Option
 
 from client_sdk.api.http import download
 from client_sdk.api.requests import base_url
@@ -59,29 +59,27 @@ class Finding:
 
 def examine(data_dir: Path | None = None) -> list[Finding]:
     """Check the interpreter, the processor, the packages, a CKKS sum, free space and, if given, a data directory."""
-    return [_python(), _processor(), _memory_files(), *_packages(), _ckks(), *_folders(data_dir)]
-
-
-def _python() -> Finding:
-    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    interpreter = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     remedy = "apt-get install python3 python3-venv, on Debian 12, Ubuntu 24.04 or later"
-    return Finding("Python >= 3.11", sys.version_info >= (3, 11), True, found, remedy)
+    has_memfd = hasattr(os, "memfd_create")
+    streams = "memfd" if has_memfd else "not available: SEAL's streams use temporary files"
+    return [
+        Finding("Python >= 3.11", sys.version_info >= (3, 11), True, interpreter, remedy),
+        _processor(),
+        Finding("memory files", has_memfd, False, streams),
+        *_packages(),
+        _ckks(),
+        *_folders(data_dir),
+    ]
 
 
 def _processor() -> Finding:
-    flags: set[str] = set()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
-        flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
     have = [flag for flag in ("aes", "avx2", "avx512f", "bmi2", "sha_ni") if flag in flags]
     found = f"{platform.machine()}, {os.cpu_count()} cores, {' '.join(have) or 'flags unknown'}"
     return Finding("processor", True, False, found)
-
-
-def _memory_files() -> Finding:
-    ok = hasattr(os, "memfd_create")
-    return Finding("memory files", ok, False, "memfd" if ok else "not available: SEAL's streams use temporary files")
 
 
 def _packages() -> Iterator[Finding]:
@@ -112,9 +110,8 @@ def _ckks() -> Finding:
     except (ImportError, ParameterError) as error:  # not installed, or the wheel does not fit this machine
         return Finding("CKKS sum", False, False, f"cannot run: {error}", "pip install 'hushrec[ckks]'")
     error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())
-    return Finding(
-        "CKKS sum", error_size <= plan.predicted_error, True, f"sum of two ciphertexts, error {error_size:.1e}"
-    )
+    found = f"sum of two ciphertexts, error {error_size:.1e}"
+    return Finding("CKKS sum", error_size <= plan.predicted_error, True, found)
 
 
 def _folders(data_dir: Path | None) -> Iterator[Finding]:
@@ -137,8 +134,8 @@ def server(url: str) -> Finding:
 
 
 def doctor(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets to check as well.")] = None,
-    url: Annotated[str | None, typer.Option(help="Address of a server to check as well.")] = None,
+    data_dir: Annotated[Path | None, Option(help="Folder of data sets to check as well.")] = None,
+    url: Annotated[str | None, Option(help="Address of a server to check as well.")] = None,
 ) -> None:
     """Check Python, packages, a CKKS sum and free space, and print how to install what is missing.
 
@@ -147,16 +144,10 @@ def doctor(
     Example: hushrec doctor --url http://127.0.0.1:8000
     """
     findings = examine(data_dir) + ([] if url is None else [server(url)])
-    marks = {True: "[green]ok[/]", False: "[yellow]optional[/]"}
-    rows = [
-        (
-            finding.name,
-            "[red]missing[/]" if finding.needed and not finding.ok else marks[finding.ok],
-            escape(finding.found),
-            "" if finding.ok else escape(finding.remedy),
-        )
-        for finding in findings
-    ]
+    rows = []
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.ok else "[red]missing[/]" if finding.needed else "[yellow]optional[/]"
+        rows.append((finding.name, mark, escape(finding.found), "" if finding.ok else escape(finding.remedy)))
     made = table("hushrec doctor", ("", "", "found", "to fix it"), rows)
     for column in made.columns:
         column.justify, column.overflow = "left", "fold"

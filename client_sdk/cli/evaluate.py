@@ -10,13 +10,15 @@ import typer
 from numpy.typing import NDArray
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from typer import Argument, Option
 
 from client_sdk.api.http import download
-from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, console, say, table
+from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_group, console, say, table
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
     IdentityFile,
+    InteractionsFile,
     TaskName,
     interactions_file,
     kept_membership,
@@ -28,24 +30,19 @@ from client_sdk.lab.data.files import read_history
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
 from client_sdk.lab.data.splits import Split, SplitKind, load_split
-from client_sdk.lab.evaluation import (
-    candidates_of,
-    controls,
-    evaluate_full_scores,
-    evaluate_scores,
-    ranking_controls,
-)
-from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, Candidates, EvaluationResult
+from client_sdk.lab.evaluation import candidates_of, controls, evaluate_full_scores, evaluate_scores, ranking_controls
+from client_sdk.lab.evaluation.controls import ControlTable, control_row
+from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, EvaluationResult
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
 
 TestFile = Annotated[
-    Path | None, typer.Option("--test", help="File of test interactions; --dataset is then the training file.")
+    Path | None, Option("--test", help="File of test interactions; --dataset is then the training file.")
 ]
 Splitting = Annotated[
     SplitKind | None,
-    typer.Option(
+    Option(
         "--split",
         help="leave-one-out (the latest interaction of each user), random (a fifth), or given (a test file).",
         show_default="by recipe and data",
@@ -57,21 +54,18 @@ _SEED: Final = 0
 
 def evaluate(
     held_out: Annotated[
-        list[int] | None,
-        typer.Option("--held-out", help="Number of an item you like that was not trained on; repeatable."),
+        list[int] | None, Option("--held-out", help="Number of an item you like that was not trained on; repeatable.")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Evaluate controls on this data set, file or folder instead of your items.")
+        str | None, Option(help="Evaluate controls on this data set, file or folder instead of your items.")
     ] = None,
     data_dir: DataDir = None,
     columns: ColumnsText = None,
     test: TestFile = None,
     split: Splitting = None,
     task: TaskName = None,
-    interactions: Annotated[
-        Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
-    ] = None,
-    k: Annotated[int, typer.Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
+    interactions: InteractionsFile = None,
+    k: Annotated[int, Option("-k", help="Length of the ranked list: HR@k and NDCG@k.")] = 10,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -88,38 +82,28 @@ def evaluate(
     if (dataset is None) == (not held_out):
         raise typer.BadParameter("pass either --held-out items or --dataset", param_hint="'--held-out' / '--dataset'")
     if dataset is not None:
-        found = load_split(
+        data = load_split(
             dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
         )
-        _evaluate_controls(dataset, found, k)
-    else:
-        _evaluate_own_items(held_out or [], task, interactions, k, identity, ClientOptions(allow_http=allow_http))
-
-
-def _evaluate_own_items(
-    held_out: list[int],
-    task: str | None,
-    interactions: Path | None,
-    k: int,
-    identity: Path | None,
-    options: ClientOptions,
-) -> None:
-    who = load_identity(identity)
+        _evaluate_controls(dataset, data, k)
+        return
+    wanted, who = held_out or [], load_identity(identity)
     membership = kept_membership(who, task)
     path = interactions_file(who, membership, interactions)
     history = read_history(path)
-    seen = history.items
-    trained = sorted(set(held_out) & set(seen.tolist()))
+    trained = sorted(set(wanted) & set(history.items.tolist()))
     if trained:
         raise DataError(f"held-out item {trained[0]} is in the interactions file, so the model was trained on it", path)
+    options = ClientOptions(allow_http=allow_http)
     with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         part = client.join(membership.task_id)
-        split = held_out_split(part.terms.n_items, seen, held_out)
+        own = held_out_split(part.terms.n_items, history.items, wanted)
         state = part.model()
         scores = own_scores(part.part, state, part.part.history(history))
-    rows = [_row(f"model of round {state.round_number}", result) for result in measure(scores, split, k)]
-    title = f"{len(held_out)} held-out items of one user, task {membership.task_name}"
-    console.print(table(title, _headings(k), rows))
+    rows = [control_row(f"model of round {state.round_number}", result) for result in measure(scores, own, k)]
+    found = ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
+    title = f"{len(wanted)} held-out items of one user, task {membership.task_name}"
+    console.print(table(title, found.headings, found.cells))
 
 
 def held_out_split(n_items: int, seen: NDArray[np.int32], held_out: list[int]) -> LeaveOneOut:
@@ -160,7 +144,10 @@ def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
         several = ranking_controls(split.train, split.test, rng, k)
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
-    candidates = _candidates(data, rng)
+    try:
+        candidates = candidates_of(data, rng)
+    except ParameterError:  # somebody has not as many items left
+        candidates = None
     found = controls(data, None if candidates is None else candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
     if candidates is None:
@@ -169,25 +156,9 @@ def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
         console.print(f"{candidates.replaced} invalid negatives in the data set's file were replaced")
 
 
-def _candidates(data: LeaveOneOut, rng: np.random.Generator) -> Candidates | None:
-    """Return 99 negatives of each user; None if somebody has not as many items left."""
-    try:
-        return candidates_of(data, rng)
-    except ParameterError:
-        return None
-
-
-def _headings(k: int) -> tuple[str, ...]:
-    return ("", "ranked against", "tested", f"HR@{k}", f"NDCG@{k}")
-
-
-def _row(name: str, result: EvaluationResult) -> tuple[str, ...]:
-    return (name, result.protocol, f"{result.users:,}", f"{result.hr:.4f}", f"{result.ndcg:.4f}")
-
-
 # --- `hushrec data`: list the data sets that can be fetched, fetch one, and summarise one on disk --------------------
 
-data = typer.Typer(no_args_is_help=True, help="List, download and inspect data sets.", rich_markup_mode=None)
+data = command_group("List, download and inspect data sets.")
 
 
 @data.command("list")
@@ -203,10 +174,8 @@ def list_sets() -> None:
 
 @data.command("fetch")
 def fetch_set(
-    name: Annotated[str, typer.Argument(help="Data set: ml-100k or ml-1m.")],
-    data_dir: Annotated[Path, typer.Option(help="Folder for the data set; created if it does not exist.")] = Path(
-        "data"
-    ),
+    name: Annotated[str, Argument(help="Data set: ml-100k or ml-1m.")],
+    data_dir: Annotated[Path, Option(help="Folder for the data set; created if it does not exist.")] = Path("data"),
 ) -> None:
     """Download a data set from its provider, verify its size and digests, and unpack it.
 
@@ -223,7 +192,7 @@ def fetch_set(
 
 @data.command("show")
 def show_set(
-    name: Annotated[str, typer.Argument(help="Name of a data set, or path of a file or folder.")],
+    name: Annotated[str, Argument(help="Name of a data set, or path of a file or folder.")],
     data_dir: DataDir = None,
     columns: ColumnsText = None,
 ) -> None:
@@ -235,21 +204,14 @@ def show_set(
     """
     loaded = load_dataset(name, data_dir, columns=chosen_columns(columns), report=say)
     train = loaded.train
-    degrees = train.item_degrees()
+    degrees = np.sort(train.item_degrees())[::-1]
+    of_head = degrees[: max(1, degrees.size // 10)].sum() / max(1, degrees.sum())
     rows = {
         "users": f"{train.n_users:,}",
         "items": f"{train.n_items:,}",
         "training interactions": f"{train.items.size:,}",
         "held-out interactions": f"{int((loaded.test_items >= 0).sum()):,}",
         "training interactions per user": f"{train.items.size / train.n_users:.1f}",
-        "share of the 10 % most popular items": f"{_head_share(degrees):.1%}",
+        "share of the 10 % most popular items": f"{of_head:.1%}",
     }
     console.print(table(name, ("", ""), list(rows.items())))
-
-
-def _head_share(degrees: object) -> float:
-    """Return the share of all interactions that belong to the most popular tenth of the items."""
-    import numpy as np
-
-    ordered = np.sort(np.asarray(degrees))[::-1]
-    return float(ordered[: max(1, ordered.size // 10)].sum() / max(1, ordered.sum()))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from client_sdk.cli import monitor
-from client_sdk.cli.common import console
+from client_sdk.cli.common import command_group, console
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -31,18 +31,14 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.stores import default_store
 from protocols.errors import KeyringError
 
-keyring = typer.Typer(
-    no_args_is_help=True,
-    help="Create and hand out the keys of an encrypted task (for its key holder).",
-    rich_markup_mode=None,
-)
+keyring = command_group("Create and hand out the keys of an encrypted task (for its key holder).")
 
 
 @keyring.command("create")
 def create(
-    url: Annotated[str, typer.Argument(help="Address of the server.")],
+    url: Annotated[str, Argument(help="Address of the server.")],
     invitation: Annotated[
-        str, typer.Option(envvar="HUSHREC_INVITATION", help="Invitation for the role holder, from the operator.")
+        str, Option(envvar="HUSHREC_INVITATION", help="Invitation for the role holder, from the operator.")
     ],
     certificate: CertificateFile = None,
     issuer: IssuerUrl = None,
@@ -70,10 +66,7 @@ def create(
 
 @keyring.command("serve")
 def serve(
-    task: TaskName = None,
-    identity: IdentityFile = None,
-    allow_http: AllowHttp = False,
-    patience: Patience = None,
+    task: TaskName = None, identity: IdentityFile = None, allow_http: AllowHttp = False, patience: Patience = None
 ) -> None:
     """Seal the keys for each new member until the task ends.
 

@@ -10,16 +10,18 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.cli.common import command_options, console, fail, stderr, table
+from client_sdk.cli.common import MinCohort, command_options, console, fail, picked, say, stderr, table
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
     CertificateFile,
     DeviceGroup,
     IdentityFile,
+    InteractionsFile,
     IssuerCode,
     IssuerScope,
     IssuerUrl,
@@ -39,7 +41,7 @@ from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.identity import Identity, Membership
+from client_sdk.store.identity import Identity
 from client_sdk.store.stores import default_store
 from client_sdk.task import Task
 from protocols.messages import LedgerEntry
@@ -49,13 +51,13 @@ from protocols.messages import LedgerEntry
 class JoinOptions:
     """Argument and options of `hushrec join`."""
 
-    url: Annotated[str, typer.Argument(help="Address of the server.")]
+    url: Annotated[str, Argument(help="Address of the server.")]
     interactions: Annotated[
-        Path, typer.Option(help="File of your items: one number a line, or CSV with a column item and perhaps rating.")
+        Path, Option(help="File of your items: one number a line, or CSV with a column item and perhaps rating.")
     ]
     invitation: Annotated[
         str | None,
-        typer.Option(envvar="HUSHREC_INVITATION", help="Invitation from the operator; needed the first time only."),
+        Option(envvar="HUSHREC_INVITATION", help="Invitation from the operator; needed the first time only."),
     ] = None
     certificate: CertificateFile = None
     issuer: IssuerUrl = None
@@ -66,53 +68,42 @@ class JoinOptions:
     task: TaskName = None
     allow_http: AllowHttp = False
     allow_plain: Annotated[
-        bool, typer.Option("--allow-plain", help="Accept a plain task: the server can read your contributions.")
+        bool, Option("--allow-plain", help="Accept a plain task: the server can read your contributions.")
     ] = False
     allow_curious: Annotated[
         bool,
-        typer.Option(
-            "--allow-curious", help="Accept masked sums that are secure only if the server obeys the protocol."
-        ),
+        Option("--allow-curious", help="Accept masked sums that are secure only if the server obeys the protocol."),
     ] = False
     trust_roster: Annotated[
         bool,
-        typer.Option(
-            "--trust-roster",
-            help="Accept tasks without an organiser: the server alone says who the clients are.",
-        ),
+        Option("--trust-roster", help="Accept tasks without an organiser: the server alone says who the clients are."),
     ] = False
     reveal_indices: Annotated[
-        bool,
-        typer.Option("--reveal-indices", help="Accept that the server sees which entries of the model you change."),
+        bool, Option("--reveal-indices", help="Accept that the server sees which entries of the model you change.")
     ] = False
     patience: Patience = None
-    min_cohort: Annotated[int, typer.Option(help="Refuse sums of fewer clients than this.")] = Policy.min_cohort
+    min_cohort: MinCohort = Policy.min_cohort
     max_measurements: Annotated[
-        int, typer.Option(help="Measure models on held-out rows at most so often, in tasks that measure.")
+        int, Option(help="Measure models on held-out rows at most so often, in tasks that measure.")
     ] = Policy.max_measurements
     max_epsilon: Annotated[
-        float,
-        typer.Option(help="Privacy budget of your data: refuse tasks with which all cost more than this epsilon."),
+        float, Option(help="Privacy budget of your data: refuse tasks with which all cost more than this epsilon.")
     ] = Policy.max_epsilon
-    max_model_bytes: Annotated[int, typer.Option(help="Refuse models that need more bytes of memory than this.")] = (
+    max_model_bytes: Annotated[int, Option(help="Refuse models that need more bytes of memory than this.")] = (
         Policy.max_model_bytes
     )
 
     def policy(self) -> Policy:
         """Return the conditions under which this client takes part."""
         return Policy(
-            min_cohort=self.min_cohort,
             mechanisms=Policy().mechanisms | ({"plain"} if self.allow_plain else set()),
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
-            trust_roster=self.trust_roster,
-            reveal_indices=self.reveal_indices,
-            max_measurements=self.max_measurements,
-            max_epsilon=self.max_epsilon,
-            max_model_bytes=self.max_model_bytes,
+            **picked(self, "min_cohort", "trust_roster", "reveal_indices"),
+            **picked(self, "max_measurements", "max_epsilon", "max_model_bytes"),
         )
 
 
-@command_options(JoinOptions)
+@command_options
 def join(options: JoinOptions) -> None:
     """Enrol in a task and take part in its rounds until it ends. Training data stays on this device.
 
@@ -129,30 +120,23 @@ def join(options: JoinOptions) -> None:
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
-            _check_device_group(options.device_group, terms.recipe.device_groups)
+            asked, groups = options.device_group, terms.recipe.device_groups
+            if asked is not None and asked >= groups:
+                has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
+                fail(f"--device-group {asked}: the task has {has}")
             read_history(options.interactions, terms.n_items, any_id=terms.view.catalogue_digest is not None)
         part = client.join(
-            options.task,
-            invitation=options.invitation,
-            certificate=certificate,
-            device_group=options.device_group,
+            options.task, invitation=options.invitation, certificate=certificate, device_group=options.device_group
         )
         history = read_history(options.interactions, part.terms.n_items, part.catalogue())
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
-            console.print(escape(_describe_task(part, len(history))), highlight=False, soft_wrap=True)
+            say(_describe_task(part, len(history)))
             with monitor:
                 part.take_part(history, monitor, patience=options.patience)
         finally:
             console.print(monitor.summary())
-
-
-def _check_device_group(asked: int | None, groups: int) -> None:
-    """Exit with an error if the task has no such device group."""
-    if asked is not None and asked >= groups:
-        has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
-        fail(f"--device-group {asked}: the task has {has}")
 
 
 def _describe_task(part: Task, items: int) -> str:
@@ -170,20 +154,16 @@ def _describe_task(part: Task, items: int) -> str:
 
 def recommend(
     task: TaskName = None,
-    k: Annotated[int, typer.Option("-k", help="Number of items to recommend.")] = 10,
-    interactions: Annotated[
-        Path | None, typer.Option(help="File of your items.", show_default="the file passed to join")
-    ] = None,
-    titles: Annotated[
-        Path | None, typer.Option(help="CSV file with the columns item and title, to show titles.")
-    ] = None,
+    k: Annotated[int, Option("-k", help="Number of items to recommend.")] = 10,
+    interactions: InteractionsFile = None,
+    titles: Annotated[Path | None, Option(help="CSV file with the columns item and title, to show titles.")] = None,
     graph_filter: Annotated[
         str | None,
-        typer.Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
+        Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
     identity: IdentityFile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Make no request: use the model that is stored on this device.")
+        bool, Option("--offline", help="Make no request: use the model that is stored on this device.")
     ] = False,
     allow_http: AllowHttp = False,
 ) -> None:
@@ -228,9 +208,9 @@ def ledger(
     task: TaskName = None,
     identity: IdentityFile = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Ask no server: show only what tasks cost, which this device keeps.")
+        bool, Option("--offline", help="Ask no server: show only what tasks cost, which this device keeps.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the tables.")] = False,
     allow_http: AllowHttp = False,
 ) -> None:
     """List the released sums that contain your data, and what tasks with a privacy block have cost of its budget.
@@ -246,7 +226,7 @@ def ledger(
         _print_budget(costs)
     elif offline and not as_json:
         console.print("no task with a privacy block has been joined")
-    found = [] if offline else [_fetch(me, one, ClientOptions(allow_http=allow_http)) for one in _memberships(me, task)]
+    found = [] if offline else _fetch(me, task, ClientOptions(allow_http=allow_http))
     if as_json:
         typer.echo(json.dumps({"tasks": [_as_json(one) for one in found], "budget": asdict(costs)}, indent=2))
     else:
@@ -274,22 +254,19 @@ def _print_budget(costs: Budget) -> None:
     title = f"privacy budget of your data: epsilon at delta {costs.delta:g}"
     total = ("[bold]all together[/]", "", "", f"{costs.spent:.3g}", f"{costs.reserved:.3g}", "")
     console.print(table(title, ("task", "id", "sums", "spent", "reserved", ""), [*rows, total]))
-    console.print(
+    say(
         "Reserved: what open tasks may still come to, and ended tasks have cost. hushrec join refuses a task with "
-        f"which all together exceed {costs.max_epsilon:g}, or --max-epsilon.",
-        highlight=False,
-        soft_wrap=True,
+        f"which all together exceed {costs.max_epsilon:g}, or --max-epsilon."
     )
 
 
-def _memberships(me: Identity, task: str | None) -> list[Membership]:
-    kept = ClientStore(default_store(), me.fingerprint).memberships()
-    return kept if task is None and kept else [kept_membership(me, task)]
-
-
-def _fetch(me: Identity, membership: Membership, options: ClientOptions) -> OwnLedger:
-    with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
-        return client.ledger(membership.task_id)
+def _fetch(me: Identity, task: str | None, options: ClientOptions) -> list[OwnLedger]:
+    """Return the ledgers of a task, or of all that were joined."""
+    kept, found = ClientStore(default_store(), me.fingerprint).memberships(), []
+    for membership in kept if task is None and kept else [kept_membership(me, task)]:
+        with Client(membership.url, me, policy=READ_ONLY, options=options) as client:
+            found.append(client.ledger(membership.task_id))
+    return found
 
 
 def _row(entry: LedgerEntry) -> tuple[str, ...]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import platformdirs
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.requests import base_url
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.cli.common import console, expiry_text, stderr, table
+from client_sdk.cli.common import command_group, console, expiry_text, stderr, table
 from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.rounds.certificates import CertificateChoice, Issuer, request_for
 from client_sdk.store.client_store import ClientStore
@@ -25,6 +25,7 @@ from client_sdk.store.stores import default_store
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate
+from protocols.messages.base import Message
 from protocols.sums.registry import mechanisms
 
 READ_ONLY: Final = Policy(
@@ -37,33 +38,34 @@ READ_ONLY: Final = Policy(
 """For commands that send no contribution: every task that was joined is accepted, because nothing is revealed."""
 
 _INTERACTIONS: Final = "interactions.path"
+Kind = TypeVar("Kind", bound=Message)
 
 IdentityFile = Annotated[
     Path | None,
-    typer.Option(
-        "--identity", envvar="HUSHREC_IDENTITY", help="Identity file.", show_default="in the user's data directory"
-    ),
+    Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file.", show_default="in the user's data directory"),
 ]
-TaskName = Annotated[str | None, typer.Option("--task", help="Name or id of the task; needed if there are several.")]
+InteractionsFile = Annotated[
+    Path | None, Option("--interactions", help="File of your items.", show_default="the file passed to join")
+]
+TaskName = Annotated[str | None, Option("--task", help="Name or id of the task; needed if there are several.")]
 CertificateFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--certificate",
         envvar="HUSHREC_CERTIFICATE",
         help="File with the membership certificate that the task's organiser issued.",
     ),
 ]
 IssuerUrl = Annotated[
-    str | None,
-    typer.Option("--issuer", envvar="HUSHREC_ISSUER", help="Address of the organiser's issuing endpoint."),
+    str | None, Option("--issuer", envvar="HUSHREC_ISSUER", help="Address of the organiser's issuing endpoint.")
 ]
-IssuerScope = Annotated[str | None, typer.Option("--scope", help="Scope of the certificate, with --issuer.")]
+IssuerScope = Annotated[str | None, Option("--scope", help="Scope of the certificate, with --issuer.")]
 IssuerCode = Annotated[
-    str | None, typer.Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
+    str | None, Option("--code", envvar="HUSHREC_CODE", help="Code from the organiser, with --issuer.")
 ]
 Patience = Annotated[
     float | None,
-    typer.Option(
+    Option(
         min=0.0,
         help="Seconds for which an unreachable server is waited for, each time.",
         show_default="as long as it takes",
@@ -71,7 +73,7 @@ Patience = Annotated[
 ]
 AllowHttp = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--allow-http",
         envvar="HUSHREC_ALLOW_HTTP",
         help="Accept http:// addresses of other machines: anyone on the way can read tokens and contributions.",
@@ -79,7 +81,7 @@ AllowHttp = Annotated[
 ]
 DeviceGroup = Annotated[
     int | None,
-    typer.Option(
+    Option(
         "--device-group",
         "--group",
         min=0,
@@ -100,12 +102,8 @@ def certificate_choice(
     if file is not None and issuer is not None:
         raise ParameterError("pass --certificate or --issuer, not both")
     if file is not None:
-        try:
-            return IssuedCertificate.model_validate_json(file.read_bytes())
-        except (ValueError, CodecError):
-            raise ParameterError(f"{file} holds no membership certificate: ask the organiser for one") from None
-        except OSError as error:
-            raise ParameterError(f"cannot read the membership certificate {file}: {error.strerror}") from error
+        wrong = "holds no membership certificate: ask the organiser for one"
+        return read_message(file, IssuedCertificate, "membership certificate", wrong)
     if issuer is None and scope is not None:
         raise ParameterError(
             "--scope needs --issuer: pass the address of the organiser's issuing endpoint, or set HUSHREC_ISSUER"
@@ -119,6 +117,16 @@ def certificate_choice(
     except ParameterError as error:
         raise ParameterError(f"--issuer: {str(error).replace('server', 'organiser')}") from None
     return Issuer(issuer, scope, code, role)
+
+
+def read_message(path: Path, kind: type[Kind], name: str, wrong: str) -> Kind:
+    """Return the message in a JSON file. Raises `ParameterError`: the file cannot be read, or `wrong` is true of it."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except (ValueError, CodecError):
+        raise ParameterError(f"{path} {wrong}") from None
+    except OSError as error:
+        raise ParameterError(f"cannot read the {name} {path}: {error.strerror}") from error
 
 
 def _identity_path(path: Path | None) -> Path:
@@ -180,11 +188,7 @@ def interactions_file(identity: Identity, membership: Membership, given: Path | 
 
 # --- `hushrec certificate`: request a membership certificate from an organiser, and show the stored one --------------
 
-certificate = typer.Typer(
-    no_args_is_help=True,
-    help="Request a membership certificate from an organiser, and show the stored one.",
-    rich_markup_mode=None,
-)
+certificate = command_group("Request a membership certificate from an organiser, and show the stored one.")
 
 
 def parse_role(name: str) -> CertifiedRole:
@@ -197,8 +201,8 @@ def parse_role(name: str) -> CertifiedRole:
 
 @certificate.command("request")
 def request(
-    scope: Annotated[str, typer.Option(help="Name of the task or group of tasks, as the organiser gave it.")],
-    role: Annotated[str, typer.Option(help="member, holder (of an encrypted task's keys) or committee.")] = "member",
+    scope: Annotated[str, Option(help="Name of the task or group of tasks, as the organiser gave it.")],
+    role: Annotated[str, Option(help="member, holder (of an encrypted task's keys) or committee.")] = "member",
     identity: IdentityFile = None,
 ) -> None:
     """Print a request for a certificate as JSON. Send it to the organiser, which returns the certificate.
@@ -217,21 +221,16 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
     Example: hushrec certificate show --task movies
     """
     membership = kept_membership(load_identity(identity), task)
-    if membership.certificate is None or membership.organiser is None:
+    pin = membership.organiser
+    if membership.certificate is None or pin is None:
         raise KeyringError(f"task {membership.task_name!r} has no organiser: no certificate is stored")
     stored = Certificate.decode(membership.certificate)
-    console.print(f"organiser {membership.organiser.key}", highlight=False, soft_wrap=True)
-    console.print(
-        f"scope {membership.organiser.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False
-    )
+    console.print(f"organiser {pin.key}", highlight=False, soft_wrap=True)
+    console.print(f"scope {pin.scope}, role {stored.role}, serial {stored.serial:016x}", highlight=False)
     console.print(f"valid until {expiry_text(stored.not_after)}", highlight=False)
 
 
-memberships = typer.Typer(
-    no_args_is_help=True,
-    help="List the stored memberships, and follow a server that has another address now.",
-    rich_markup_mode=None,
-)
+memberships = command_group("List the stored memberships, and follow a server that has another address now.")
 
 
 @memberships.command("list")
@@ -247,10 +246,8 @@ def list_(identity: IdentityFile = None) -> None:
 
 @memberships.command("move")
 def move(
-    url: Annotated[str, typer.Argument(help="New address of the server.")],
-    old: Annotated[
-        str | None, typer.Option("--from", help="Old address.", show_default="that of the only server")
-    ] = None,
+    url: Annotated[str, Argument(help="New address of the server.")],
+    old: Annotated[str | None, Option("--from", help="Old address.", show_default="that of the only server")] = None,
     identity: IdentityFile = None,
     allow_http: AllowHttp = False,
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isnan
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
@@ -42,70 +43,58 @@ from client_sdk.rounds.events import (
 )
 from client_sdk.task import Task
 
-
-def _trained(report: RoundReport) -> str:
-    """Return the loss, or "" for recipes that do not train."""
-    return "" if isnan(report.loss) else f"loss {report.loss:.4f}, "
-
-
-def _metrics(event: ModelMeasured) -> str:
-    """Return the metrics of a measurement, and how many clients it is of."""
-    values = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
-    return f"{values} ({event.clients:,} clients)"
+_LINES: Final[Mapping[type[Event], str]] = {
+    RoundMissed: "round {0.round}: missed, {0.reason}",
+    RoundAbstained: "round {0.round}: nothing to add, {0.reason}",
+    AggregateRejected: "round {0.round}: its sum cannot be right and is left out of the model: {0.reason}",
+    TrainingFailed: "round {0.round}: sent zeros, training failed: {0.reason}",
+    ClipWarning: "round {0.round}: {0.clipped} of {0.values} values were clipped; the clip may be too small",
+    Waiting: "waiting for {0.what}",
+    KeyringDelivered: "sealed the keyring for {0.client_id}",
+    KeyringRefused: "refused {0.client_id}: the organiser has not certified it",
+    SnapshotPublished: "published the sealed model of round {0.round}",
+    SurvivorsConfirmed: "round {0.round}: confirmed the set of {0.survivors} clients",
+    ShareSent: "round {0.round}: sent the sum of the shares, deleted the key of the round",
+    CommitteeRefused: "round {0.round}: refused: {0.reason}",
+    ModelBehind: "cannot get the newest model: {0.reason}",
+    ServerUnreachable: "server unreachable for {0.seconds:.0f} s, still trying: {0.reason}",
+    ServerBack: "the server answers again after {0.seconds:.0f} s",
+    ServerRestored: "the server was restored from a backup: its newest round is {0.round}, this client has seen round "
+    "{0.known}; {0.then}",
+    TaskEnded: "the task ended: {0.state}",
+}
+"""Event -> its line, a format of it. `line_of` has the others."""
+_COUNTED: Final[Mapping[type[Event], str]] = {
+    KeyringDelivered: "members given keys",
+    KeyringRefused: "members refused",
+    SnapshotPublished: "models published",
+    ShareSent: "shares of sums sent",
+    ClientsNamed: "clients without a valid share",
+    CommitteeRefused: "rounds refused",
+}
+"""Event of a key holder or a member of a committee -> what the summary calls it."""
 
 
 def line_of(event: Event) -> str:
     """Return `event` as one line of text."""
     match event:
         case RoundReport():
+            trained = "" if isnan(event.loss) else f"loss {event.loss:.4f}, "  # not all recipes train
             return (
-                f"round {event.round}: {_trained(event)}{decimal(event.bytes_up)} up, "
-                f"{decimal(event.bytes_down)} down, "
+                f"round {event.round}: {trained}{decimal(event.bytes_up)} up, {decimal(event.bytes_down)} down, "
                 f"trained {event.train_seconds:.1f} s, sealed {event.seal_seconds:.1f} s"
             )
-        case RoundMissed():
-            return f"round {event.round}: missed, {event.reason}"
-        case RoundAbstained():
-            return f"round {event.round}: nothing to add, {event.reason}"
-        case AggregateRejected():
-            return f"round {event.round}: its sum cannot be right and is left out of the model: {event.reason}"
-        case TrainingFailed():
-            return f"round {event.round}: sent zeros, training failed: {event.reason}"
-        case ClipWarning():
-            return (
-                f"round {event.round}: {event.clipped} of {event.values} values were clipped; the clip may be too small"
-            )
-        case Waiting():
-            return f"waiting for {event.what}"
-        case KeyringDelivered():
-            return f"sealed the keyring for {event.client_id}"
-        case KeyringRefused():
-            return f"refused {event.client_id}: the organiser has not certified it"
-        case SnapshotPublished():
-            return f"published the sealed model of round {event.round}"
-        case SurvivorsConfirmed():
-            return f"round {event.round}: confirmed the set of {event.survivors} clients"
         case ClientsNamed():
             return f"round {event.round}: no valid share from {', '.join(event.clients)}"
-        case ShareSent():
-            return f"round {event.round}: sent the sum of the shares, deleted the key of the round"
-        case CommitteeRefused():
-            return f"round {event.round}: refused: {event.reason}"
-        case ModelBehind():
-            return f"cannot get the newest model: {event.reason}"
         case ModelMeasured():
             return f"model after round {event.model_round}: {_metrics(event)}; best so far: round {event.best_round}"
-        case ServerUnreachable():
-            return f"server unreachable for {event.seconds:.0f} s, still trying: {event.reason}"
-        case ServerBack():
-            return f"the server answers again after {event.seconds:.0f} s"
-        case ServerRestored():
-            return (
-                f"the server was restored from a backup: its newest round is {event.round}, this client has seen round "
-                f"{event.known}; {event.then}"
-            )
-        case TaskEnded():
-            return f"the task ended: {event.state}"
+    return _LINES[type(event)].format(event)
+
+
+def _metrics(event: ModelMeasured) -> str:
+    """Return the metrics of a measurement, and how many clients it is of."""
+    values = ", ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
+    return f"{values} ({event.clients:,} clients)"
 
 
 logging.getLogger("client_sdk.rounds").addHandler(logging.NullHandler())  # the events that it logs are displayed
@@ -115,42 +104,24 @@ logging.getLogger("client_sdk.rounds").addHandler(logging.NullHandler())  # the 
 class Monitor:
     """Counts a participant's events and displays them while the `with` block runs.
 
-    title: heading of the panel and of the summary.
+    title: heading of the panel and of the summary. counts: of events, of named clients for `ClientsNamed`. ended: the
+    state of the task once it has ended.
     """
 
     title: str
     reports: list[RoundReport] = field(default_factory=list)
-    missed: int = 0
-    keyed: int = 0
-    refused: int = 0
-    published: int = 0
-    summed: int = 0
-    named: int = 0
-    rounds_refused: int = 0
-    ended: str = ""
     measured: list[ModelMeasured] = field(default_factory=list)
+    counts: Counter[type[Event]] = field(default_factory=Counter)
+    ended: str = ""
     _recent: deque[str] = field(default_factory=lambda: deque(maxlen=5))
     _live: Live | None = None
 
     def __call__(self, event: Event) -> None:
         """Count and display `event`; to be passed as the progress callback."""
+        self.counts[type(event)] += len(event.clients) if isinstance(event, ClientsNamed) else 1
         match event:
             case RoundReport():
                 self.reports.append(event)
-            case RoundMissed():
-                self.missed += 1
-            case KeyringDelivered():
-                self.keyed += 1
-            case KeyringRefused():
-                self.refused += 1
-            case SnapshotPublished():
-                self.published += 1
-            case ShareSent():
-                self.summed += 1
-            case ClientsNamed():
-                self.named += len(event.clients)
-            case CommitteeRefused():
-                self.rounds_refused += 1
             case ModelMeasured():
                 self.measured.append(event)
             case TaskEnded():
@@ -176,16 +147,16 @@ class Monitor:
 
     def summary(self) -> Table:
         """Return a table of the counts so far: rounds, bytes and seconds, and what a key holder or a member did."""
-        return table(self.title, ("", ""), [*self._rounds(), *self._curve(), *self._keys()])
-
-    def _curve(self) -> list[tuple[str, str]]:
-        return [(f"model after round {event.model_round}", _metrics(event)) for event in self.measured[-5:]]
+        curve = [(f"model after round {event.model_round}", _metrics(event)) for event in self.measured[-5:]]
+        counts = [(name, str(self.counts[kind])) for kind, name in _COUNTED.items() if self.counts[kind]]
+        return table(self.title, ("", ""), [*self._rounds(), *curve, *counts])
 
     def _rounds(self) -> list[tuple[str, str]]:
         reports = self.reports
-        if not reports and (self.keyed or self.refused or self.summed or self.rounds_refused):
+        serving = (KeyringDelivered, KeyringRefused, ShareSent, CommitteeRefused)
+        if not reports and any(self.counts[kind] for kind in serving):
             return []
-        rows = [("rounds completed", str(len(reports))), ("rounds missed", str(self.missed))]
+        rows = [("rounds completed", str(len(reports))), ("rounds missed", str(self.counts[RoundMissed]))]
         if reports:
             values, clipped = sum(report.values for report in reports), sum(report.clipped for report in reports)
             losses = f"{reports[0].loss:.4f}, {reports[-1].loss:.4f}"
@@ -199,17 +170,6 @@ class Monitor:
                 ("seconds uploading", f"{sum(report.upload_seconds for report in reports):.1f}"),
             ]
         return rows
-
-    def _keys(self) -> list[tuple[str, str]]:
-        counts = {
-            "members given keys": self.keyed,
-            "members refused": self.refused,
-            "models published": self.published,
-            "shares of sums sent": self.summed,
-            "clients without a valid share": self.named,
-            "rounds refused": self.rounds_refused,
-        }
-        return [(name, str(count)) for name, count in counts.items() if count]
 
 
 def serve(part: Task, what: str, patience: float | None) -> Monitor:

@@ -7,35 +7,30 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.markup import escape
+from typer import Argument, Option
 
-from client_sdk.cli.common import console, expiry_text, fail, stderr, table
-from client_sdk.cli.membership import parse_role
+from client_sdk.cli.common import command_group, console, expiry_text, fail, stderr, table
+from client_sdk.cli.membership import parse_role, read_message
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
 from client_sdk.store.stores import local_errors, write_private
 from protocols.codec import b64encode
-from protocols.errors import CodecError, ParameterError
 from protocols.messages.members import CertificateRequest
 
-organiser = typer.Typer(
-    no_args_is_help=True,
-    help="Certify the members of an app's tasks (for the publisher of the app; never on the aggregator's machine).",
-    rich_markup_mode=None,
+organiser = command_group(
+    "Certify the members of an app's tasks (for the publisher of the app; never on the aggregator's machine)."
 )
 
 Folder = Annotated[
-    Path, typer.Option("--folder", envvar="HUSHREC_ORGANISER", help="Folder with the organiser's key and ledger.")
+    Path, Option("--folder", envvar="HUSHREC_ORGANISER", help="Folder with the organiser's key and ledger.")
 ]
-Scope = Annotated[str, typer.Option(help="Name of the task or group of tasks that the certificates are for.")]
-Role = Annotated[str, typer.Option(help="member, holder (of an encrypted task's keys) or committee.")]
+Scope = Annotated[str, Option(help="Name of the task or group of tasks that the certificates are for.")]
+Role = Annotated[str, Option(help="member, holder (of an encrypted task's keys) or committee.")]
 _FOLDER = Path("organiser")
 _DAY = 86_400
 _DAYS = DEFAULT_LIFETIME / _DAY
-Days = Annotated[
-    float, typer.Option(min=0.001, max=LONGEST_LIFETIME / _DAY, help="Validity of a certificate, in days.")
-]
+Days = Annotated[float, Option(min=0.001, max=LONGEST_LIFETIME / _DAY, help="Validity of a certificate, in days.")]
 
 
 @organiser.command("init")
@@ -64,9 +59,9 @@ def key(folder: Folder = _FOLDER) -> None:
 
 @organiser.command("certify")
 def certify(
-    request: Annotated[Path, typer.Argument(help="File with the client's request (hushrec certificate request).")],
+    request: Annotated[Path, Argument(help="File with the client's request (hushrec certificate request).")],
     subject: Annotated[
-        str, typer.Option(help="The user: an account or a customer number. Each subject has one identity and role.")
+        str, Option(help="The user: an account or a customer number. Each subject has one identity and role.")
     ],
     role: Role = "member",
     folder: Folder = _FOLDER,
@@ -79,21 +74,15 @@ def certify(
     Example: hushrec organiser certify ann.request.json --subject ann > ann.certificate.json
     """
     roles = (parse_role(role),)
-    try:
-        wanted = CertificateRequest.model_validate_json(request.read_bytes())
-    except (ValueError, CodecError):
-        raise ParameterError(
-            f"{request} is not a certificate request; create one with hushrec certificate request"
-        ) from None
-    except OSError as error:
-        raise ParameterError(f"cannot read the certificate request {request}: {error.strerror}") from error
+    wrong = "is not a certificate request; create one with hushrec certificate request"
+    wanted = read_message(request, CertificateRequest, "certificate request", wrong)
     print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY), roles).model_dump_json(indent=1))
 
 
 @organiser.command("codes")
 def codes(
     scope: Scope,
-    count: Annotated[int, typer.Option(min=1, max=100_000, help="Number of codes.")] = 1,
+    count: Annotated[int, Option(min=1, max=100_000, help="Number of codes.")] = 1,
     role: Role = "member",
     folder: Folder = _FOLDER,
 ) -> None:
@@ -108,8 +97,8 @@ def codes(
 @organiser.command("revoke")
 def revoke(
     scope: Scope,
-    subject: Annotated[str, typer.Option(help="The subject whose certificate is revoked.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File for the signed list.")],
+    subject: Annotated[str, Option(help="The subject whose certificate is revoked.")],
+    output: Annotated[Path, Option("--output", "-o", help="File for the signed list.")],
     folder: Folder = _FOLDER,
 ) -> None:
     """Revoke a subject's certificate and write the scope's signed revocation list.
@@ -129,7 +118,7 @@ def revoke(
 @organiser.command("readmit")
 def readmit(
     scope: Scope,
-    subject: Annotated[str, typer.Option(help="The subject whose certificate was revoked.")],
+    subject: Annotated[str, Option(help="The subject whose certificate was revoked.")],
     folder: Folder = _FOLDER,
 ) -> None:
     """Allow a new certificate for a subject whose certificate was revoked. The revoked certificate stays listed.
@@ -157,13 +146,13 @@ def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
 
 @organiser.command("serve")
 def serve(
-    scope: Annotated[list[str], typer.Option(help="Issue certificates for this scope; may be given several times.")],
+    scope: Annotated[list[str], Option(help="Issue certificates for this scope; may be given several times.")],
     folder: Folder = _FOLDER,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8100,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8100,
     days: Days = _DAYS,
-    tls_certificate: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate (PEM).")] = None,
+    tls_certificate: Annotated[Path | None, Option(help="TLS certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, Option(help="Private key of the TLS certificate (PEM).")] = None,
 ) -> None:
     """Serve the issuing endpoint for clients with one-time codes. For trials: an app mounts it next to its own login.
 
@@ -201,10 +190,9 @@ def serve(
 
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens at this address; exits with an error if the address cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         reason = getattr(error, "strerror", None) or error
         fail(

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from pydantic import ValidationError
+from typer import Option
 
-from client_sdk.cli.common import command_options, console, table
+from client_sdk.cli.common import command_group, command_options, console, picked, table
 from client_sdk.cli.privacy_plan import plan
 from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
@@ -22,11 +23,7 @@ from protocols.parameter_text import first_fault
 if TYPE_CHECKING:
     from protocols.privacy.laplace import LaplaceNoise, PrivacyCost
 
-privacy = typer.Typer(
-    no_args_is_help=True,
-    help="Plan the noise of a task, and compute privacy costs (epsilon).",
-    rich_markup_mode=None,
-)
+privacy = command_group("Plan the noise of a task, and compute privacy costs (epsilon).")
 privacy.command("plan")(plan)
 
 
@@ -54,13 +51,22 @@ class PaperClaim:
         return None if self.clip is None else 2 * self.clip / self.scale
 
 
-_RFREC_OBJECTIONS: Final = (
-    "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, and "
-    "the paper adds none.",
-    "The released code draws one Laplace number a client and adds it to every entry. The difference between any two "
-    "entries is then sent without noise: that is no local differential privacy, for any epsilon.",
-    "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
-    "is commented out.",
+_RFREC: Final = PaperClaim(
+    system="RFRec",
+    source="section 3.4 (eq. 9) and RQ6",
+    dim=20,
+    clip=0.2,
+    scale=0.04,
+    formula="2 delta / s, with clip delta and scale s",
+    per="coordinate",
+    objections=(
+        "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, "
+        "and the paper adds none.",
+        "The released code draws one Laplace number a client and adds it to every entry. The difference between any "
+        "two entries is then sent without noise: that is no local differential privacy, for any epsilon.",
+        "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
+        "is commented out.",
+    ),
 )
 PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
     {
@@ -82,26 +88,8 @@ PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
                 "Neither C nor a value of epsilon is given, and what 100 rounds cost together is not asked.",
             ),
         ),
-        "rfrec": PaperClaim(
-            system="RFRec",
-            source="section 3.4 (eq. 9) and RQ6",
-            dim=20,
-            clip=0.2,
-            scale=0.04,
-            formula="2 delta / s, with clip delta and scale s",
-            per="coordinate",
-            objections=_RFREC_OBJECTIONS,
-        ),
-        "rfrecf": PaperClaim(
-            system="RFRecF",
-            source="section 3.4 (eq. 9) and RQ6",
-            dim=20,
-            clip=0.2,
-            scale=0.06,
-            formula="2 delta / s, with clip delta and scale s",
-            per="coordinate",
-            objections=_RFREC_OBJECTIONS,
-        ),
+        "rfrec": _RFREC,
+        "rfrecf": replace(_RFREC, system="RFRecF", scale=0.06),
     }
 )
 """Name of the recipe -> the paper's statement."""
@@ -122,32 +110,25 @@ _DIM = 20
 class LaplaceOptions:
     """Options of `hushrec privacy laplace`."""
 
-    recipe: Annotated[
-        str | None, typer.Option(help="Recipe whose paper's claim is shown: rfrec, rfrecf or pfedclr.")
-    ] = None
-    items: Annotated[int | None, typer.Option(min=1, help="Number of items.", show_default="3706, MovieLens-1M's")] = (
+    recipe: Annotated[str | None, Option(help="Recipe whose paper's claim is shown: rfrec, rfrecf or pfedclr.")] = None
+    items: Annotated[int | None, Option(min=1, help="Number of items.", show_default="3706, MovieLens-1M's")] = None
+    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="the paper's, or 20")] = (
         None
     )
-    dim: Annotated[
-        int | None, typer.Option(min=1, help="Length of an item's factor.", show_default="the paper's, or 20")
-    ] = None
     values: Annotated[
-        int | None, typer.Option(min=1, help="Number of noised values in one contribution, instead of items x dim.")
+        int | None, Option(min=1, help="Number of noised values in one contribution, instead of items x dim.")
     ] = None
-    clip: Annotated[
-        float | None, typer.Option(help="Bound to which each value is clipped.", show_default="the paper's")
-    ] = None
-    scale: Annotated[float | None, typer.Option(help="Scale b of the Laplace noise.", show_default="the paper's")] = (
+    clip: Annotated[float | None, Option(help="Bound to which each value is clipped.", show_default="the paper's")] = (
         None
     )
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds that one client contributes to.")] = 100
-    clients: Annotated[int, typer.Option(min=1, help="Number of contributions in a mean, for its noise.")] = 6040
-    delta: Annotated[float, typer.Option(help="Probability with which the composed bound may fail.")] = 1e-5
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
+    scale: Annotated[float | None, Option(help="Scale b of the Laplace noise.", show_default="the paper's")] = None
+    rounds: Annotated[int, Option(min=1, help="Rounds that one client contributes to.")] = 100
+    clients: Annotated[int, Option(min=1, help="Number of contributions in a mean, for its noise.")] = 6040
+    delta: Annotated[float, Option(help="Probability with which the composed bound may fail.")] = 1e-5
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the table.")] = False
 
     def claim(self) -> PaperClaim | None:
         """Return the claim of the recipe's paper, None without --recipe. Raises `ParameterError` if there is none."""
-
         if self.recipe is not None and self.recipe not in PAPER_CLAIMS:
             known = ", ".join(PAPER_CLAIMS)
             raise ParameterError(f"no claim on Laplace noise is known for {self.recipe!r}; choose one of {known}")
@@ -171,17 +152,15 @@ class LaplaceOptions:
 
     def coordinates(self) -> int:
         """Return the number of noised values in one contribution."""
-        if self.values is None:
-            claim = self.claim()
-            dim = self.dim or (_DIM if claim is None else claim.dim)
-            return (self.items or _ITEMS) * dim
-        if self.items is not None or self.dim is not None:
+        if self.values is not None and (self.items or self.dim):
             raise ParameterError("give either --values, or --items and --dim")
-        return self.values
+        claim = self.claim()
+        dim = self.dim or (_DIM if claim is None else claim.dim)
+        return self.values or (self.items or _ITEMS) * dim
 
 
 @privacy.command("laplace")
-@command_options(LaplaceOptions)
+@command_options
 def laplace(options: LaplaceOptions) -> None:
     """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
 
@@ -216,25 +195,19 @@ def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
         ("total", f"[bold]{cost.rounds:,} rounds, all coordinates[/]", cost.epsilon_total),
         ("total", f"the same, at delta {cost.delta:g}", cost.epsilon_at_delta),
     ]
-    return [
-        (
-            name,
-            _format_epsilon(epsilon),
-            odds(epsilon),
-            *([] if claim is None else [_format_claimed_epsilon(claim, kind)]),
-        )
-        for kind, name, epsilon in figures
-    ]
+    rows = []
+    for kind, name, epsilon in figures:
+        stated = []
+        if claim is not None:
+            stated = [_epsilon(claim.epsilon) if claim.per == kind else "nothing"]
+        rows.append((name, _epsilon(epsilon), odds(epsilon), *stated))
+    return rows
 
 
-def _format_epsilon(epsilon: float) -> str:
-    return f"{epsilon:,.4g}" if epsilon < 1000 else f"{epsilon:,.0f}"
-
-
-def _format_claimed_epsilon(claim: PaperClaim, kind: str) -> str:
-    if claim.per != kind:
-        return "nothing"
-    return "no number" if claim.epsilon is None else _format_epsilon(claim.epsilon)
+def _epsilon(value: float | None) -> str:
+    if value is None:
+        return "no number"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _utility(cost: PrivacyCost, clients: int) -> str:
@@ -253,25 +226,10 @@ def _format_claim(claim: PaperClaim) -> str:
 
 def _document(cost: PrivacyCost, clients: int, claim: PaperClaim | None) -> dict[str, Any]:
     """Return the JSON document: every figure, its inputs, and the paper's claim."""
-    stated = None
-    if claim is not None:
-        stated = {
-            "system": claim.system,
-            "source": claim.source,
-            "clip": claim.clip,
-            "scale": claim.scale,
-            "formula": claim.formula,
-            "per": claim.per,
-            "epsilon": claim.epsilon,
-            "objections": list(claim.objections),
-        }
+    said = ("system", "source", "clip", "scale", "formula", "per", "epsilon", "objections")
     return {
-        "clip": cost.noise.clip,
-        "scale": cost.noise.scale,
-        "coordinates": cost.coordinates,
-        "rounds": cost.rounds,
-        "delta": cost.delta,
-        "sensitivity": cost.sensitivity,
+        **picked(cost.noise, "clip", "scale"),
+        **picked(cost, "coordinates", "rounds", "delta", "sensitivity"),
         "epsilon": {
             "coordinate": cost.epsilon_coordinate,
             "round": cost.epsilon_round,
@@ -284,5 +242,5 @@ def _document(cost: PrivacyCost, clients: int, claim: PaperClaim | None) -> dict
         "scale_for_epsilon_1": cost.scale_for_one,
         "clients": clients,
         "noise_of_mean": cost.noise_of_mean(clients),
-        "paper": stated,
+        "paper": None if claim is None else picked(claim, *said),
     }

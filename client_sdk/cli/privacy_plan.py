@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from typer import Option
 
-from client_sdk.cli.common import command_options, console, stderr, table
+from client_sdk.cli.common import command_options, console, picked, stderr, table
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -35,32 +36,29 @@ _INSTALL: Final = "pip install 'hushrec[privacy]'"
 class PlanOptions:
     """Options of `hushrec privacy plan`."""
 
-    users: Annotated[int, typer.Option(min=2, help="Number of users.")]
-    items: Annotated[int, typer.Option(min=1, help="Number of items.")]
-    epsilon: Annotated[float, typer.Option(help="Cost to a client of all its contributions to the task.")]
+    users: Annotated[int, Option(min=2, help="Number of users.")]
+    items: Annotated[int, Option(min=1, help="Number of items.")]
+    epsilon: Annotated[float, Option(help="Cost to a client of all its contributions to the task.")]
     delta: Annotated[
-        float | None, typer.Option(help="Probability in the guarantee.", show_default="users^-1.1, at most 1e-5")
+        float | None, Option(help="Probability in the guarantee.", show_default="users^-1.1, at most 1e-5")
     ] = None
     recipe: Annotated[
-        str | None,
-        typer.Option(help="One of privirec-k, privirec, colr, fedmf and arrays.", show_default="all of them"),
+        str | None, Option(help="One of privirec-k, privirec, colr, fedmf and arrays.", show_default="all of them")
     ] = None
     cohort: Annotated[
         int | None,
-        typer.Option(
-            min=2, help="Clients in a sum.", show_default="all for PriviRec, otherwise 1,000 or 1 % of the users"
-        ),
+        Option(min=2, help="Clients in a sum.", show_default="all for PriviRec, otherwise 1,000 or 1 % of the users"),
     ] = None
     min_clients: Annotated[
-        int | None, typer.Option(min=2, help="Clients of the smallest round.", show_default="80 % of the cohort")
+        int | None, Option(min=2, help="Clients of the smallest round.", show_default="80 % of the cohort")
     ] = None
-    corrupt: Annotated[float, typer.Option(help="Share of a cohort whose noise is not counted on.")] = 0.1
+    corrupt: Annotated[float, Option(help="Share of a cohort whose noise is not counted on.")] = 0.1
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="3 and 1 for PriviRec, otherwise 101")
+        int | None, Option(min=1, help="Rounds of the task.", show_default="3 and 1 for PriviRec, otherwise 101")
     ] = None
-    interactions_per_user: Annotated[int, typer.Option(min=1, help="Mean number of items of a user.")] = 50
-    clip: Annotated[float, typer.Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the tables.")] = False
+    interactions_per_user: Annotated[int, Option(min=1, help="Mean number of items of a user.")] = 50
+    clip: Annotated[float, Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the tables.")] = False
 
     def block(self) -> Privacy:
         """Return the privacy block. Raises `ParameterError` for values out of range."""
@@ -85,9 +83,7 @@ class PlanOptions:
         block, found, missing = self.block(), [], {}
         for name in NOISY_RECIPES if self.recipe is None else (self.recipe,):
             try:
-                sizes = sizes_for(
-                    name, self.users, rounds=self.rounds, cohort=self.cohort, min_clients=self.min_clients
-                )
+                sizes = sizes_for(name, self.users, **picked(self, "rounds", "cohort", "min_clients"))
                 found.append(
                     outlook(name, self.users, self.items, block, sizes, interactions=self.interactions_per_user)
                 )
@@ -98,7 +94,7 @@ class PlanOptions:
         return found, missing
 
 
-@command_options(PlanOptions)
+@command_options
 def plan(options: PlanOptions) -> None:
     """Plan a task with a privacy block: the noise, what it costs, and what it leaves of each recipe.
 
@@ -196,14 +192,13 @@ def _document(
     for one in found:
         known, unknown = gaussian.get(one.recipe, (None, None))
         own = asdict(one)
-        costs = {"epsilon": own.pop("epsilon"), "sampled_epsilon": own.pop("sampled_epsilon")}
-        own["epsilon"] = {
-            "taking_part_known": costs["epsilon"],
-            "taking_part_unknown": costs["sampled_epsilon"],
+        costs = {
+            "taking_part_known": own.pop("epsilon"),
+            "taking_part_unknown": own.pop("sampled_epsilon"),
             "gaussian_known": known,
             "gaussian_unknown": unknown,
         }
-        recipes.append(own)
+        recipes.append({**own, "epsilon": costs})
     return {
         "users": options.users,
         "items": options.items,

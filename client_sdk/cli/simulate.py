@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer import Option
 
 from client_sdk.cli.common import (
     ColumnsText,
     DataDir,
+    MechanismParameters,
+    RecipeParameters,
     chosen_columns,
     command_options,
     console,
     fail,
+    picked,
     say,
     stderr,
     table,
@@ -33,76 +37,61 @@ if TYPE_CHECKING:
     from client_sdk.lab.federation import SimulatedRound
     from client_sdk.lab.simulate import Point, SimulationRequest, SimulationResult
     from client_sdk.lab.simulate import Progress as OnRound
-    from protocols.messages import Evaluation
 
 
 @dataclass(frozen=True)
 class SimulateOptions:
     """Options of `hushrec simulate`."""
 
-    dataset: Annotated[str, typer.Option(help="Name of a data set, or path of a file or folder.")] = "synthetic"
+    dataset: Annotated[str, Option(help="Name of a data set, or path of a file or folder.")] = "synthetic"
     data_dir: DataDir = None
     columns: ColumnsText = None
     test: TestFile = None
     split: Splitting = None
     recipe: Annotated[
-        str, typer.Option(help="Recipe: privirec-k, colr, fedmf, rfrec, ...; auto chooses what suits the data.")
+        str, Option(help="Recipe: privirec-k, colr, fedmf, rfrec, ...; auto chooses what suits the data.")
     ] = "auto"
-    mechanism: Annotated[str, typer.Option(help="How it is summed: ckks, paillier, masked or plain.")] = "plain"
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of the task.", show_default="by recipe and data")
-    ] = None
-    cohort: Annotated[
-        int | None, typer.Option(min=1, help="Clients in each round.", show_default="by recipe and data")
-    ] = None
+    mechanism: Annotated[str, Option(help="How it is summed: ckks, paillier, masked or plain.")] = "plain"
+    rounds: Annotated[int | None, Option(min=1, help="Rounds of the task.", show_default="by recipe and data")] = None
+    cohort: Annotated[int | None, Option(min=1, help="Clients in each round.", show_default="by recipe and data")] = (
+        None
+    )
     every: Annotated[
-        int | None, typer.Option(min=1, help="Rounds between two points of the curve.", show_default="a tenth")
+        int | None, Option(min=1, help="Rounds between two points of the curve.", show_default="a tenth")
     ] = None
-    users: Annotated[int, typer.Option(min=1, help="Users that are evaluated, at most; drawn at random.")] = 2000
-    recipe_parameter: Annotated[
-        list[str] | None, typer.Option("-r", help="Recipe parameter, name=value; repeatable.")
-    ] = None
-    mechanism_parameter: Annotated[
-        list[str] | None, typer.Option("-m", help="Mechanism parameter, name=value; repeatable.")
-    ] = None
+    users: Annotated[int, Option(min=1, help="Users that are evaluated, at most; drawn at random.")] = 2000
+    recipe_parameter: RecipeParameters = None
+    mechanism_parameter: MechanismParameters = None
     variant: Annotated[
-        Variant, typer.Option(help="Recipe parameters that are not named: recommended ones, or those of the paper.")
+        Variant, Option(help="Recipe parameters that are not named: recommended ones, or those of the paper.")
     ] = "recommended"
     start_from_privirec: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--start-from-privirec/--no-start",
             help="Run privirec-k first and start from its factors.",
             show_default="for pfedclr",
         ),
     ] = None
-    budget: Annotated[float, typer.Option(min=0.001, help="Megabytes of a client's longest message of privirec-k.")] = (
-        10.0
-    )
-    recommend: Annotated[
-        list[str] | None, typer.Option(help="Id of a user to list recommendations for; repeatable.")
-    ] = None
+    budget: Annotated[float, Option(min=0.001, help="Megabytes of a client's longest message of privirec-k.")] = 10.0
+    recommend: Annotated[list[str] | None, Option(help="Id of a user to list recommendations for; repeatable.")] = None
     evaluate_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Clients measure the model too, every so many rounds.", show_default="never"),
+        int | None, Option(min=1, help="Clients measure the model too, every so many rounds.", show_default="never")
     ] = None
     stop_after: Annotated[
-        int | None,
-        typer.Option(min=1, help="Stop after so many measurements without improvement.", show_default="never"),
+        int | None, Option(min=1, help="Stop after so many measurements without improvement.", show_default="never")
     ] = None
     epsilon: Annotated[
         float | None,
-        typer.Option(help="Privacy budget of a client in the whole task: adds its noise.", show_default="no noise"),
+        Option(help="Privacy budget of a client in the whole task: adds its noise.", show_default="no noise"),
     ] = None
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of --epsilon.", show_default="users^-1.1, at most 1e-5")
-    ] = None
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
-    plot: Annotated[Path | None, typer.Option(help="Write the curve to this file, whose name ends in .svg.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False
+    delta: Annotated[float | None, Option(help="Delta of --epsilon.", show_default="users^-1.1, at most 1e-5")] = None
+    seed: Annotated[int, Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
+    plot: Annotated[Path | None, Option(help="Write the curve to this file, whose name ends in .svg.")] = None
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False
 
 
-@command_options(SimulateOptions)
+@command_options
 def simulate(options: SimulateOptions) -> None:
     """Train a recipe on any data in one process, without a server, and print its curve.
 
@@ -124,7 +113,11 @@ def simulate(options: SimulateOptions) -> None:
     else:
         _print(result)
     if options.plot is not None:
-        _write_plot(result, options.plot, to_error=options.as_json)
+        from client_sdk.lab.demo.plots import curve_plot
+
+        options.plot.write_text(curve_plot(result), encoding="utf-8")
+        told = stderr if options.as_json else console
+        told.print(f"Plot: {options.plot}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _split(options: SimulateOptions) -> Split:
@@ -145,35 +138,21 @@ def _split(options: SimulateOptions) -> Split:
 
 def _request(options: SimulateOptions) -> SimulationRequest:
     from client_sdk.lab.simulate import SimulationRequest
-
-    return SimulationRequest(
-        recipe=options.recipe,
-        recipe_parameters=named_values(options.recipe_parameter or []),
-        variant=options.variant,
-        mechanism=options.mechanism,
-        mechanism_parameters=named_values(options.mechanism_parameter or []),
-        rounds=options.rounds,
-        cohort=options.cohort,
-        every=options.every,
-        most_users=options.users,
-        seed=options.seed,
-        recommend=tuple(options.recommend or ()),
-        evaluation=_evaluation(options),
-        start_from_privirec=options.start_from_privirec,
-        budget=round(options.budget * 1e6),
-        epsilon=options.epsilon,
-        delta=options.delta,
-    )
-
-
-def _evaluation(options: SimulateOptions) -> Evaluation | None:
     from protocols.messages import Evaluation
 
-    if options.evaluate_every is None:
-        if options.stop_after is not None:
-            fail("--stop-after needs --evaluate-every")
-        return None
-    return Evaluation(every=options.evaluate_every, stop_after=options.stop_after)
+    every = options.evaluate_every
+    if every is None and options.stop_after is not None:
+        fail("--stop-after needs --evaluate-every")
+    return SimulationRequest(
+        recipe_parameters=named_values(options.recipe_parameter or []),
+        mechanism_parameters=named_values(options.mechanism_parameter or []),
+        most_users=options.users,
+        recommend=tuple(options.recommend or ()),
+        evaluation=None if every is None else Evaluation(every=every, stop_after=options.stop_after),
+        budget=round(options.budget * 1e6),
+        **picked(options, "recipe", "variant", "mechanism", "rounds", "cohort", "every", "seed"),
+        **picked(options, "start_from_privirec", "epsilon", "delta"),
+    )
 
 
 @contextmanager
@@ -243,10 +222,3 @@ def _check_plot(path: Path) -> None:
         fail(f"--plot {path}: cannot write this file", "Pass a file in a folder that exists and is writable.")
     if not plots_available():
         fail("cannot write the plot: matplotlib is not installed", "pip install 'hushrec[plots]'")
-
-
-def _write_plot(result: SimulationResult, path: Path, *, to_error: bool) -> None:
-    from client_sdk.lab.demo.plots import curve_plot
-
-    path.write_text(curve_plot(result), encoding="utf-8")
-    (stderr if to_error else console).print(f"Plot: {path}", highlight=False, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -24,10 +25,10 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from client_sdk.api.wire import Program
-from client_sdk.errors import Conflict, LocalFileError
+from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, decoded
-from client_sdk.store.signed_sets import member_tag
+from client_sdk.store.signed_sets import join_tags, member_tag, split_tags
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError
@@ -36,7 +37,6 @@ from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 
 _NAME: Final = "committee.json"
-_TAG_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 
 
@@ -191,22 +191,19 @@ def _sets_name(sum_index: int) -> str:
 
 
 def _join(clients: frozenset[str]) -> str:
-    return b64encode(b"".join(sorted(bytes.fromhex(tag) for tag in clients)))
+    return join_tags(map(bytes.fromhex, clients))
 
 
 def _split(text: str) -> frozenset[str]:
-    body = b64decode(text)
-    if len(body) % _TAG_BYTES:
-        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
-    return frozenset(body[start : start + _TAG_BYTES].hex() for start in range(0, len(body), _TAG_BYTES))
+    return frozenset(tag.hex() for tag in split_tags(text))
 
 
 # --- A member's keys for single rounds: made and published ahead, stored with mode 0600, deleted after the sum -------
 
 _KEYS_NAME: Final = "committee_keys.bin"
 _MAGIC: Final = b"hushrec committee keys 1\n"
-_NUMBER: Final = 4
-_SECRET: Final = 32
+_ROW: Final = struct.Struct("<I32s")
+"""Number of a round, and its secret key."""
 
 
 def publish_keys(member: Member, numbers: Iterable[int]) -> Program[list[int]]:
@@ -264,20 +261,17 @@ def _signed_key(member: Member, number: int) -> bytes:
 
 
 def _keep(client_store: ClientStore, task_id: str, keys: Mapping[int, bytes]) -> None:
-    rows = (number.to_bytes(_NUMBER, "little") + secret for number, secret in sorted(keys.items()))
-    client_store.write(task_id, _KEYS_NAME, _MAGIC + b"".join(rows))
+    rows = b"".join(_ROW.pack(number, secret) for number, secret in sorted(keys.items()))
+    client_store.write(task_id, _KEYS_NAME, _MAGIC + rows)
 
 
 def _load(client_store: ClientStore, task_id: str) -> dict[int, bytes]:
     """Return the stored secret keys by round number."""
-    body = client_store.read(task_id, _KEYS_NAME)
-    if body is None:
-        return {}
-    rows = memoryview(body)[len(_MAGIC) :]
-    if not body.startswith(_MAGIC) or len(rows) % (_NUMBER + _SECRET):
-        raise LocalFileError(f"the stored committee keys of task {task_id} are damaged")
-    starts = range(0, len(rows), _NUMBER + _SECRET)
-    return {
-        int.from_bytes(rows[at : at + _NUMBER], "little"): bytes(rows[at + _NUMBER : at + _NUMBER + _SECRET])
-        for at in starts
-    }
+    stored = decoded(client_store.read(task_id, _KEYS_NAME), _decode_keys, f"committee keys of task {task_id} are")
+    return stored or {}
+
+
+def _decode_keys(body: bytes) -> dict[int, bytes]:
+    if not body.startswith(_MAGIC):
+        raise ValueError("no committee keys")
+    return dict(_ROW.iter_unpack(body[len(_MAGIC) :]))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import (
     client_tag,
@@ -27,8 +28,8 @@ from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
 from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Progress, ShareSent, SurvivorsConfirmed
 from client_sdk.rounds.loop import Role
 from client_sdk.rounds.member import Member, require_known_people
-from client_sdk.rounds.oneshot import committee_of, is_certified, oneshot_context
-from client_sdk.rounds.polling import NothingNew, RoundChange, RoundChanged, is_over
+from client_sdk.rounds.oneshot import committee_of, oneshot_context
+from client_sdk.rounds.polling import NothingNew, RoundChange, is_over
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
@@ -100,7 +101,7 @@ class CommitteeMember(Role):
     def attend_newest(self) -> Program[RoundView | None]:
         """Publish the keys of the next rounds, and do this member's part in the newest round. Returns that round."""
         current = yield from self.member.calls.current_round(self.member.task_id)
-        view = None if current is None else current.round
+        view = None if current is None else current.view
         yield from self.attend(view)
         return view
 
@@ -235,7 +236,7 @@ class MemberRound:
     def _inspect(self, view: RoundView) -> Program[stages.Inspection]:
         kept = self._inspection
         if kept is None or view.survivors_digest not in (None, kept.digest.hex()):
-            yield from self.member.refresh_revocations()
+            yield from self.member.check.refresh(self.member.calls, self.member.store, self.member.task_id)
             ready = yield from self._join(view)
             kept = yield from inspect_proposal(self.member, ready)
             self._inspection = kept
@@ -302,14 +303,7 @@ def inspect_proposal(member: Member, ready: stages.Ready) -> Program[stages.Insp
         yield from member.calls.sealed_shares(task_id, number, member.client_id, length, shares)
         if shares.length != length:
             raise RefusalError(f"the server sent {shares.length} bytes of sealed shares, {length} were expected")
-        found = yield from work(
-            lambda: stages.inspect(
-                ready,
-                statements,
-                shares.each(plan.sealed_bytes),
-                lambda statement: is_certified(member.check, statement, "member"),
-            )
-        )
+        found = yield from work(lambda: stages.inspect(ready, statements, shares.each(plan.sealed_bytes), member.check))
     if statements and len(found.bad) == len(statements):
         raise RefusalError("no client of the proposed set has a valid statement and share for this round and committee")
     return replace(found, clients=frozenset(client_tag(statement.identity_key) for statement in statements))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
-from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
@@ -92,8 +92,7 @@ class Federation:
     evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
     schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
     start: the `privirec-k` task from which this one starts; None for the start from the seed.
-    privacy: the privacy block; None for no noise. min_clients: fewest clients of a round, of which the noise follows;
-    None for all of a cohort.
+    privacy: the privacy block, whose noise follows from a cohort; None for no noise.
 
     Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
@@ -113,7 +112,6 @@ class Federation:
     schedule_rounds: int = 100
     start: Source | None = None
     privacy: Privacy | None = None
-    min_clients: int | None = None
 
     def __post_init__(self) -> None:
         noisy = self.privacy is not None
@@ -122,8 +120,8 @@ class Federation:
             parameters, _ = start_parameters(plain, self.recipe_parameters, "simulation", b"", self.start)
             plain = make_recipe(self.recipe_name, parameters, noisy=noisy)
         measured = with_evaluation(plain, self.evaluation, self.schedule_rounds)
-        fewest = self.min_clients or self.cohort_size
-        self.recipe: Recipe = with_privacy(measured, self.privacy, self.schedule_rounds, self.cohort_size, fewest)
+        size = self.cohort_size
+        self.recipe: Recipe = with_privacy(measured, self.privacy, self.schedule_rounds, size, size)
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
         self._plans: dict[VectorLayout, SumPlan] = {}
@@ -163,22 +161,15 @@ class Federation:
         A user who never took part trains for itself first, as its device would. Raises `ParameterError` as the recipe's
         client half does, for example for a model that cannot score yet.
         """
-        spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
+        from client_sdk.training.privirec import PriviRecHalf  # which other recipes do not need
+
         if self._together is not None:
             return self._together.scores(self.state, users)
-        if isinstance(unwrapped(self.recipe), PriviRecK):
-            return self._filtered(users)
+        if isinstance(self.half, PriviRecHalf):
+            return self.half.scores_of(self.state, interaction_rows(self.train)[users])
+        spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
-
-    def _filtered(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the scores of the graph filter on the users' devices, all at once."""
-        from client_sdk.lab.data.interactions import interaction_rows  # scipy, which other recipes do not need
-        from client_sdk.training.privirec import PriviRecHalf
-
-        if not isinstance(self.half, PriviRecHalf):
-            raise ParameterError(f"recipe {self.recipe.name!r} has no graph filter")
-        return self.half.scores_of(self.state, interaction_rows(self.train)[users])
 
     def history(self, user: int) -> History:
         """Return the user's rows; with an evaluation by time where the data has times, to hold out the last."""
@@ -231,18 +222,18 @@ class Federation:
             raise ParameterError(
                 f"round {number} counts, and every client of its cohort was counted before: choose fewer count_sums"
             )
-        recipe, hidden = unwrapped(self.recipe), isinstance(plan, MaskedPlan) and self.masks
-        gram = isinstance(recipe, PriviRecK) and recipe.sum_of(spec.sum_index) == "gram"
-        if isinstance(recipe, PriviRecK) and not hidden and (isinstance(self.recipe, Private) or not gram):
-            total = self._sum_whole(recipe, plan, spec, cohort, tally)
-        elif self._trains_whole(spec, cohort):
-            total = self._train_whole(plan, spec, cohort, tally)
-        elif isinstance(plan, MaskedPlan) and hidden:
+        at_once = self._sum_at_once(plan, spec, cohort)
+        if at_once is not None:
+            total, tally.clipped = at_once
+            self.took_part[cohort] = True
+            tally.losses.append(nan)
+            tally.bytes = cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
+        elif isinstance(plan, MaskedPlan) and self.masks:
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
             if isinstance(self.recipe, Private) and not self._each_adds_noise(plan):
-                total += self._noise(self.recipe, spec, total.size, cohort.size)
+                total += noise_of_all(self.recipe, spec, total.size, cohort.size, self._noise_draws(spec))
         self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
         return tally.round(number, cohort.size)
 
@@ -254,42 +245,30 @@ class Federation:
         half, client_state = self.half, self.client_states[user]
         return isinstance(half, MayAbstain) and half.why_abstain(spec, self.history(user), client_state) is not None
 
-    def _sum_whole(
-        self, recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
-    ) -> NDArray[np.float64]:
-        """Return what the clients' contributions add up to, computed at once; nothing is clipped, as in their rows."""
-        if isinstance(self.recipe, Private):
-            draws = np.random.default_rng([self.seed, 4, spec.number])
-            total = noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws)
-        else:
-            total = whole_sum(recipe, plan, spec, self._view, self.train, cohort)
-        self.took_part[cohort] = True
-        tally.losses.append(nan)
-        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
-        return total
+    def _sum_at_once(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], int] | None:
+        """Return what the clients' contributions add up to, computed for all at once, and how many values were clipped.
 
-    def _trains_whole(self, spec: RoundSpec, cohort: NDArray[np.int64]) -> bool:
-        """Whether all devices take their steps at once: in plain sums over everybody, from the first one on."""
+        None where each client computes its own. PriviRec clips nothing. Devices of `WholeRatings` take their steps at
+        once in plain sums over everybody, from the first one on.
+        """
+        recipe = unwrapped(self.recipe)
+        if isinstance(recipe, PriviRecK):
+            if isinstance(plan, MaskedPlan) and self.masks:
+                return None
+            if isinstance(self.recipe, Private):
+                draws = self._noise_draws(spec)
+                return noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws), 0
+            if recipe.sum_of(spec.sum_index) == "gram":
+                return None
+            return whole_sum(recipe, plan, spec, self._view, self.train, cohort), 0
         everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
-        return (
-            self.mechanism_name == "plain"
-            and everybody
-            and spec.sum_index > 1
-            and can_train_whole(self.recipe, self.train)
-            and (self._together is not None or spec.sum_index == 2)
-        )
-
-    def _train_whole(
-        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
-    ) -> NDArray[np.float64]:
-        if self._together is None:
+        if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
+            return None
+        if spec.sum_index == 2:
             self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
-        total, clipped = self._together.sum(self.state)
-        self.took_part[cohort] = True
-        tally.losses.append(nan)
-        tally.clipped += clipped
-        tally.bytes += cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
-        return total
+        return None if self._together is None else self._together.sum(self.state)
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
@@ -300,7 +279,13 @@ class Federation:
         for user in cohort:
             local = self._train(spec, int(user), tally)
             route = self.recipe.route(spec, str(user))
-            route, body = self._seal(plan, route, local)
+            if isinstance(plan, MaskedPlan):  # ring elements without masks
+                vector = plan.layout.scatter(route, local.blocks)
+                route = whole_route(plan.layout)
+                body = pack(encode(plan, route, plan.layout.split(vector)), plan.bits)
+            else:
+                blocks = with_participation(plan, local.blocks)
+                body = one_message(self.mechanism).seal(plan, route, blocks, self.keyring)
             self.mechanism.check(plan, route, body)
             waiting.append((route, body))
             if len(waiting) == FOLD_BATCH or user == cohort[-1]:
@@ -310,16 +295,6 @@ class Federation:
         aggregate = self.mechanism.release(plan, partial or b"")
         total = self.mechanism.open(plan, aggregate, cohort.size, self.keyring)
         return without_participation(plan, total)
-
-    def _seal(self, plan: SumPlan, route: Route, local: LocalResult) -> tuple[Route, bytes]:
-        """Return the sealed contribution and its route; for a masked sum its ring elements without masks."""
-        if not isinstance(plan, MaskedPlan):
-            return route, one_message(self.mechanism).seal(
-                plan, route, with_participation(plan, local.blocks), self.keyring
-            )
-        whole = whole_route(plan.layout)
-        elements = encode(plan, whole, plan.layout.split(plan.layout.scatter(route, local.blocks)))
-        return whole, pack(elements, plan.bits)
 
     def _sum_masked(
         self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
@@ -337,8 +312,8 @@ class Federation:
         """Whether clients add their shares of noise, as devices do; else a sum gets that of all in one draw."""
         return self.masks or not isinstance(plan, MaskedPlan)
 
-    def _noise(self, private: Private, spec: RoundSpec, values: int, clients: int) -> NDArray[np.float64]:
-        return noise_of_all(private, spec, values, clients, np.random.default_rng([self.seed, 4, spec.number]))
+    def _noise_draws(self, spec: RoundSpec) -> np.random.Generator:
+        return np.random.default_rng([self.seed, 4, spec.number])
 
     def _plan(self, sum_index: int) -> SumPlan:
         layout = self.recipe.layout(sum_index)

@@ -28,6 +28,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.wire import Program, through
 from client_sdk.history import History
@@ -36,7 +37,6 @@ from client_sdk.lab.fleet_rounds import (
     FleetCommittee,
     FleetOptions,
     FleetRound,
-    acts_upon,
     play_masked_round,
     play_unmasked_round,
 )
@@ -50,7 +50,6 @@ from client_sdk.rounds.member import Stop
 from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
-    RoundChanged,
     StoppedInOutage,
     await_round,
     follow_rounds,
@@ -178,14 +177,17 @@ class Fleet:
         if self._holder is not None:
             sealed = count(1)
             self._holder.progress = lambda _: progress(next(sealed)) if progress else None
-            delivered = self._run(self._holder.deliver())
-            if delivered.refused:
+            self._run(self._holder.deliver())
+            if self._holder.refused:
                 raise ParameterError(
-                    f"the key holder refused {len(delivered.refused)} members: their certificates are invalid"
+                    f"the key holder refused {len(self._holder.refused)} members: their certificates are invalid"
                 )
         if self._clients[0].member.terms.mechanism.needs_keyring:
             self._run_all(client.ready for client in self._clients)
-            self._share_keyring()
+            keyring = self._clients[-1].follower.keyring
+            for client in self._clients[1:]:
+                if client.follower.keyring == keyring:
+                    client.follower.keyring = keyring
 
     def enrol_committee(
         self, invitation: str, certificates: Callable[[CertifiedRole], CertificateSource] | None = None
@@ -199,12 +201,6 @@ class Fleet:
             raise ParameterError("the fleet is not enrolled: call enrol() first")
         source = None if certificates is None else certificates("committee")
         self._committee.enrol(self._url, self._clients[0].member.terms.sum_plan, invitation, source)
-
-    def _share_keyring(self) -> None:
-        keyring = self._clients[-1].follower.keyring
-        for client in self._clients[1:]:
-            if client.follower.keyring == keyring:
-                client.follower.keyring = keyring
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -220,44 +216,38 @@ class Fleet:
             raise ParameterError("the fleet is not enrolled: call enrol() first")
         self._stop = stop
         done: list[FleetRound] = []
-        with suppress(StoppedInOutage):
-            for report in self._play_rounds(rounds):
-                done.append(report)
-                if on_round:
-                    on_round(report)
-        return done
-
-    def _play_rounds(self, rounds: int | None) -> Iterator[FleetRound]:
-        """Play each round that opens and yield its report, until the task ends, or `rounds` rounds are over."""
-        watcher, played = self._clients[0], 0
-        opening = opening_state(watcher.member.terms.mechanism.name)
+        watcher = self._clients[0].member
+        opening = opening_state(watcher.terms.mechanism.name)
         change: RoundChange | None = None
-        while not self._is_stopping() and (rounds is None or played < rounds):
-            change = self._run(follow_rounds(watcher.member.calls, watcher.member.terms.task_id, change))
-            if isinstance(change, TaskEnded):
-                return
-            if isinstance(change, RoundChanged) and change.view.state == opening:
-                yield self._run_members(change)
-                played += 1
+        with suppress(StoppedInOutage):
+            while not self._is_stopping() and (rounds is None or len(done) < rounds):
+                change = self._run(follow_rounds(watcher.calls, watcher.terms.task_id, change))
+                if isinstance(change, TaskEnded):
+                    break
+                if isinstance(change, RoundChanged) and change.view.state == opening:
+                    done.append(self._run_members(change))
+                    if on_round:
+                        on_round(done[-1])
+        return done
 
     def _run_members(self, opened: RoundChanged) -> FleetRound:
         started = perf_counter()
-        watcher, view = self._clients[0], opened.view
+        watcher, view = self._clients[0].member, opened.view
         spared = self._spared()
         self._sync(view.number - 1)
-        cohort = self._asked(view.number)
+        # each client asks for itself whether it is in the cohort: members see no others
+        asked = (partial(each.member.calls.round, watcher.terms.task_id, view.number) for each in self._clients)
+        cohort = [index for index, seen in enumerate(self._run_all(asked)) if seen.in_cohort]
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         members = [
             CohortMember(self._clients[index], self._histories[index], bool(drops))
             for index, drops in zip(cohort, dropped, strict=True)
         ]
-        if watcher.member.terms.mechanism.name == "masked":
-            outcomes = play_masked_round(
-                members, view, self._run_all, self._await_next_state, self._options.dropout_stage
-            )
+        if watcher.terms.mechanism.name == "masked":
+            outcomes = play_masked_round(members, view, self._run_all, self._await_change, self._options.dropout_stage)
         else:
             outcomes = play_unmasked_round(members, view, self._run_all)
-        self._committee.unmask(view, self._await_next_proposal)
+        self._committee.unmask(view, self._await_change)
         end = self._await(view.number, is_over, opened.etag)
         if end.state == "complete":
             self._sync(view.number)
@@ -277,34 +267,18 @@ class Fleet:
         """Return the bytes that the shared model has saved the clients from downloading."""
         return sum(client.shared.spared for client in self._clients)
 
-    def _asked(self, number: int) -> list[int]:
-        """Return the indices of the fleet's clients in the cohort. Each asks for itself: members see no others."""
-        task_id = self._clients[0].member.terms.task_id
-        views = self._run_all(partial(client.member.calls.round, task_id, number) for client in self._clients)
-        return [index for index, seen in enumerate(views) if seen.in_cohort]
-
-    def _await_next_state(self, seen: RoundView) -> RoundView:
-        """Wait until the round is in another state than `seen`, and return it."""
-        return self._await(seen.number, lambda view: view.state != seen.state)
-
-    def _await_next_proposal(self, seen: RoundView) -> RoundView:
-        """Wait until the committee of the round has something else to do than for `seen`, and return the round."""
-        return self._await(seen.number, lambda view: acts_upon(view) != acts_upon(seen))
+    def _await_change(self, seen: RoundView, key: Callable[[RoundView], object]) -> RoundView:
+        return self._await(seen.number, lambda view: key(view) != key(seen))
 
     def _await(self, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None) -> RoundView:
-        watcher = self._clients[0]
-        return self._run(await_round(watcher.member.calls, watcher.member.terms.task_id, number, is_awaited, etag))
+        watcher = self._clients[0].member
+        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited, etag))
 
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
-        terms = self._clients[0].member.terms
-        behind = [
-            follower
-            for device_group, follower in self._model_followers().items()
-            if self._cache.catalogue(terms.task_id, device_group, upto) is None
-        ]
-        for follower in behind:
-            self._update(follower, upto)
+        for device_group, follower in self._model_followers().items():
+            if self._cache.catalogue(follower.terms.task_id, device_group, upto) is None:
+                self._update(follower, upto)
 
     def _update(self, follower: SharedFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""

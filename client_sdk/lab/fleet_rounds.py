@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -30,6 +32,8 @@ from protocols.sums.base import SumPlan
 
 T = TypeVar("T")
 _DROPPED: Final = "simulated dropout"
+AwaitChange = Callable[[RoundView, Callable[[RoundView], object]], RoundView]
+"""Returns the round of a view once the value of the function is another than for this view."""
 
 
 class RunAll(Protocol):
@@ -113,42 +117,39 @@ def play_unmasked_round(
     Raises `PolicyRefused`; other errors of a client become its `RoundMissed`.
     """
 
-    def part(member: CohortMember) -> Callable[[], Program[RoundReport | RoundMissed]]:
-        def program() -> Program[RoundReport | RoundMissed]:
-            if member.drops:
-                return RoundMissed(view.number, _DROPPED)
-            try:
-                return (yield from run_round(member.client, member.view(view), member.history))
-            except PolicyRefused:
-                raise
-            except (ClientSDKError, RefusalError) as error:
-                return RoundMissed(view.number, str(error))
+    def part(member: CohortMember) -> Program[RoundReport | RoundMissed]:
+        if member.drops:
+            return RoundMissed(view.number, _DROPPED)
+        try:
+            return (yield from run_round(member.client, member.view(view), member.history))
+        except PolicyRefused:
+            raise
+        except (ClientSDKError, RefusalError) as error:
+            return RoundMissed(view.number, str(error))
 
-        return program
-
-    return run_all(part(member) for member in members)
+    return run_all(partial(part, member) for member in members)
 
 
 def play_masked_round(
     members: Sequence[CohortMember],
     view: RoundView,
     run_all: RunAll,
-    await_next_state: Callable[[RoundView], RoundView],
+    await_change: AwaitChange,
     dropout_stage: str,
 ) -> list[RoundReport | RoundMissed]:
     """Play a masked round: in each stage one message per client. Returns one outcome per member, in order.
 
-    await_next_state: returns the round once its state differs from that of the argument. dropout_stage: first stage to
-    which the members with `drops` send no message. Raises `PolicyRefused`; other errors of a client become its
-    `RoundMissed`.
+    dropout_stage: first stage to which the members with `drops` send no message. Raises `PolicyRefused`; other errors
+    of a client become its `RoundMissed`.
     """
     masked = [
         _MaskedMember(member, MaskedRound(member.client, member.view(view), member.history)) for member in members
     ]
     while view.state in MASKED_STATES:
         dropped = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(dropout_stage))
-        run_all(one.send_message(view) for one in masked if one.missed is None and not (dropped and one.member.drops))
-        view = await_next_state(view)
+        sending = [one for one in masked if one.missed is None and not (dropped and one.member.drops)]
+        run_all(partial(one.send_message, view) for one in sending)
+        view = await_change(view, attrgetter("state"))
     return [one.outcome(view) for one in masked]
 
 
@@ -160,17 +161,14 @@ class _MaskedMember:
     round: MaskedRound
     missed: str | None = None
 
-    def send_message(self, view: RoundView) -> Callable[[], Program[None]]:
-        def program() -> Program[None]:
-            try:
-                advance = self.round.advance(self.member.view(view))
-                yield from tell_refusals(self.member.client.member, view.number, advance)
-            except PolicyRefused:
-                raise
-            except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:
-                self.missed = str(error)
-
-        return program
+    def send_message(self, view: RoundView) -> Program[None]:
+        try:
+            advance = self.round.advance(self.member.view(view))
+            yield from tell_refusals(self.member.client.member, view.number, advance)
+        except PolicyRefused:
+            raise
+        except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:
+            self.missed = str(error)
 
     def outcome(self, end: RoundView) -> RoundReport | RoundMissed:
         if self.missed is None and self.round.finished:
@@ -186,8 +184,7 @@ class _MaskedMember:
 # --- the options of a fleet: how its clients train, what they agree to, and how many of them drop out ----------------
 
 
-def _any_mechanism() -> Policy:
-    return Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}))
+_ANY_MECHANISM: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +208,7 @@ class FleetOptions:
     """
 
     training: TrainingConfig | None = None
-    policy: Policy = field(default_factory=_any_mechanism)
+    policy: Policy = _ANY_MECHANISM
     seed: int | None = None
     workers: int = 2
     downloads: Literal["each", "once"] = "each"
@@ -270,13 +267,8 @@ class FleetCommittee:
         """Let every member attend the newest round."""
         self._run_all(each.attend_newest for each in self.members)
 
-    def unmask(self, view: RoundView, await_next: Callable[[RoundView], RoundView]) -> None:
-        """Attend each state of a round until it is over. await_next: returns the round once `acts_upon` differs."""
+    def unmask(self, view: RoundView, await_change: AwaitChange) -> None:
+        """Attend whenever the round's state or its proposed set of survivors is another, until the round is over."""
         while self.members and not is_over(view):
-            view = await_next(view)
+            view = await_change(view, attrgetter("state", "survivors_digest"))
             self.attend()
-
-
-def acts_upon(view: RoundView) -> tuple[object, ...]:
-    """Return what the committee acts upon: the state, and the set of survivors that is proposed."""
-    return view.state, view.survivors_digest

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-import signal
 import socket
 import subprocess
 import sys
@@ -100,10 +99,9 @@ def _tail(log: Path, lines: int = 15) -> str:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Terminate the process; kill it if it has not exited after 10 seconds."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    process.terminate()  # does nothing to one that has exited
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

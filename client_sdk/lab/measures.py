@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,28 +39,6 @@ class Measured(NamedTuple):
 _K_ONE: Final = 10
 _K_MANY: Final = 20
 _CHUNK_VALUES: Final = 4_000_000
-
-
-class Measure(Protocol):
-    """Evaluates scores on the test interactions of some users."""
-
-    @property
-    def words(self) -> str:
-        """How is measured, in words."""
-
-    @property
-    def users(self) -> int:
-        """Number of users that are evaluated."""
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether higher values of the metrics are better."""
-
-    def measured(self, scores: FullScorer) -> Measured:
-        """Return the metrics of scores, by name, the most important first."""
-
-    def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
-        """Return the metrics of what every model should exceed, by name, the most telling first."""
 
 
 def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -> tuple[Measure, int]:
@@ -115,15 +93,11 @@ class OneHeldOut:
     higher_is_better: ClassVar[bool] = True
 
     @property
-    def users(self) -> int:
-        """Number of users that are evaluated."""
-        return int(self.data.tested_users.size)
-
-    @property
     def words(self) -> str:
         """How is measured, in words."""
         among = "" if self.negatives is None else f" and {NEGATIVES} sampled items"
-        return f"one held-out item of {self.users:,} users, ranked among all items they do not have (full){among}"
+        users = self.data.tested_users.size
+        return f"one held-out item of {users:,} users, ranked among all items they do not have (full){among}"
 
     def measured(self, scores: FullScorer) -> Measured:
         """Return NDCG@20, HR@10 and HR@20 by full ranking, and HR@10 and NDCG@10 among the negatives."""
@@ -162,12 +136,8 @@ class _Several:
     higher_is_better: ClassVar[bool] = True
 
     @property
-    def users(self) -> int:
-        return int(self.chosen.size)
-
-    @property
     def words(self) -> str:
-        return f"the test items of {self.users:,} users, ranked among all items outside their training items"
+        return f"the test items of {self.chosen.size:,} users, ranked among all items outside their training items"
 
     def measured(self, scores: FullScorer) -> Measured:
         k = min(_K_MANY, self.train.n_items - 1)
@@ -188,12 +158,8 @@ class _Ratings:
     higher_is_better: ClassVar[bool] = False
 
     @property
-    def users(self) -> int:
-        return int(self.chosen.size)
-
-    @property
     def words(self) -> str:
-        return f"{self.test.size:,} test ratings of {self.users:,} users, predicted"
+        return f"{self.test.size:,} test ratings of {self.chosen.size:,} users, predicted"
 
     def measured(self, scores: FullScorer) -> Measured:
         predicted = np.zeros(self.test.size)
@@ -203,7 +169,6 @@ class _Ratings:
             rows = np.flatnonzero(np.isin(self.test.users, users))
             places = np.searchsorted(users, self.test.users[rows])
             predicted[rows] = scores(users)[places, self.test.items[rows]]
-        assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
         return self._errors(predicted)
 
     def _errors(self, predicted: NDArray[np.float64]) -> Measured:
@@ -217,6 +182,13 @@ class _Ratings:
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:  # noqa: ARG002 - means need no draws
         return {name: self._errors(found) for name, found in mean_predictions(self.train, self.test).items()}
 
+
+Measure = OneHeldOut | _Several | _Ratings
+"""Evaluates scores on the test interactions of some users.
+
+words: how is measured. higher_is_better: of the values of the metrics. measured: the metrics of scores, by name, the
+most important first. controls: those of what every model should exceed, by name, the most telling first.
+"""
 
 # --- what a simulated curve says in a sentence -----------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ from client_sdk.lab.data.splits import Split
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verdict
 from client_sdk.lab.traffic import wire_traffic
-from client_sdk.rounds.newest import top_items
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import (
     MESSAGE_BUDGET,
@@ -176,7 +175,10 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     """
     if request.epsilon is not None and request.mechanism == "plain":
         request = replace(request, mechanism="masked")
-    request, chosen = _resolved(split, request)
+    chosen: tuple[str, ...] = ()
+    if request.recipe == "auto":
+        choice = _choice(split, request)
+        request, chosen = replace(request, recipe=choice.recipe), choice.why
     if request.mechanism == "oneshot":
         raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
     federation = _federation(split, request)
@@ -192,9 +194,11 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     clipped, seconds = 0, 0.0
 
     def measured(number: int, loss: float) -> None:
-        if _can_score(federation):
-            found.append(measure.measured(federation.scores))
-            points.append(Point(number, found[-1].values, None if isnan(loss) else loss, seconds))
+        state = federation.state
+        if isinstance(recipe, PriviRecK) and state_as(state, PriviRecState).sum_index < recipe.first_vectors:
+            return  # it cannot score yet
+        found.append(measure.measured(federation.scores))
+        points.append(Point(number, found[-1].values, None if isnan(loss) else loss, seconds))
 
     measured(0, float("nan"))
     started = perf_counter()
@@ -214,6 +218,10 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         recipe, federation.mechanism, dict(request.mechanism_parameters), federation.cohort_size, rounds
     )
     controls = measure.controls(np.random.default_rng([request.seed, 6]))
+    federated: list[dict[str, float]] = []
+    if isinstance(recipe, Evaluated):
+        curve = recipe.curve(federation.state)
+        federated = [{MODEL_ROUND: point.model_round, **curve.metrics(point)} for point in curve.points]
     return SimulationResult(
         recipe=recipe.name,
         recipe_parameters=recipe.parameters.model_dump(mode="json"),
@@ -246,17 +254,9 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
             recipe=recipe.name,
             higher_is_better=measure.higher_is_better,
         ),
-        measured=_measured(federation),
+        measured=federated,
         chosen=chosen,
     )
-
-
-def _resolved(split: Split, request: SimulationRequest) -> tuple[SimulationRequest, tuple[str, ...]]:
-    """Return the request with a recipe in place of "auto", and why it was chosen."""
-    if request.recipe != "auto":
-        return request, ()
-    choice = _choice(split, request)
-    return replace(request, recipe=choice.recipe), choice.why
 
 
 def _choice(split: Split, request: SimulationRequest) -> Choice:
@@ -285,14 +285,6 @@ def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advise
         budget=columns is not None and columns < min(MOST_COMPONENTS, split.train.n_items),
         trains=not spectral,
     )
-
-
-def _measured(federation: Federation) -> list[dict[str, float]]:
-    recipe = unwrapped(federation.recipe)
-    if not isinstance(recipe, Evaluated):
-        return []
-    curve = recipe.curve(federation.state)
-    return [{MODEL_ROUND: point.model_round, **curve.metrics(point)} for point in curve.points]
 
 
 def _federation(split: Split, request: SimulationRequest) -> Federation:
@@ -368,31 +360,23 @@ def _repeated(recipe: Recipe) -> bool:
     return recipe.layout(recipe.main_sum).sum_class.repeated
 
 
-def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET, mechanism: str = "plain") -> Source:
+def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) -> Source:
     """Return the result of a `privirec-k` task of all clients with recommended parameters."""
     parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget)
     clients = int(np.count_nonzero(train.user_degrees()))
-    made = Federation(train, "privirec-k", parameters, mechanism, cohort_size=clients, seed=seed, masks=False)
+    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
     list(made.run(made.recipe.steps))
     return Source(made.state, made.recipe.parameters.degree_exponent)
 
 
 def _range_of_ratings(split: Split) -> dict[str, float]:
-    found = [side.ratings for side in (split.train, split.test)]
-    if any(side is None for side in found):
+    if split.train.ratings is None or split.test.ratings is None:
         raise DataError("this recipe learns from ratings, and the data has none")
-    values = np.concatenate([side for side in found if side is not None])
+    values = np.concatenate([split.train.ratings, split.test.ratings])
     if not values.size or values.min() == values.max():
         raise DataError("all ratings are equal, so there is nothing to learn from them")
     return {"rating_min": float(values.min()), "rating_max": float(values.max())}
-
-
-def _can_score(federation: Federation) -> bool:
-    recipe = unwrapped(federation.recipe)
-    if not isinstance(recipe, PriviRecK):
-        return True
-    return state_as(federation.state, PriviRecState).sum_index >= recipe.first_vectors
 
 
 def _user(train: Interactions, name: str) -> int:
@@ -408,6 +392,8 @@ def _user(train: Interactions, name: str) -> int:
 
 def _recommended(federation: Federation, user: int, count: int = 10) -> list[Any]:
     """Return the ids of the best items that the user does not have."""
+    from client_sdk.rounds.newest import top_items  # with much that only a client over HTTP needs
+
     train = federation.train
     seen = train.positives(user)
     best = top_items(federation.scores(np.array([user]))[0], seen, min(count, train.n_items - seen.size)).items

@@ -121,13 +121,12 @@ def wire_traffic(
         return plan_of_task(mechanism, parameters, layout, clients, main_layout(recipe))
 
     up = down = 0
-    handshake = {"masked": _masked_handshake, "oneshot": _oneshot_handshake}.get(mechanism.name, _no_handshake)
     for layout, route, sum_index in _sums(recipe, rounds, device_group):
         plan = plan_of(layout)
         by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
         asked = recipe.device_group_of(sum_index) == device_group
         if asked:
-            more_up, more_down = handshake(plan, clients)
+            more_up, more_down = _handshake(plan, clients)
             up += plan.contribution_bytes(route) + more_up
             down += more_down
         if asked or not by_snapshot:
@@ -135,12 +134,18 @@ def wire_traffic(
     return Traffic(rounds, up, down)
 
 
-def _no_handshake(_plan: SumPlan, _clients: int) -> tuple[int, int]:
-    return 0, 0
+def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
+    """Bytes up and down of a round without the contribution, for one client when no client drops out.
 
+    Of a masked round the messages of all stages, of a one-shot round the ticket and the committee's keys.
+    """
+    if plan.mechanism == "oneshot":
+        from protocols.sums.oneshot.plan import OneshotPlan
 
-def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
-    """Bytes up and down of a masked round without the contribution, for one client when no client drops out."""
+        oneshot = OneshotPlan.of(plan)
+        return oneshot.ticket_bytes, oneshot.committee * (_COMMITTEE_KEY + _CLIENT_ID)
+    if plan.mechanism != "masked":
+        return 0, 0
     from protocols.sums.masked import wire
     from protocols.sums.masked.parameters import upload_bytes
     from protocols.sums.masked.plan import MaskedPlan
@@ -154,14 +159,6 @@ def _masked_handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
     if plan.confirms:
         down += wire.confirmations_bytes(clients)
     return up, down
-
-
-def _oneshot_handshake(plan: SumPlan, _clients: int) -> tuple[int, int]:
-    """Bytes up and down of a one-shot round without the contribution: the ticket, and the committee's keys."""
-    from protocols.sums.oneshot.plan import OneshotPlan
-
-    own = OneshotPlan.of(plan)
-    return own.ticket_bytes, own.committee * (_COMMITTEE_KEY + _CLIENT_ID)
 
 
 def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:

@@ -7,9 +7,9 @@ has the same bits as the sum of the clients' ring elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from protocols.privacy.noise import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK, PriviRecState
-from protocols.recipes.rfrec import RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
@@ -88,12 +88,7 @@ def noisy_whole_sum(
         model = state_as(state, PriviRecState)
         scaled, basis = _scaled(recipe, model, rows), recipe.basis_before(model, spec).astype(np.float64)
         bound = private.l2_bound(spec.sum_index)
-        total = np.zeros((basis.shape[0], basis.shape[1]), np.int64)
-        for chunk in _chunks(scaled, basis.shape[1]):
-            steps = _rounded_rows(
-                chunk, chunk.data[:, None] * np.repeat(chunk @ basis, np.diff(chunk.indptr), 0), bound, rng
-            )
-            total += _placed(chunk, basis.shape[0]).T @ steps
+        total = _sum_of_steps(scaled, basis, lambda chunk, values: _rounded_rows(chunk, values, bound, rng))
     return total.ravel() + noise_of_all(private, spec, total.size, rows.shape[0], rng)
 
 
@@ -139,33 +134,33 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
 def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum of the clients' ring elements, opened."""
     ((ring, _),) = plan.places[0]
-    clip, (items, columns) = plan.layout.blocks[0].segments[0].clip, basis.shape
-    total = np.zeros((items, columns), np.int64)
-    for chunk in _chunks(scaled, columns):
-        owners = np.repeat(np.arange(chunk.shape[0]), np.diff(chunk.indptr))
-        values = chunk.data[:, None] * (chunk @ basis)[owners]
-        elements, _ = ring.encode(values, clip)
-        total += _placed(chunk, items).T @ elements.astype(np.int64)
-    elements = ring.reduce(total.view(np.uint64).ravel())
-    return plan.decode(elements, scaled.shape[0])
+    clip = plan.layout.blocks[0].segments[0].clip
+    total = _sum_of_steps(scaled, basis, lambda _, values: ring.encode(values, clip)[0].astype(np.int64))
+    return plan.decode(ring.reduce(total.view(np.uint64).ravel()), scaled.shape[0])
 
 
-def _placed(chunk: csr_array[Any, Any], items: int) -> csr_array[Any, Any]:
-    """Return the matrix, int64 (interactions, items), that says which item each interaction is of."""
+def _sum_of_steps(
+    scaled: csr_array[Any, Any],
+    basis: NDArray[np.float64],
+    rounded: Callable[[csr_array[Any, Any], NDArray[np.float64]], NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """Return the sum of all rounded values of r_u^T (r_u Q), int64 (items, columns), by chunks of users.
+
+    rounded: returns the steps of a chunk's values, float64 (interactions, columns). A chunk has about `_CHUNK_VALUES`.
+    """
     from scipy.sparse import csr_array
 
-    return csr_array((np.ones(chunk.nnz, np.int64), chunk.indices, np.arange(chunk.nnz + 1)), shape=(chunk.nnz, items))
-
-
-def _chunks(rows: csr_array[Any, Any], columns: int) -> Iterator[csr_array[Any, Any]]:
-    """Cut the rows so that a chunk has about `_CHUNK_VALUES` values of interactions times columns."""
-    most = max(1, _CHUNK_VALUES // columns)
-    start = 0
-    while start < rows.shape[0]:
-        end = int(np.searchsorted(rows.indptr, rows.indptr[start] + most, side="right")) - 1
-        end = min(max(end, start + 1), rows.shape[0])
-        yield rows[start:end]
-        start = end
+    items, columns = basis.shape
+    total, start, most = np.zeros((items, columns), np.int64), 0, max(1, _CHUNK_VALUES // columns)
+    while start < scaled.shape[0]:
+        end = int(np.searchsorted(scaled.indptr, scaled.indptr[start] + most, side="right")) - 1
+        end = min(max(end, start + 1), scaled.shape[0])
+        chunk, start = scaled[start:end], end
+        values = chunk.data[:, None] * np.repeat(chunk @ basis, np.diff(chunk.indptr), 0)
+        which = (np.ones(chunk.nnz, np.int64), chunk.indices, np.arange(chunk.nnz + 1))  # the item of each interaction
+        placed: csr_array[Any, Any] = csr_array(which, shape=(chunk.nnz, items))
+        total += placed.T @ rounded(chunk, values)
+    return total
 
 
 # --- RFRec with item means, all devices in every sum: their steps at once, in memory for the ratings only ------------
@@ -178,7 +173,7 @@ _MOST_VALUES: Final = 100_000_000
 """Factor values of all ratings up to which this needs less than 3 GB."""
 
 
-def can_train_whole(recipe: Recipe, train: Interactions) -> bool:
+def can_train_whole(recipe: Recipe, train: Interactions) -> TypeGuard[RFRec]:
     """Return whether `WholeRatings` takes the steps of this recipe: of `rfrec` with means from one sum, and Adam."""
     return (
         isinstance(recipe, RFRec)
@@ -194,24 +189,23 @@ def can_train_whole(recipe: Recipe, train: Interactions) -> bool:
 class WholeRatings:
     """All devices of a task after its sum of ratings. users: their factors, float32 (users, dim), trained in place.
 
-    Raises `ParameterError` for what `can_train_whole` refuses, and for a state without item means.
+    recipe, train: as `can_train_whole` accepts them. Raises `ParameterError` without ratings or item means.
     """
 
-    def __init__(self, train: Interactions, recipe: Recipe, state: ModelState, users: Array) -> None:
-        if not (isinstance(recipe, RFRec) and can_train_whole(recipe, train) and train.ratings is not None):
-            raise ParameterError("this needs ratings, item means from one sum, and variant 'released'")
-        if not isinstance(state, RFRecMeansState):
-            raise ParameterError("this needs a state with item means")
+    def __init__(self, train: Interactions, recipe: RFRec, state: ModelState, users: Array) -> None:
+        start = state_as(state, RFRecState)
+        if train.ratings is None or not start.item_totals.size:
+            raise ParameterError("this needs ratings, and a state with item means")
         p = recipe.parameters
         self.recipe, self.users, self._train, self._rule = recipe, users, train, p.rule
         self._owners, self._places = train.users.astype(np.intp), train.items.astype(np.intp)
         self._targets = scaled_ratings(train.ratings, p)
-        self._means = item_means(state.item_totals)
+        self._means = item_means(start.item_totals)
         self._offsets = np.zeros(train.size, np.float32)
         for user in np.flatnonzero(train.user_degrees()):
             own = self._rows(int(user))
             self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
-        self._shared = state_as(state, RFRecState).item_factors.copy()
+        self._shared = start.item_factors.copy()
         self._rated = self._shared[self._places]
         self._adam = Adam([self._shared, self._rated, users], [p.rule.rate] * 3)
         self._raters = np.bincount(self._places, minlength=p.items)

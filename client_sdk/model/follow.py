@@ -13,7 +13,9 @@ server about them.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
@@ -22,7 +24,6 @@ from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
 from client_sdk.model.sync import (
-    RejectedAggregate,
     SyncPlan,
     absorb_aggregate,
     fetch_catalogue,
@@ -48,12 +49,12 @@ _TRIES: Final = 4
 class CaughtUp:
     """A model state, and the plan that led to it.
 
-    rejected: the aggregates of encrypted sums that the state lacks, because they did not open.
+    rejected: the rounds of encrypted sums whose aggregates the state lacks, and why they did not open.
     """
 
     followed: FollowedState
     plan: SyncPlan
-    rejected: tuple[RejectedAggregate, ...] = ()
+    rejected: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def state(self) -> ModelState:
@@ -159,40 +160,33 @@ class ModelFollower:
         )
 
     def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
-        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept."""
-        start = self.current()
-        rejected: list[RejectedAggregate] = []
-        followed = yield from self._replay(plan, start, rejected)
-        if followed is None:
-            return None
-        if plan.snapshot is not None:
-            keep_if_best(self.terms, self.client_store, None if start is None else start.state, followed.state)
-        self.keep(followed)
-        return CaughtUp(followed, plan, rejected=tuple(rejected))
+        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept.
 
-    def _replay(
-        self, plan: SyncPlan, start: FollowedState | None, rejected: list[RejectedAggregate]
-    ) -> Program[FollowedState | None]:
-        """Download the bodies of `plan`, and absorb them into `start` (the initial state when None).
-
-        Aggregates that members cannot open are added to `rejected`; they are in the chain like any other, so that
-        nobody sees the difference. Returns None when the snapshot is no longer kept.
+        Aggregates that members cannot open are `rejected`; they are in the chain like any other, so that nobody sees
+        the difference.
         """
+        start = self.current()
         followed = start or (yield from self._initial_state())
         if plan.snapshot is not None:
             body = yield from self.download_snapshot(plan.snapshot)
             if body is None:
                 return None
             followed = self._read_snapshot(plan.snapshot, body)
-        state, chain = followed.state, followed.chain
+        state, chain, rejected = followed.state, followed.chain, dict[int, str]()
         for view in plan.rounds:
             body = yield from self.download_aggregate(view)
             before = state
-            state, wrong = yield from self._absorb(state, view, body)
+            absorb = partial(absorb_aggregate, self.terms, self.keyring, before, view, body)
+            state, reason = yield from work(absorb)
             keep_if_best(self.terms, self.client_store, before, state)
-            rejected += [] if wrong is None else [wrong]
+            if reason is not None:
+                rejected[view.number] = reason
             chain = None if chain is None else chain.extended(view.number, body)
-        return FollowedState(state, chain, followed.from_snapshot)
+        if plan.snapshot is not None:
+            keep_if_best(self.terms, self.client_store, None if start is None else start.state, state)
+        followed = FollowedState(state, chain, followed.from_snapshot)
+        self.keep(followed)
+        return CaughtUp(followed, plan, rejected)
 
     def _read_snapshot(self, view: SnapshotView, body: bytes) -> FollowedState:
         try:
@@ -226,19 +220,31 @@ class ModelFollower:
         length = self.terms.sum_plan_at(view.step).aggregate_bytes
         return self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
 
-    def _absorb(
-        self, state: ModelState, view: RoundView, body: bytes
-    ) -> Program[tuple[ModelState, RejectedAggregate | None]]:
-        return work(lambda: absorb_aggregate(self.terms, self.keyring, state, view, body))
-
     def final(self, newest: ModelState) -> Program[ModelState]:
-        """Return the model that the task ended with; newest: the followed state after its last round.
+        """Return the best measured model by the curve in the state `newest`; `newest` itself without a measurement.
 
-        This is the best measured model where the task says so; see `best_model` for the errors.
+        Raises `ModelUnavailable` where this device has not kept it and may not request it, `ContractBroken` when the
+        server announces the model of another round.
         """
-        if not ends_with_best(self.terms.recipe):
+        terms, store = self.terms, self.client_store
+        number = best_round(terms.recipe, newest)
+        if number is None or number == newest.round_number:
             return newest
-        return (yield from best_model(self.calls, self.terms, self.client_store, newest, self.view_group))
+        if number == 0:
+            return terms.recipe.initial_state(terms.seed)
+        if terms.opened_by != "anyone":
+            kept = None if store is None else read_best_state(store, terms.task_id, terms.recipe)
+            if kept is None or kept.round_number != number:
+                raise ModelUnavailable(number, f"the best model, of round {number}, was not kept on this device")
+            return kept
+        view = yield from self.calls.best_snapshot(terms.task_id)
+        body = None if view is None else (yield from self.download_snapshot(view))
+        if view is None or body is None:
+            raise ModelUnavailable(number, f"the server does not keep the best model, of round {number}")
+        if view.round != number:
+            detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
+            raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)
+        return read_snapshot(terms, None, self.view_group, view, body).state
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -293,31 +299,3 @@ def keep_if_best(terms: TaskTerms, store: ClientStore | None, before: ModelState
         return
     if best_round(terms.recipe, after) == before.round_number:
         keep_best_state(store, terms.task_id, terms.recipe, before)
-
-
-def best_model(
-    calls: ApiCalls, terms: TaskTerms, store: ClientStore | None, newest: ModelState, view_group: int | None
-) -> Program[ModelState]:
-    """Return the best measured model by the curve in the state `newest`; `newest` itself without a measurement.
-
-    Raises `ModelUnavailable` where this device has not kept it and may not request it, `ContractBroken` when the server
-    announces the model of another round.
-    """
-    number = best_round(terms.recipe, newest)
-    if number is None or number == newest.round_number:
-        return newest
-    if number == 0:
-        return terms.recipe.initial_state(terms.seed)
-    if terms.opened_by != "anyone":
-        kept = None if store is None else read_best_state(store, terms.task_id, terms.recipe)
-        if kept is None or kept.round_number != number:
-            raise ModelUnavailable(number, f"the best model, of round {number}, was not kept on this device")
-        return kept
-    view = yield from calls.best_snapshot(terms.task_id)
-    body = None if view is None else (yield from calls.snapshot(terms.task_id, view, terms.longest_snapshot))
-    if view is None or body is None:
-        raise ModelUnavailable(number, f"the server does not keep the best model, of round {number}")
-    if view.round != number:
-        detail = f"the best model is announced as that of round {view.round}, but the curve says round {number}"
-        raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/snapshots/best", 200, detail)
-    return read_snapshot(terms, None, view_group, view, body).state

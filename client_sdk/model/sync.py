@@ -101,14 +101,9 @@ class SyncPlan:
         return (self.snapshot.bytes if self.snapshot else 0) + sum(view.aggregate_bytes or 0 for view in self.rounds)
 
     @property
-    def requests(self) -> int:
-        """Number of bodies, each of which takes a request."""
-        return len(self.rounds) + (self.snapshot is not None)
-
-    @property
     def cost(self) -> int:
-        """The bytes, and `REQUEST_COST` for each request."""
-        return self.bytes + REQUEST_COST * self.requests
+        """The bytes, and `REQUEST_COST` for each body, which takes a request."""
+        return self.bytes + REQUEST_COST * (len(self.rounds) + (self.snapshot is not None))
 
     @property
     def kind(self) -> Literal["nothing", "replay", "snapshot"]:
@@ -176,22 +171,14 @@ def read_snapshot(
 # treats such an aggregate as that of a missed round: its model stays as it was, and all its requests are the same.
 
 
-@dataclass(frozen=True)
-class RejectedAggregate:
-    """The aggregate of a round did not open, or cannot be used, for `reason`. The server must not learn of it."""
-
-    round: int
-    reason: str
-
-
 def absorb_aggregate(
     terms: TaskTerms, keyring: Keyring | None, state: ModelState, view: RoundView, body: bytes
-) -> tuple[ModelState, RejectedAggregate | None]:
+) -> tuple[ModelState, str | None]:
     """Return the state after the round `view`, whose aggregate is `body`, and None.
 
     In a task whose members open the sums, an aggregate that cannot be opened, used, or be the sum of so many honest
     contributions, or in which fewer than `min_clients` contributions carry data, gives the state as it was, under the
-    round's number, and the reason. In other tasks the errors of opening are raised.
+    round's number, and the reason, which the server must not learn. In other tasks the errors of opening are raised.
     """
 
     def absorbed() -> ModelState:
@@ -208,7 +195,7 @@ def absorb_aggregate(
     try:
         return absorbed(), None
     except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
-        return _left_out(terms, state, view), RejectedAggregate(view.number, str(error))
+        return _left_out(terms, state, view), str(error)
 
 
 def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -117,12 +118,10 @@ class Organiser:
                 f"a subject must have 1 to {_LONGEST_SUBJECT} printable characters: name the user as your login does"
             )
         not_after = int(self.clock()) + lifetime
-        # raises for keys and scopes that cannot be certified, before anything is recorded
-        certify(self.signing_key, scope, identity_key, mailbox_key, role=role, serial=0, not_after=not_after)
+        made = partial(certify, self.signing_key, scope, identity_key, mailbox_key, role=role, not_after=not_after)
+        made(serial=0)  # raises for keys and scopes that cannot be certified, before anything is recorded
         record = self.issued.record(scope, role, subject, identity_key, mailbox_key, not_after)
-        return certify(
-            self.signing_key, scope, identity_key, mailbox_key, role=role, serial=record.serial, not_after=not_after
-        )
+        return made(serial=record.serial)
 
     def issue(
         self,

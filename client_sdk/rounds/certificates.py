@@ -33,6 +33,7 @@ from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserP
 
 if TYPE_CHECKING:
     from protocols.sums.masked.roster import RosterEntry
+    from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 
 @dataclass(frozen=True)
@@ -121,45 +122,38 @@ class MembershipCheck:
         self._verified: dict[tuple[bytes, bytes, bytes], int] = {}
         self._revocations: RevocationList | None = None
 
-    def __call__(self, entry: RosterEntry) -> bool:
-        """Return whether this entry of a masked round's roster is certified as a member."""
+    def __call__(self, keys: RosterEntry | CommitteeKey | Statement, role: CertifiedRole = "member") -> bool:
+        """Return whether the organiser certified these keys for `role`; always True in tasks without an organiser."""
         try:
-            self.require(entry.identity_key, entry.mailbox_key, entry.certificate, ("member",))
+            self.require(keys.identity_key, keys.mailbox_key, keys.certificate, (role,))
         except (CertificateError, CodecError):
             return False
         return True
 
     def require(
-        self, identity_key: bytes, mailbox_key: bytes, certificate: bytes, roles: tuple[CertifiedRole, ...]
+        self,
+        identity_key: bytes,
+        mailbox_key: bytes,
+        certificate: bytes,
+        roles: tuple[CertifiedRole, ...],
+        at: float | None = None,
     ) -> None:
-        """Raise `CertificateError` or `CodecError` unless these keys are certified for one of `roles`."""
-        if self.pin is None:
-            return
-        decoded = Certificate.decode(certificate)
-        if decoded.role not in roles:
-            raise CertificateError(
-                f"the membership certificate is for the role {decoded.role}, not {' or '.join(roles)}"
-            )
-        if self._revocations is not None and self._revocations.covers(decoded):
-            raise CertificateError("the membership certificate was revoked by the organiser")
-        now, checked = self._clock(), (identity_key, mailbox_key, certificate)
-        if self._verified.get(checked, -1) >= now:
-            return
-        check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, now)
-        self._verified[checked] = decoded.not_after
+        """Raise `CertificateError` or `CodecError` unless these keys are certified for one of `roles`.
 
-    def require_at(
-        self, at: float, identity_key: bytes, mailbox_key: bytes, certificate: bytes, roles: tuple[CertifiedRole, ...]
-    ) -> None:
-        """Raise `CertificateError` or `CodecError` unless these keys were certified for one of `roles` at a past time.
-
-        at: seconds since the epoch. Members that left since, or were revoked, count: they were members then.
+        at: a past time, in seconds since the epoch, at which they must have been certified; members that left since, or
+        were revoked, count: they were members then. None for now.
         """
         if self.pin is None:
             return
         decoded, checked = Certificate.decode(certificate), (identity_key, mailbox_key, certificate)
         if decoded.role not in roles:
-            raise CertificateError(f"the membership certificate is for the role {decoded.role}")
+            raise CertificateError(
+                f"the membership certificate is for the role {decoded.role}, not {' or '.join(roles)}"
+            )
+        if at is None:
+            if self._revocations is not None and self._revocations.covers(decoded):
+                raise CertificateError("the membership certificate was revoked by the organiser")
+            at = self._clock()
         if self._verified.get(checked, -1) < at:
             check_certificate(self._key, self.pin.scope, identity_key, mailbox_key, decoded, at)
             self._verified[checked] = decoded.not_after

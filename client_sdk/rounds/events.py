@@ -8,31 +8,26 @@ from typing import Literal
 
 from protocols.messages import TaskView
 
-__all__ = [
-    "AggregateRejected",
-    "ClientsNamed",
-    "ClipWarning",
-    "CommitteeRefused",
-    "Event",
-    "KeyringDelivered",
-    "KeyringRefused",
-    "ModelBehind",
-    "ModelMeasured",
-    "Progress",
-    "RoundAbstained",
-    "RoundMissed",
-    "RoundReport",
-    "ServerBack",
-    "ServerRestored",
-    "ServerUnreachable",
-    "ShareSent",
-    "SnapshotPublished",
-    "SurvivorsConfirmed",
-    "TaskEnded",
-    "TrainingFailed",
-    "Waiting",
-    "waiting_to_start",
-]
+
+@dataclass(frozen=True)
+class _OfRound:
+    """What happened in a round."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class _WithReason(_OfRound):
+    """What happened in a round, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class _OfMember:
+    """What happened to a member."""
+
+    client_id: str
 
 
 @dataclass(frozen=True)
@@ -63,53 +58,36 @@ class RoundReport:
     scaled: float = 1.0
 
 
-@dataclass(frozen=True)
-class RoundMissed:
+class RoundMissed(_WithReason):
     """This client was in the cohort of a round and did not contribute, for `reason`."""
 
-    round: int
-    reason: str
 
-
-@dataclass(frozen=True)
-class RoundAbstained:
+class RoundAbstained(_WithReason):
     """This client was in the cohort of a round and has nothing to add to its sum, for `reason`. It sent nothing.
 
     No error: the client takes part in later rounds.
     """
 
-    round: int
-    reason: str
 
-
-@dataclass(frozen=True)
-class AggregateRejected:
+class AggregateRejected(_WithReason):
     """The aggregate of a round did not open, or cannot be used, for `reason`; this client goes on without it.
 
     The server is not told, and sees the same requests as ever. It, or a member, may have altered the aggregate, or too
     few clients of the round had anything to add.
     """
 
-    round: int
-    reason: str
 
-
-@dataclass(frozen=True)
-class TrainingFailed:
+class TrainingFailed(_WithReason):
     """Training for a round of an encrypted task failed, for `reason`, and zeros were sent, so that nobody sees it.
 
     The sum does not count this client among those whose contributions carry data.
     """
 
-    round: int
-    reason: str
-
 
 @dataclass(frozen=True)
-class ClipWarning:
+class ClipWarning(_OfRound):
     """More values were clipped than `Policy.max_clip_share` allows: the clip is too small, or training diverges."""
 
-    round: int
     clipped: int
     values: int
 
@@ -121,56 +99,38 @@ class Waiting:
     what: str
 
 
-@dataclass(frozen=True)
-class KeyringDelivered:
+class KeyringDelivered(_OfMember):
     """The key holder has sent a member its keyring."""
 
-    client_id: str
 
-
-@dataclass(frozen=True)
-class KeyringRefused:
+class KeyringRefused(_OfMember):
     """The key holder refused a member whose proof of membership is invalid. The server may have invented it."""
 
-    client_id: str
 
-
-@dataclass(frozen=True)
-class SnapshotPublished:
+class SnapshotPublished(_OfRound):
     """This client has published the sealed snapshot of a round."""
 
-    round: int
-
 
 @dataclass(frozen=True)
-class SurvivorsConfirmed:
+class SurvivorsConfirmed(_OfRound):
     """This member of the committee has signed the set of `survivors` clients whose sum a round is to open."""
 
-    round: int
     survivors: int
 
 
 @dataclass(frozen=True)
-class ClientsNamed:
+class ClientsNamed(_OfRound):
     """This member of the committee named clients whose sealed share does not open. It does not sign their set."""
 
-    round: int
     clients: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ShareSent:
+class ShareSent(_OfRound):
     """This member of the committee has sent its summed share of a round, and deleted its key of the round."""
 
-    round: int
 
-
-@dataclass(frozen=True)
-class CommitteeRefused:
+class CommitteeRefused(_WithReason):
     """This member of the committee refused its part in a round, for `reason`. It sent nothing."""
-
-    round: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -246,26 +206,10 @@ class ModelMeasured:
     best_round: int
 
 
-Event = (
-    RoundReport
-    | RoundMissed
-    | RoundAbstained
-    | AggregateRejected
-    | TrainingFailed
-    | ClipWarning
-    | Waiting
-    | KeyringDelivered
-    | KeyringRefused
-    | SnapshotPublished
-    | SurvivorsConfirmed
-    | ClientsNamed
-    | ShareSent
-    | CommitteeRefused
-    | ModelBehind
-    | ModelMeasured
-    | ServerUnreachable
-    | ServerBack
-    | ServerRestored
-    | TaskEnded
-)
+_OfContributors = RoundReport | RoundMissed | RoundAbstained | AggregateRejected | TrainingFailed | ClipWarning
+_OfKeysAndSnapshots = Waiting | KeyringDelivered | KeyringRefused | SnapshotPublished
+_OfCommittee = SurvivorsConfirmed | ClientsNamed | ShareSent | CommitteeRefused
+_OfModel = ModelBehind | ModelMeasured
+_OfServer = ServerUnreachable | ServerBack | ServerRestored | TaskEnded
+Event = _OfContributors | _OfKeysAndSnapshots | _OfCommittee | _OfModel | _OfServer
 Progress = Callable[[Event], None]

@@ -176,11 +176,9 @@ def find_membership(account: Account, task: str | None) -> Membership:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
         elsewhere = sorted({other.url for other in stored if other.url != url})
-        moved = (
-            f"; on other addresses: {', '.join(elsewhere)} (if it has moved: hushrec membership move)"
-            if elsewhere
-            else ""
-        )
+        moved = ""
+        if elsewhere:
+            moved = f"; on other addresses: {', '.join(elsewhere)} (if it has moved: hushrec membership move)"
         raise NotEnrolled(
             f"no membership of {wanted} on this server is stored on this device (stored: {known}{moved}); "
             "to join one, pass invitation=..."

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
 from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
-from client_sdk.rounds.polling import RoundChange, RoundChanged
+from client_sdk.rounds.polling import RoundChange, is_over
 from protocols import messages
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import seal_envelope
 from protocols.crypto.keys import Keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
-
-
-@dataclass(frozen=True)
-class Deliveries:
-    """Client ids of the members that received an envelope, and of those refused for an invalid certificate."""
-
-    keyed: tuple[str, ...]
-    refused: tuple[str, ...]
 
 
 class KeyHolder(Role):
@@ -64,7 +56,7 @@ class KeyHolder(Role):
 
     def before_poll(self, change: RoundChange | None, poll_seconds: float) -> Program[float]:
         """Deliver the keyring, unless the task may have ended with the newest round."""
-        if not (isinstance(change, RoundChanged) and change.is_over):
+        if not (isinstance(change, RoundChanged) and is_over(change.view)):
             yield from self.deliver(0.0 if self._started else poll_seconds)
         return poll_seconds if self._started else 0.0
 
@@ -79,16 +71,16 @@ class KeyHolder(Role):
         del number
         return CANNOT_GO_ON
 
-    def deliver(self, wait: float = 0.0) -> Program[Deliveries]:
+    def deliver(self, wait: float = 0.0) -> Program[list[str]]:
         """Seal the keyring for every member that has no envelope, after checking the member's certificate.
 
-        Reports `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member. Raises `KeyringError`
-        when `create` was not called before.
+        Reports `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member. Returns the client ids
+        of the members that received an envelope. Raises `KeyringError` when `create` was not called before.
         """
         member, progress = self.member, self.progress
         keyring = self._keyring()
         body, sender = encode_keyring(keyring), envelope_sender(member)
-        keyed, refused = [], []
+        keyed: list[str] = []
         after: str | None = None
         while True:
             page = yield from member.calls.members(member.task_id, after, unkeyed=True, wait=wait)
@@ -96,8 +88,9 @@ class KeyHolder(Role):
                 yield from publish_key(member, keyring)
             for other in page.members:
                 if not self._is_certified(other):
-                    if other.client_id not in self.refused:
-                        refused.append(other.client_id)
+                    if progress and other.client_id not in self.refused:
+                        progress(KeyringRefused(other.client_id))
+                    self.refused.add(other.client_id)
                     continue
                 envelope = seal_envelope(body, b64decode(other.mailbox_key), member.task_id, sender)
                 try:
@@ -109,12 +102,7 @@ class KeyHolder(Role):
                     progress(KeyringDelivered(other.client_id))
             after, wait = page.next, 0.0
             if after is None:
-                break
-        self.refused.update(refused)
-        if progress:
-            for client_id in refused:
-                progress(KeyringRefused(client_id))
-        return Deliveries(tuple(keyed), tuple(refused))
+                return keyed
 
     def _keyring(self) -> Keyring:
         keyring = self.member.store.keyring(self.member.task_id)

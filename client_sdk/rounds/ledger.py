@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from client_sdk.agreement.policy import Policy
@@ -126,25 +126,16 @@ class Budget:
 def read_budget(store: ClientStore, policy: Policy) -> Budget:
     """Return what the tasks of this identity cost its data. Raises `LocalFileError` for a damaged record."""
     delta, kept = policy.budget_delta, store.all_spending()
+
+    def spent_and_reserved(records: Collection[Spending]) -> tuple[float, float]:
+        return total_epsilon(records, delta, spent_only=True), total_epsilon(records, delta)
+
     tasks = [
-        TaskCost(
-            key.partition("@")[0],
-            one.task_name,
-            one.sums,
-            one.most_sums,
-            total_epsilon([one], delta, spent_only=True),
-            total_epsilon([one], delta),
-            one.over,
-        )
+        TaskCost(key.partition("@")[0], one.task_name, one.sums, one.most_sums, *spent_and_reserved([one]), one.over)
         for key, one in kept.items()
     ]
-    return Budget(
-        tuple(sorted(tasks, key=lambda task: (task.task_name, task.task_id))),
-        total_epsilon(kept.values(), delta, spent_only=True),
-        total_epsilon(kept.values(), delta),
-        policy.max_epsilon,
-        delta,
-    )
+    tasks.sort(key=lambda task: (task.task_name, task.task_id))
+    return Budget(tuple(tasks), *spent_and_reserved(kept.values()), policy.max_epsilon, delta)
 
 
 def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spending | None:

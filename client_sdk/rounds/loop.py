@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Final, TypeVar
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, Turn, through
 from client_sdk.errors import (
     Abstained,
@@ -44,10 +45,8 @@ from client_sdk.rounds.polling import (
     NothingNew,
     Outage,
     RoundChange,
-    RoundChanged,
     SeenRounds,
     StoppedInOutage,
-    await_start,
     follow_rounds,
     report_waiting,
 )
@@ -138,11 +137,8 @@ def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_secon
                 return change
             case RoundChanged():
                 change = yield from role.on_round(change)
-            case NothingNew(task):
-                if change.etag is None:
-                    waiting = yield from await_start(task, member.terms.mechanism.needs_keyring, waiting, progress)
-                else:
-                    waiting = report_waiting(task, waiting, progress)
+            case NothingNew():
+                waiting = yield from report_waiting(change, member.terms.mechanism.needs_keyring, waiting, progress)
                 yield from role.on_waiting(change)
 
 
@@ -274,7 +270,7 @@ class _Contributor(Role):
         release_budget(self.member.store, self.member.task_id)
         if ended.state == "failed":
             newest = yield from self.member.calls.current_round(self.member.task_id)
-            reason = None if newest is None else newest.round.failure
+            reason = None if newest is None else newest.view.failure
             self.failure = TaskFailed(self.member.terms.name, reason, tuple(self.reports))
         try:
             yield from newest_model(self.part, 60.0, self.progress)

@@ -36,15 +36,8 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, longest_roster
 
-_COMPLETED_STAGES: Final[dict[type, int]] = {
-    type(None): 0,
-    stages.Advertised: 1,
-    stages.Shared: 2,
-    stages.Contributed: 3,
-    stages.Confirmed: 4,
-    stages.Done: 5,
-}
-"""Number of stages that a client in each state has completed."""
+_STATES: Final = (type(None), stages.Advertised, stages.Shared, stages.Contributed, stages.Confirmed, stages.Done)
+"""The types of this client's state after 0, 1, 2, ... completed stages."""
 
 R = TypeVar("R")
 
@@ -65,7 +58,7 @@ def take_masked_part(part: Part, view: RoundView, history: History, progress: Pr
             # a server that was restored to a state before round 1 has no newest round: then this raises
             yield from part.member.calls.round(part.member.task_id, view.number)
             continue
-        etag, newest = current.etag, current.round
+        etag, newest = current.etag, current.view
         if newest.number != view.number or is_over(newest):
             raise RoundLost(newest.failure or f"round {view.number} ended before this client had sent all its messages")
         view = newest
@@ -138,7 +131,7 @@ class MaskedRound(OwnRound):
     def _advance(self, view: RoundView) -> Program[None]:
         if view.state not in MASKED_STATES or self.finished:
             return
-        stage, completed = MASKED_STATES.index(view.state), _COMPLETED_STAGES[type(self._state)]
+        stage, completed = MASKED_STATES.index(view.state), _STATES.index(type(self._state))
         if completed < stage and not self._skips_confirming(view):
             self.finished = True
             raise RoundLost(f"the round advanced to {view.state} before this client had sent its message")
@@ -234,13 +227,9 @@ class MaskedRound(OwnRound):
             yield from member.calls.put_stage(member.task_id, self.view.number, stage, member.client_id, body)
 
     def _fetch(self, what: Handout, max_bytes: int, exact: bool = True) -> Program[bytes]:
-        member = self.part.member
+        member, length = self.part.member, max_bytes if exact else None
         with self.timed("upload"):
-            return (
-                yield from member.calls.stage_body(
-                    member.task_id, self.view.number, what, max_bytes, max_bytes if exact else None
-                )
-            )
+            return (yield from member.calls.stage_body(member.task_id, self.view.number, what, max_bytes, length))
 
     # --- the sets of members that this client signs --------------------------------------------------------------
 

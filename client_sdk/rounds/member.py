@@ -54,10 +54,6 @@ class Member:
         """The client's id in the task."""
         return self.membership.client_id
 
-    def refresh_revocations(self) -> Program[None]:
-        """Fetch the newest list of revoked certificates; see `MembershipCheck.refresh`."""
-        return self.check.refresh(self.calls, self.store, self.task_id)
-
 
 def require_known_people(member: Member) -> None:
     """Raise `PolicyRefused` if only the server says who takes part, and the policy does not trust it with that."""

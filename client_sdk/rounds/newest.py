@@ -16,7 +16,7 @@ from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavai
 from client_sdk.history import History
 from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress
-from client_sdk.rounds.part import Part, report_rejected
+from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
@@ -51,10 +51,9 @@ def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress | No
 def _followed(part: Part, snapshot_wait: float, progress: Progress | None) -> Program[ModelState]:
     yield from part.ready()
     current = yield from part.member.calls.current_round(part.member.task_id)
-    upto = 0 if current is None else current.round.number - (not is_over(current.round))
+    upto = 0 if current is None else current.view.number - (not is_over(current.view))
     caught_up = yield from part.follower.follow(upto, snapshot_wait)
-    report_rejected(caught_up, progress)
-    part.report_measured(caught_up.state, progress)
+    part.report_followed(caught_up, progress)
     return caught_up.state
 
 

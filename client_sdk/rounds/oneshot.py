@@ -17,22 +17,20 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store.client_store import ClientStore, decoded
 from client_sdk.store.signed_sets import member_tag
-from protocols.crypto.certificates import CERTIFICATE_BYTES, CertifiedRole
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
-from protocols.errors import AlreadySummed, CertificateError, CodecError, ParameterError, RefusalError
+from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
-from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 
 def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
@@ -103,18 +101,7 @@ def committee_of(member: Member, context: OneshotContext) -> Program[Committee]:
         raise RoundLost(f"the committee of round {number} cannot be fetched: {error}") from error
     except CodecError as error:
         raise RefusalError(f"the server returned no valid committee for round {number}: {error}") from error
-    return (
-        yield from work(lambda: make_committee(context, keys, lambda key: is_certified(member.check, key, "committee")))
-    )
-
-
-def is_certified(check: MembershipCheck, keys: CommitteeKey | Statement, role: CertifiedRole) -> bool:
-    """Return whether the organiser certified these keys for `role`; always True in tasks without an organiser."""
-    try:
-        check.require(keys.identity_key, keys.mailbox_key, keys.certificate, (role,))
-    except (CertificateError, CodecError):
-        return False
-    return True
+    return (yield from work(lambda: make_committee(context, keys, lambda key: member.check(key, "committee"))))
 
 
 # --- the committees to which a client has sent its data, so that no other one opens a second sum of them --------------

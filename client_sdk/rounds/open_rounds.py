@@ -7,6 +7,7 @@ pauses (`Turn`) and the loop's body runs. It pauses again with the outcome of th
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Generic, TypeVar
 
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.events import RoundAbstained, RoundMissed, RoundReport
@@ -15,13 +16,15 @@ from protocols.recipes.arrays_update import Update
 
 _ENDED = "this client's part in the task has ended"
 
+T = TypeVar("T", bound=Generator[object, None, object] | AsyncIterator[object])
 
-class _Open(ArraysRound):
-    """A round that waits for this client's update, once."""
 
-    def __init__(self, asked: ArraysRound) -> None:
+class _Open(ArraysRound, Generic[T]):
+    """A round that waits for this client's update, once. turns: of this client's whole part in the task."""
+
+    def __init__(self, asked: ArraysRound, turns: T) -> None:
         super().__init__(asked._recipe, asked._spec, asked._state)
-        self._asked = asked
+        self._asked, self._turns = asked, turns
         self._is_over = False
 
     def _take(self, update: Update, weight: float | None) -> None:
@@ -42,12 +45,8 @@ def _report(outcome: object) -> RoundReport:
     raise RoundLost(outcome.reason if isinstance(outcome, RoundMissed | RoundAbstained) else _ENDED)
 
 
-class OpenRound(_Open):
+class OpenRound(_Open[Generator[object, None, object]]):
     """A round that waits for this client's update: train on `arrays()`, then call `contribute`."""
-
-    def __init__(self, asked: ArraysRound, turns: Generator[object, None, object]) -> None:
-        super().__init__(asked)
-        self._turns = turns
 
     def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
         """Seal and send this client's update; return the report once it is delivered.
@@ -71,12 +70,8 @@ def open_rounds(turns: Generator[object, None, object]) -> Iterator[OpenRound]:
         turns.close()
 
 
-class AsyncOpenRound(_Open):
+class AsyncOpenRound(_Open[AsyncIterator[object]]):
     """A round that waits for this client's update: train on `arrays()`, then await `contribute`."""
-
-    def __init__(self, asked: ArraysRound, turns: AsyncIterator[object]) -> None:
-        super().__init__(asked)
-        self._turns = turns
 
     async def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
         """See `OpenRound.contribute`."""

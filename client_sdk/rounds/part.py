@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
 from client_sdk.rounds.ledger import with_noise
-from client_sdk.rounds.member import Member, Stop, require_known_people
+from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import (
@@ -145,8 +145,6 @@ class Part:
         member = self.member
         if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
             return True
-        from client_sdk.rounds.member import enter_rounds  # which only tasks with keys need
-
         kept = member.store.keyring(member.task_id)
         if kept is None:
             if member.membership.role == "holder":
@@ -164,8 +162,6 @@ class Part:
         return True
 
     def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
-        from client_sdk.rounds.member import receive_keyring
-
         kept = yield from receive_keyring(self.member, 0.0)
         if kept is not None:
             return kept
@@ -219,7 +215,7 @@ class Part:
             raise Abstained(reason)
 
     def train(self, spec: RoundSpec, followed: ModelState, history: History) -> Program[LocalResult]:
-        """Train for one round and return the result. The new client state is stored by `settle`.
+        """Train for one round and return the result. The new client state is stored by `OwnRound.settle`.
 
         followed: the followed model. An application that trains in a loop of its own has its turn here. Raises
         `ParameterError` when training diverges.
@@ -283,10 +279,14 @@ class Part:
         """Whether this client is to check that enough members hold the aggregates that it holds."""
         return caught_up.followed.chain is not None
 
-    def report_measured(self, state: ModelState, progress: Progress | None) -> None:
-        """Report the newest measurement in the followed `state`, unless it was reported before."""
-        curve = curve_of(self.member.terms.recipe, state)
-        if progress is None or curve is None or curve.best is None or len(curve.points) == self._reported_point:
+    def report_followed(self, caught_up: CaughtUp, progress: Progress | None) -> None:
+        """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
+        if progress is None:
+            return
+        for number, reason in caught_up.rejected.items():
+            progress(AggregateRejected(number, reason))
+        curve = curve_of(self.member.terms.recipe, caught_up.state)
+        if curve is None or curve.best is None or len(curve.points) == self._reported_point:
             return
         self._reported_point, newest = len(curve.points), curve.points[-1]
         metrics = curve.metrics(newest)
@@ -301,18 +301,6 @@ class Part:
             like = self.half.initial_client_state(np.random.default_rng(0))
             self._client_state = self.member.store.client_state(self.member.task_id, like)
         return self._client_state
-
-    def settle(self, local: LocalResult) -> Program[float]:
-        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
-
-        Returns the seconds that `local.finish` took.
-        """
-        self.keep_client_state(local.client_state)
-        if local.finish is None:
-            return 0.0
-        started = perf_counter()
-        self.keep_client_state((yield from work(local.finish)))
-        return perf_counter() - started
 
     def keep_client_state(self, client_state: ClientState) -> None:
         """Store `client_state` as this client's newest."""
@@ -338,9 +326,7 @@ class OwnRound:
     history: History
     progress: Progress | None = None
     traffic: Traffic = field(default_factory=Traffic)
-    seconds: dict[Phase, float] = field(
-        default_factory=lambda: {"catch_up": 0.0, "train": 0.0, "seal": 0.0, "upload": 0.0}
-    )
+    seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
@@ -358,20 +344,21 @@ class OwnRound:
     def catch_up(self) -> Program[CaughtUp]:
         """Return the model before the round; see `ModelFollower.follow`. Reports what it lacks and what it measured."""
         caught_up = yield from self.metered(self.part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
-        report_rejected(caught_up, self.progress)
-        self.part.report_measured(caught_up.state, self.progress)
+        self.part.report_followed(caught_up, self.progress)
         return caught_up
 
     def warn_of_clipping(self, local: LocalResult) -> None:
         """Report that more values were clipped than the policy allows."""
-        if self.progress and self.part.member.policy.too_much_clipped(
-            local.contribution.clipped, local.contribution.values
-        ):
-            self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
+        clipped, values = local.contribution.clipped, local.contribution.values
+        if self.progress and clipped > self.part.member.policy.max_clip_share * values:
+            self.progress(ClipWarning(self.view.number, clipped, values))
 
     def settle(self, local: LocalResult) -> Program[None]:
-        """Store the client state; see `Part.settle`."""
-        self.seconds["train"] += yield from self.part.settle(local)
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one."""
+        self.part.keep_client_state(local.client_state)
+        if local.finish is not None:
+            with self.timed("train"):
+                self.part.keep_client_state((yield from work(local.finish)))
 
     def report(self, caught_up: CaughtUp, local: LocalResult, contribution_bytes: int) -> RoundReport:
         """Return the report of a contribution of so many bytes."""
@@ -392,10 +379,3 @@ class OwnRound:
             upload_seconds=self.seconds["upload"],
             caught_up=caught_up.plan.kind,
         )
-
-
-def report_rejected(caught_up: CaughtUp, progress: Progress | None) -> None:
-    """Report the aggregates that the model lacks."""
-    if progress:
-        for rejected in caught_up.rejected:
-            progress(AggregateRejected(rejected.round, rejected.reason))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import ApiCalls
+from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
 from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
 from client_sdk.rounds.events import (
@@ -45,19 +45,6 @@ _TOLD_SECONDS: Final = 2.0
 _TOLD_AGAIN_SECONDS: Final = 30.0
 _NO_SERVER: Final = frozenset({502, 503, 504})
 """Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
-
-
-@dataclass(frozen=True)
-class RoundChanged:
-    """`view` is the newest round, and it differs from what was seen last. `etag` identifies it in the next poll."""
-
-    view: RoundView
-    etag: str | None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the round is complete or failed."""
-        return is_over(self.view)
 
 
 @dataclass(frozen=True)
@@ -86,43 +73,39 @@ def follow_rounds(
     """
     if isinstance(last, TaskEnded):
         return last
-    if isinstance(last, RoundChanged) and last.is_over:
+    if isinstance(last, RoundChanged) and is_over(last.view):
         task = yield from calls.task(task_id)
         if task.state != "open":
             return TaskEnded(task.state)
     etag = None if last is None else last.etag
     current = yield from calls.current_round(task_id, etag, wait)
     if current is not None:
-        return RoundChanged(current.round, current.etag)
+        return current
     task = yield from calls.task(task_id)
     return NothingNew(task, etag) if task.state == "open" else TaskEnded(task.state)
 
 
-def await_start(
-    task: TaskView, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
-) -> Program[Waiting]:
-    """Report what round 1 of `task` waits for, unless that was `reported` before, and pause before the next poll."""
-    waiting = waiting_to_start(task, needs_keyring)
-    _tell_waiting(task, waiting, reported, progress)
-    yield Pause(_START_PAUSE)
-    return waiting
+def report_waiting(
+    change: NothingNew, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
+) -> Program[Waiting | None]:
+    """Report what the next round of a task waits for; return it, None when it waits for nothing but its members.
 
-
-def report_waiting(task: TaskView, reported: Waiting | None, progress: Progress | None) -> Waiting | None:
-    """Report what the next round of `task` waits for besides its members; return it, None when it waits for nothing."""
+    What was `reported` before is not reported again. It is logged, if it is somebody besides members. Before round 1,
+    which waits for members as well, the program pauses before the next poll.
+    """
+    task, before_start = change.task, change.etag is None
     waiting = None if task.waiting_for is None else Waiting(task.waiting_for)
-    if waiting is not None:
-        _tell_waiting(task, waiting, reported, progress)
+    if before_start:
+        waiting = waiting_to_start(task, needs_keyring)
+    if waiting is not None and waiting != reported:
+        if progress:
+            progress(waiting)
+        whom = waiting.what.partition(":")[0]
+        if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
+            _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
+    if before_start:
+        yield Pause(_START_PAUSE)
     return waiting
-
-
-def _tell_waiting(task: TaskView, waiting: Waiting, reported: Waiting | None, progress: Progress | None) -> None:
-    """Report what `task` waits for, unless that was `reported` before; log it, if it is somebody besides members."""
-    if progress and waiting != reported:
-        progress(waiting)
-    whom = waiting.what.partition(":")[0]
-    if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
-        _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
 
 
 def await_round(
@@ -136,10 +119,10 @@ def await_round(
         current = yield from calls.current_round(task_id, etag, LONG_POLL_SECONDS)
         if current is None:
             continue
-        if current.round.number > number:
+        if current.view.number > number:
             return (yield from calls.round(task_id, number))
-        if is_awaited(current.round):
-            return current.round
+        if is_awaited(current.view):
+            return current.view
         etag = current.etag
 
 
@@ -205,7 +188,7 @@ class SeenRounds:
 def _position(change: RoundChanged | NothingNew) -> tuple[int | None, int]:
     """Return the number of the server's newest round, None where `change` does not say it, and of the last one over."""
     if isinstance(change, RoundChanged):
-        return change.view.number, change.view.number if change.is_over else change.view.number - 1
+        return change.view.number, change.view.number if is_over(change.view) else change.view.number - 1
     return None, change.task.completed_rounds + change.task.failed_rounds
 
 

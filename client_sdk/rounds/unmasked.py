@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 from urllib.parse import urlsplit
 
@@ -32,7 +31,7 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store.states import FollowedState
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64decode, b64encode
-from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN, AggregateChain, StatedChain, first_chain, stated_chain
+from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN, StatedChain, first_chain, stated_chain
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.http_signature import (
     SIGNATURE,
@@ -135,8 +134,6 @@ def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -
 
 def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:
     member, follower = own.part.member, own.part.follower
-    if member.terms.opened_by != "members" or not member.policy.snapshot_every:
-        return
     if np.random.default_rng().random() * own.view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
     published = yield from follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
@@ -178,7 +175,7 @@ def require_attested(member: Member, follower: ModelFollower, followed: Followed
         except ApiError as error:
             raise NotAttested(f"the server returned no attestations of round {number}: {error}") from error
         shown = [one for one in page.attestations if not wrapped or one.client_id <= start]
-        same |= yield from _same(member, follower, chain, number, shown, followed)
+        same |= yield from _same(member, follower, followed, chain.before, shown)
         looked += len(shown)
         if page.more and shown and shown[-1].client_id > after:
             after = shown[-1].client_id
@@ -194,21 +191,17 @@ def require_attested(member: Member, follower: ModelFollower, followed: Followed
 
 
 def _same(
-    member: Member,
-    follower: ModelFollower,
-    chain: AggregateChain,
-    number: int,
-    shown: Sequence[Attestation],
-    followed: FollowedState,
+    member: Member, follower: ModelFollower, followed: FollowedState, before: bytes, shown: Sequence[Attestation]
 ) -> Program[set[bytes]]:
-    """Return the identity keys of the certified members among `shown` that state this client's chain."""
+    """Return the identity keys of the certified members among `shown` that state this client's chain, `before`."""
+    number = followed.state.round_number
     stated = yield from work(lambda: [(one, _stated(member, number, one)) for one in shown])
     same = set[bytes]()
     for attestation, other in stated:
-        if other == chain.before:
+        if other == before:
             same.add(b64decode(attestation.identity_key, 32))
         elif other is not None and b64decode(attestation.identity_key, 32) != member.identity.public_key:
-            _accuse(member, follower, chain, number, attestation, followed)
+            _accuse(member, follower, followed, before, attestation)
     return same
 
 
@@ -219,22 +212,17 @@ def _stated(member: Member, number: int, one: Attestation) -> bytes | None:
         certificate = NO_CERTIFICATE if one.certificate is None else b64decode(one.certificate)
         stated = StatedChain(one.client_id, one.method, one.authority, one.fields, one.signature_input, one.signature)
         chain, created = stated_chain(stated, key, member.terms.task_id, number)
-        member.check.require_at(created, key, mailbox, certificate, ("member", "holder"))
+        member.check.require(key, mailbox, certificate, ("member", "holder"), created)
     except (CertificateError, CodecError, SignatureError):
         return None
     return chain
 
 
 def _accuse(
-    member: Member,
-    follower: ModelFollower,
-    chain: AggregateChain,
-    number: int,
-    other: Attestation,
-    followed: FollowedState,
-) -> None:
+    member: Member, follower: ModelFollower, followed: FollowedState, before: bytes, other: Attestation
+) -> NoReturn:
     """Keep the proof and raise `Equivocation`; where a member's snapshot may be at fault, raise `NotAttested`."""
-    task_id = member.terms.task_id
+    task_id, number = member.terms.task_id, followed.state.round_number
     if followed.from_snapshot and member.terms.opened_by == "members":
         follower.replay_all()
         raise NotAttested(
@@ -247,20 +235,20 @@ def _accuse(
         "/v1/tasks/{task_id}/rounds/{round}/contributions/{client_id}.",
         "task_id": task_id,
         "round": number,
-        "statements": [_own_statement(member, chain, number).model_dump(), other.model_dump()],
+        "statements": [_own_statement(member, before, number).model_dump(), other.model_dump()],
     }
     proof = json.dumps(claim, indent=1).encode()
     member.store.keep_equivocation(task_id, proof)
     raise Equivocation(task_id, proof)
 
 
-def _own_statement(member: Member, chain: AggregateChain, number: int) -> Attestation:
-    """Return this client's statement of its chain before round `number`, signed as if it contributed now."""
+def _own_statement(member: Member, before: bytes, number: int) -> Attestation:
+    """Return this client's statement of its chain `before` round `number`, signed as if it contributed now."""
     membership, identity = member.membership, member.identity
     url = urlsplit(member.calls.url)
     authority = format_authority(url.scheme, url.hostname or "", url.port)
     path = f"/v1/tasks/{member.terms.task_id}/rounds/{number}/contributions/{membership.client_id}"
-    fields = {AGGREGATE_CHAIN: chain.before.hex()}
+    fields = {AGGREGATE_CHAIN: before.hex()}
     request = SignedRequest("PUT", authority, path, "", fields)
     signed = sign_request(identity.signing_key, membership.client_id, request, int(time.time()))
     return Attestation(
@@ -311,9 +299,7 @@ class WorkAhead:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._wanted.set()
         self._thread.join()

@@ -32,6 +32,7 @@ compared whatever the model was: an irrelevant change of it must not make the da
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -112,12 +113,18 @@ class SignedSets:
         return _encode(self)
 
     @classmethod
+    @lru_cache(maxsize=8)
     def decode(cls, body: bytes) -> SignedSets:
         """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything that `encode` did not make.
 
         The last bodies are cached, since all clients of a simulated fleet store equal ones.
         """
-        return _decode(body)
+        content = json.loads(body)
+        members, universe = (split_tags(str(content[name])) for name in ("members", "universe"))
+        sum_index = int(content["sum_index"])
+        # records of a version that took part in no sum before the newest one do not list them
+        earlier = content.get("earlier", range(1, sum_index))
+        return cls(sum_index, members, universe, frozenset(map(int, earlier)))
 
 
 def member_tag(identity_key: bytes) -> bytes:
@@ -133,22 +140,19 @@ def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> 
 
 @lru_cache(maxsize=8)
 def _encode(record: SignedSets) -> bytes:
-    members, universe = (b64encode(b"".join(sorted(tags))) for tags in (record.members, record.universe))
+    members, universe = join_tags(record.members), join_tags(record.universe)
     content = {"sum_index": record.sum_index, "members": members, "universe": universe}
     return json.dumps({**content, "earlier": sorted(record.earlier)}).encode()
 
 
-@lru_cache(maxsize=8)
-def _decode(body: bytes) -> SignedSets:
-    content = json.loads(body)
-    members, universe = (_split(b64decode(str(content[name]))) for name in ("members", "universe"))
-    sum_index = int(content["sum_index"])
-    # records of a version that took part in no sum before the newest one do not list them
-    earlier = content.get("earlier", range(1, sum_index))
-    return SignedSets(sum_index, members, universe, frozenset(map(int, earlier)))
+def join_tags(tags: Iterable[bytes]) -> str:
+    """Return a set of `member_tag`s as text, base64url."""
+    return b64encode(b"".join(sorted(tags)))
 
 
-def _split(body: bytes) -> frozenset[bytes]:
+def split_tags(text: str) -> frozenset[bytes]:
+    """Return the set that `join_tags` wrote; `ValueError` for anything else."""
+    body = b64decode(text)
     if len(body) % _TAG_BYTES:
         raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
     return frozenset(body[start : start + _TAG_BYTES] for start in range(0, len(body), _TAG_BYTES))

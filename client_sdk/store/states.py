@@ -116,10 +116,6 @@ class GivenData:
 # fails, may have been opened all the same, and counts.
 
 
-def _nothing() -> Curve:
-    return np.zeros(len(ORDERS))
-
-
 @dataclass(frozen=True)
 class Spending:
     """What one task costs this client's data.
@@ -132,7 +128,7 @@ class Spending:
     most_sums: int
     reserved: Curve
     sums: int = 0
-    spent: Curve = field(default_factory=_nothing)
+    spent: Curve = field(default_factory=lambda: np.zeros(len(ORDERS)))
     over: bool = False
 
     @property

@@ -12,12 +12,6 @@ from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
 from protocols.recipes.registry import recipe_entry
 
-__all__ = [
-    "MakesHalf",
-    "client_half",
-]
-
-
 MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
 """What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half."""
 

@@ -27,16 +27,19 @@ class Adam:
     """
 
     def __init__(self, parameters: Sequence[NDArray[np.float32]], rates: Sequence[float | NDArray[np.float32]]) -> None:
-        self._steps = 0
+        self.steps = 0
+        """Number of steps taken."""
+        self.moments = [(np.zeros_like(value), np.zeros_like(value)) for value in parameters]
+        """First and second moment of each parameter, in its shape. To go on after an interruption, set both."""
         self._slots = [
-            (value, rate, np.zeros_like(value), np.zeros_like(value), np.empty_like(value))
-            for value, rate in zip(parameters, rates, strict=True)
+            (value, rate, *moments, np.empty_like(value))
+            for value, rate, moments in zip(parameters, rates, self.moments, strict=True)
         ]
 
     def step(self, gradients: Sequence[NDArray[np.float32]]) -> None:
         """Take one step. `gradients` have the shapes of the parameters and are overwritten."""
-        self._steps += 1
-        scale1, scale2 = 1 - BETA1**self._steps, 1 - BETA2**self._steps
+        self.steps += 1
+        scale1, scale2 = 1 - BETA1**self.steps, 1 - BETA2**self.steps
         for (value, rate, mean, square, scratch), gradient in zip(self._slots, gradients, strict=True):
             mean *= BETA1
             mean += np.multiply(gradient, 1 - BETA1, out=scratch)
@@ -50,22 +53,6 @@ class Adam:
             np.divide(mean, scratch, out=scratch)
             scratch *= rate / scale1
             value -= scratch
-
-    @property
-    def steps(self) -> int:
-        """Number of steps taken."""
-        return self._steps
-
-    @property
-    def moments(self) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
-        """First and second moments, with the shapes of the parameters."""
-        return [slot[2] for slot in self._slots], [slot[3] for slot in self._slots]
-
-    def resume(self, steps: int, means: Sequence[NDArray[np.float32]], squares: Sequence[NDArray[np.float32]]) -> None:
-        """Continue after `steps` steps with the given first and second moments, which are copied."""
-        self._steps = steps
-        for (_, _, mean, square, _), kept_mean, kept_square in zip(self._slots, means, squares, strict=True):
-            mean[:], square[:] = kept_mean, kept_square
 
 
 class OuterAdam:
@@ -136,29 +123,19 @@ class TouchedAdam:
         numbers: NDArray[np.int32] = self._slot_numbers[places]
         without_slot = places[numbers == 0]
         if without_slot.size:
-            self._add(self._distinct_places(without_slot))
+            # Writes an index at every place; where a place is repeated, one of its indices remains and marks the
+            # repetition to keep. `np.unique` sorts, which takes four to six times as long for FAIR on ML-1M.
+            order = np.arange(1, without_slot.size + 1, dtype=np.int32)
+            self._slot_numbers[without_slot] = order
+            distinct = without_slot[self._slot_numbers[without_slot] == order]
+            new = slice(self._used, self._used + distinct.size)
+            self._slot_numbers[distinct] = np.arange(new.start + 1, new.stop + 1, dtype=np.int32)
+            self._places[new] = distinct
+            self._values[new] = self._start[distinct]
+            self._used = new.stop
             numbers = self._slot_numbers[places]
         numbers -= 1
         return numbers
-
-    def _distinct_places(self, places: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Return `places`, none of which has a slot yet, without repetitions.
-
-        Writes an index at every place; where a place is repeated, one of its indices remains and marks the repetition
-        to keep. `np.unique` sorts, which takes four to six times as long on the vectors of FAIR on ML-1M.
-        """
-        order = np.arange(1, places.size + 1, dtype=np.int32)
-        self._slot_numbers[places] = order
-        distinct: NDArray[np.integer] = places[self._slot_numbers[places] == order]
-        return distinct
-
-    def _add(self, places: NDArray[np.integer]) -> None:
-        """Give the next free slots to `places`, which are distinct."""
-        used = self._used + places.size
-        self._slot_numbers[places] = np.arange(self._used + 1, used + 1, dtype=np.int32)
-        self._places[self._used : used] = places
-        self._values[self._used : used] = self._start[places]
-        self._used = used
 
     def values(self, slots: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the current values at `slots` (k,), float32 (k,)."""
@@ -177,11 +154,6 @@ class TouchedAdam:
         self._square[slots] = square
         self._root[slots] = np.sqrt(square)
         self._gradient[slots] = 0.0
-        self._update_values()
-        if self._decay1 < _MIN_DECAY:
-            self._rescale()
-
-    def _update_values(self) -> None:
         used = slice(self._used)
         unbiased1, unbiased2 = 1 - BETA1**self._steps, 1 - BETA2**self._steps
         inverse = unbiased1 / (self._rate * self._decay1)
@@ -190,12 +162,11 @@ class TouchedAdam:
         scratch += np.float32(inverse * EPSILON)
         np.divide(self._mean[used], scratch, out=scratch)
         self._values[used] -= scratch
-
-    def _rescale(self) -> None:
-        self._mean *= np.float32(self._decay1)
-        self._square *= np.float32(self._decay2)
-        np.sqrt(self._square, out=self._root)
-        self._decay1 = self._decay2 = 1.0
+        if self._decay1 < _MIN_DECAY:
+            self._mean *= np.float32(self._decay1)
+            self._square *= np.float32(self._decay2)
+            np.sqrt(self._square, out=self._root)
+            self._decay1 = self._decay2 = 1.0
 
     def changes(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the places of all slots, int32 (n,), each once, and their changes since the start, float32 (n,)."""

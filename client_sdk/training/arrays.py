@@ -86,11 +86,6 @@ class OwnTrainer(History):
     def __repr__(self) -> str:
         return "OwnTrainer()"
 
-    @property
-    def in_loop(self) -> bool:
-        """Whether the application trains in a loop of its own."""
-        return self.trainer is None
-
     def ask(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> ArraysRound:
         """Return the round of `spec`, which asks the application for an update of the arrays in `state`."""
         self._asked[:] = [ArraysRound(recipe, spec, state)]
@@ -125,7 +120,7 @@ class ArraysHalf:
     def ask(self, spec: RoundSpec, state: ModelState, history: History) -> ArraysRound | None:
         """Return the round that asks the application for an update, if it trains in a loop of its own."""
         own = self.read(history)
-        return own.ask(self.recipe, spec, state) if own.in_loop else None
+        return own.ask(self.recipe, spec, state) if own.trainer is None else None
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return nothing: the client keeps no state."""

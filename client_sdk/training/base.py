@@ -46,15 +46,6 @@ class TrainingConfig:
 C = TypeVar("C", bound=TrainingConfig)
 
 
-def training_for(recipe: str, given: TrainingConfig | None, kind: type[C]) -> C:
-    """Return `given`, or the defaults of `kind` if None. Raises `ParameterError` for settings of another class."""
-    if given is None:
-        return kind()
-    if not isinstance(given, kind):
-        raise ParameterError(f"recipe {recipe!r} needs a {kind.__name__}, not a {type(given).__name__}")
-    return given
-
-
 def refuse_settings(
     recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None, why: str = ""
 ) -> None:
@@ -68,14 +59,17 @@ def refuse_settings(
         raise ParameterError(f"{why.format(repr(recipe.name))}: leave out the training settings")
 
 
-def task_training(name: str, p: object, given: TrainingConfig | None, kind: type[C]) -> C:
-    """Return `given`, or the training settings of the task's parameters `p`, with `kind`'s defaults for the others.
+def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C]) -> C:
+    """Return `given`, or the training settings of the task's parameters, with `kind`'s defaults for the others.
 
     Raises `ParameterError` for settings of another class.
     """
-    if given is None and isinstance(p, BiasedParameters):
-        return kind(**p.training_settings())
-    return training_for(name, given, kind)
+    if given is None:
+        p = recipe.parameters
+        return kind(**p.training_settings()) if isinstance(p, BiasedParameters) else kind()
+    if not isinstance(given, kind):
+        raise ParameterError(f"recipe {recipe.name!r} needs a {kind.__name__}, not a {type(given).__name__}")
+    return given
 
 
 class ClientHalf(Protocol):

@@ -64,7 +64,11 @@ class EvaluatedHalf:
         if self.recipe.measures_in(spec.sum_index):
             if not len(held):
                 raise ParameterError("a client without held-out rows has nothing to measure")
-            measured = self._measure(spec, client_id, model, (kept, held), client_state, rng)
+            own = theirs
+            if not client_state[_TRAINED][0]:  # it trains for itself, as for recommendations; `rng` stays as it was
+                own = self.inner.prepare(inner, model, kept, rng.spawn(1)[0])
+            biases = item_biases(model) if self.recipe.measures_constants(spec.sum_index) else None
+            measured = self._measure(client_id, kept, held, self.inner.scores(model, own, kept), biases)
             made = self.recipe.contribute(state, spec, Local(measured, client_id))
             return LocalResult(made, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
@@ -113,29 +117,19 @@ class EvaluatedHalf:
 
     def _measure(
         self,
-        spec: RoundSpec,
         client_id: str,
-        model: ModelState,
-        split: tuple[History, History],
-        client_state: ClientState,
-        rng: np.random.Generator,
+        kept: History,
+        held: History,
+        scores: NDArray[np.float32],
+        biases: NDArray[np.float32] | None,
     ) -> NDArray[np.float64]:
-        """Return the measured values, float64 (values,).
-
-        split: rows to train on, and held-out rows. A client that has not trained yet trains for itself first, as for
-        recommendations. `rng` is left as it was.
-        """
-        kept, held = split
-        if not client_state[_TRAINED][0]:
-            client_state = self.inner.prepare(self.recipe.inner_spec(spec), model, kept, rng.spawn(1)[0])
-        scores = self.inner.scores(model, _without_ours(client_state), kept)
+        """Return the measured values, float64 (values,). biases: those of the items, where they are measured, too."""
         inner = self.recipe.inner
         if isinstance(inner, RFRec):
             p = inner.parameters
             return rating_measures(scores, held, p.rating_min, p.rating_max)
         seed = derive_seed(client_id.encode(), "held-out negatives", held.items.astype("<i4").tobytes())
         draws = np.random.default_rng(list(seed))
-        biases = item_biases(model) if self.recipe.measures_constants(spec.sum_index) else None
         rankings = [scores] if biases is None else [scores, biases]
         return rank_measures(rankings, kept.items, held.items, self.recipe.evaluation.negatives, draws)
 

@@ -78,7 +78,7 @@ class FactorHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
-        if spec.sum_index <= self.recipe.count_sums:
+        if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
         change = Update(local.items, local.values)
@@ -134,7 +134,7 @@ class TopKHalf(FactorHalf):
 
     def initial_client_state(self, rng: np.random.Generator) -> ClientState:
         """Return a random user factor and, with error feedback, an empty residual."""
-        return {**super().initial_client_state(rng), **self._state_of(self._no_residual())}
+        return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 
     def _contribution(
         self, spec: RoundSpec, state: ModelState, local: Local, client_state: ClientState
@@ -142,15 +142,13 @@ class TopKHalf(FactorHalf):
         """Add the residual, contribute the entries that the support selects, and keep the rest as the residual."""
         change = _add_rows(self._residual(client_state), local.update)
         made = self.recipe.contribute(state, spec, replace(local, update=change))
-        return made, self._state_of(_without_empty_rows(Update(change.items, change.values - made.sent)))
-
-    def _no_residual(self) -> Update:
-        return Update(np.zeros(0, np.int32), np.zeros((0, self.recipe.parameters.dim), np.float32))
+        left = change.values - made.sent
+        held = left.any(axis=1)
+        return made, self._state_of(Update(change.items[held], left[held]))
 
     def _residual(self, client_state: ClientState) -> Update:
-        if not self.recipe.parameters.error_feedback:
-            return self._no_residual()
-        return Update(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])
+        none = np.zeros((0, self.recipe.parameters.dim), np.float32)
+        return Update(client_state.get(RESIDUAL_ITEMS, np.zeros(0, np.int32)), client_state.get(RESIDUAL_ROWS, none))
 
     def _state_of(self, residual: Update) -> ClientState:
         if not self.recipe.parameters.error_feedback:
@@ -167,18 +165,12 @@ def _add_rows(one: Update, other: Update) -> Update:
     return Update(items, values)
 
 
-def _without_empty_rows(update: Update) -> Update:
-    """Return the rows of `update` that have a nonzero value."""
-    held = update.values.any(axis=1)
-    return Update(update.items[held], update.values[held])
-
-
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
-    chosen = task_training(recipe.name, recipe.parameters, training, MFConfig)
+    chosen = task_training(recipe, training, MFConfig)
     return TopKHalf(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorHalf(recipe, chosen)
 
 

@@ -7,7 +7,6 @@ clients and averages them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, TouchedAdam
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, training_for
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -53,21 +52,6 @@ class FairConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FairUpdate:
-    """The result of local training.
-
-    user: float32 (2, dim), the user's vectors. dense: float32, the small layers. places, changes: indices into psi and
-    their changes, see `TouchedAdam.changes`. loss: mean loss of the last epoch.
-    """
-
-    user: NDArray[np.float32]
-    dense: NDArray[np.float32]
-    places: NDArray[np.int32]
-    changes: NDArray[np.float32]
-    loss: float
-
-
-@dataclass(frozen=True)
 class FairHalf:
     """The client side of FAIR. The view of the model determines the capacity of the device."""
 
@@ -98,14 +82,13 @@ class FairHalf:
             raise ParameterError(
                 f"sum {spec.sum_index} is for devices with {buckets} values a table, not {view.tables.shape[1]}"
             )
-        trained = self.train(view, history, client_state, rng)
-        change = FairChange(trained.places, trained.changes, trained.dense - view.dense)
+        user, change, loss = self.train(view, history, client_state, rng)
         made = self.recipe.contribute(view, spec, Local(change, client_id, len(history)))
-        return LocalResult(made, {USER_VECTORS: trained.user}, trained.loss, 2 * len(history))
+        return LocalResult(made, {USER_VECTORS: user}, loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
         """Return user vectors from local training."""
-        return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng).user}
+        return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng)[0]}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return s(i) for every item. Rows are recovered in chunks of a few thousand."""
@@ -126,13 +109,13 @@ class FairHalf:
         return spaces_of(view.seed, self.recipe.parameters.elements, view.tables.shape[1])
 
     def train(
-        self,
-        view: FairView,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
-    ) -> FairUpdate:
-        """Train for one round on the compressed tables of `view`. Raises `ParameterError` without interactions."""
+        self, view: FairView, history: History, client_state: ClientState, rng: np.random.Generator
+    ) -> tuple[NDArray[np.float32], FairChange, float]:
+        """Train for one round on the compressed tables of `view`.
+
+        Returns the user's vectors, float32 (2, dim), the change of the buckets that were used and of the small layers,
+        and the mean loss of the last epoch. Raises `ParameterError` without interactions.
+        """
         p, config = self.recipe.parameters, self.training
         if not len(history):
             raise ParameterError("a client without interactions has nothing to train on")
@@ -142,40 +125,29 @@ class FairHalf:
         most = min(p.items, len(history) * (1 + config.epochs)) * p.dim * len(TABLES)
         tables = TouchedAdam(view.tables.reshape(-1), config.learning_rate, most)
         losses: list[float] = []
-        for items in batches(history.items, p.items, config, rng, self.draw):
-            elements = (items.astype(np.int64)[:, None] * p.dim + np.arange(p.dim)).ravel()
-            found = [space.places(elements) for space in spaces]
-            slots = tables.find(np.concatenate([places + t * buckets for t, (places, _) in enumerate(found)]))
-            signs = np.concatenate([signs for _, signs in found])
-            rows = (tables.values(slots) * signs).reshape(len(TABLES), items.size, p.dim)
-            gradients = pair_gradients(user, dense, rows)
-            tables.step(slots, gradients.rows.ravel() * signs)
-            own.step([gradients.user, gradients.dense])
-            losses.append(gradients.loss)
+        for _ in range(config.epochs):
+            order = rng.permutation(history.items)
+            negatives = self.draw(history.items, p.items, order.size, rng)
+            for start in range(0, order.size, config.batch_size):
+                batch = slice(start, start + config.batch_size)
+                items = np.concatenate([order[batch], negatives[batch]])
+                elements = (items.astype(np.int64)[:, None] * p.dim + np.arange(p.dim)).ravel()
+                found = [space.places(elements) for space in spaces]
+                slots = tables.find(np.concatenate([places + t * buckets for t, (places, _) in enumerate(found)]))
+                signs = np.concatenate([signs for _, signs in found])
+                rows = (tables.values(slots) * signs).reshape(len(TABLES), items.size, p.dim)
+                gradients = pair_gradients(user, dense, rows)
+                tables.step(slots, gradients.rows.ravel() * signs)
+                own.step([gradients.user, gradients.dense])
+                losses.append(gradients.loss)
         last = -(-len(history) // config.batch_size)
-        return FairUpdate(user, dense, *tables.changes(), float(np.mean(losses[-last:])))
-
-
-def batches(
-    positives: NDArray[np.int32],
-    n_items: int,
-    config: FairConfig,
-    rng: np.random.Generator,
-    draw: NegativeSampler = draw_negatives,
-) -> Iterator[NDArray[np.int32]]:
-    """Yield the items of each step, int32 (2p,): p shuffled positives, followed by p negatives."""
-    for _ in range(config.epochs):
-        order = rng.permutation(positives)
-        negatives = draw(positives, n_items, positives.size, rng)
-        for start in range(0, order.size, config.batch_size):
-            batch = slice(start, start + config.batch_size)
-            yield np.concatenate([order[batch], negatives[batch]])
+        return user, FairChange(*tables.changes(), dense - view.dense), float(np.mean(losses[-last:]))
 
 
 def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
-    return FairHalf(recipe, training_for(recipe.name, training, FairConfig))
+    return FairHalf(recipe, task_training(recipe, training, FairConfig))
 
 
 # --- neuMF with one MLP layer, its BPR loss and its gradients, for one user at a time --------------------------------
@@ -215,10 +187,15 @@ def scores(user: Floats, dense: Floats, rows: Floats) -> Floats:
     dense: the small layers as one vector, see `layers_of`.
     """
     layers = layers_of(dense, user.shape[1])
-    hidden = rows[1] @ layers.item_weights
-    hidden += user[1] @ layers.user_weights + layers.bias
-    np.maximum(hidden, 0, out=hidden)
+    hidden = _hidden(user, layers, rows)
     return np.asarray(rows[0] @ (user[0] * layers.gmf_output) + hidden @ layers.mlp_output)
+
+
+def _hidden(user: Floats, layers: Layers, rows: Floats) -> Floats:
+    """Return h(i), (k, d)."""
+    hidden: Floats = rows[1] @ layers.item_weights
+    hidden += user[1] @ layers.user_weights + layers.bias
+    return np.maximum(hidden, 0, out=hidden)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,9 +220,7 @@ def pair_gradients(user: Floats, dense: Floats, rows: Floats) -> PairGradients:
     grad_dense = np.empty_like(dense)
     grad_layers = layers_of(grad_dense, dim)
     scaled_user = user[0] * layers.gmf_output
-    hidden = rows[1] @ layers.item_weights
-    hidden += user[1] @ layers.user_weights + layers.bias
-    np.maximum(hidden, 0, out=hidden)
+    hidden = _hidden(user, layers, rows)
     found = rows[0] @ scaled_user + hidden @ layers.mlp_output
     margins = found[:pairs] - found[pairs:]
     slopes = (0.5 * np.tanh(0.5 * margins) - 0.5) / pairs  # d(-log sigmoid(x)) = sigmoid(x) - 1

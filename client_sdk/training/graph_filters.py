@@ -7,7 +7,7 @@ large matrices pass scipy's sparse arrays instead; every function takes both.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import factorial, isclose
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -109,27 +109,6 @@ def scaled(rows: Matrix, scales: NDArray[np.float32]) -> Matrix:
     return found
 
 
-def check_rows(rows: Matrix, n_items: int) -> None:
-    """Raise `ParameterError` unless `rows` has shape (users, n_items) and only ones, and zeros that are not stored."""
-    if rows.ndim != 2 or rows.shape[1] != n_items:
-        raise ParameterError(f"rows must have {n_items} columns, got shape {rows.shape}")
-    values = rows[rows != 0] if isinstance(rows, np.ndarray) else rows.data
-    if not bool((values == 1).all()):
-        raise ParameterError("rows must be binary: each interaction is a 1")
-
-
-def _by_chunk(rows: Matrix, score: Callable[[Matrix], NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Apply `score` to chunks of the rows and return all scores, float32 (users, m). Limits the memory of `score`."""
-    scores = np.empty(rows.shape, dtype=np.float32)
-    for chunk in _chunks(rows.shape[0], max(1, CHUNK_VALUES // max(1, rows.shape[1]))):
-        scores[chunk] = score(rows[chunk])
-    return scores
-
-
-def _chunks(length: int, step: int) -> Iterator[slice]:
-    return (slice(start, start + step) for start in range(0, length, step))
-
-
 # --- operations shared by the filters: R P, the ideal low-pass part, and polynomials in P ----------------------------
 # P is a matrix, dense or sparse, or given by its factors V diag(s^2) V^T, which are never expanded to a matrix.
 
@@ -176,39 +155,34 @@ def polynomial(
 class Filter(ABC):
     """Computes the scores of users from aggregated components and the users' rows, without training."""
 
-    @property
-    def needs_gram(self) -> bool:
-        """Whether the filter needs the Gram matrix, and not just the factors of PriviRec-k; by default it does not."""
-        return False
-
-    @property
-    def user_exponent(self) -> float | None:
-        """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
-        return 0.5
+    user_exponent: float | None = 0.5
+    """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
 
     def scores(self, components: Components, rows: Matrix) -> NDArray[np.float32]:
         """Return the scores of all items for binary `rows` (users, m), float32 (users, m).
 
         The user's own items have scores too. Raises `ParameterError` if rows or components do not match the filter.
         """
-        check_rows(rows, components.n_items)
-        if self.user_exponent is not None:
-            _check_exponent(components, self.user_exponent)
-        return _by_chunk(rows, self._scorer(components))
+        if rows.ndim != 2 or rows.shape[1] != components.n_items:
+            raise ParameterError(f"rows must have {components.n_items} columns, got shape {rows.shape}")
+        values = rows[rows != 0] if isinstance(rows, np.ndarray) else rows.data
+        if not bool((values == 1).all()):
+            raise ParameterError("rows must be binary: each interaction is a 1")
+        found, a = (components.user_exponent, components.degree_exponent), self.user_exponent
+        if a is not None and not (isclose(found[0], a) and isclose(found[1], 1 - a)):
+            raise ParameterError(
+                f"this filter needs components with user exponent {a:g} and item exponent {1 - a:g}, but these have "
+                f"{found[0]:g} and {found[1]:g}; aggregate them again"
+            )
+        score, scores = self._scorer(components), np.empty(rows.shape, dtype=np.float32)
+        step = max(1, CHUNK_VALUES // max(1, rows.shape[1]))
+        for start in range(0, rows.shape[0], step):
+            scores[start : start + step] = score(rows[start : start + step])
+        return scores
 
     @abstractmethod
     def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         """Return the function from rows (users, m) to their scores, float32 (users, m)."""
-
-
-def _check_exponent(components: Components, user_exponent: float) -> None:
-    """Raise `ParameterError` unless the components were normalised with a = `user_exponent` and b = 1 - a."""
-    found, wanted = (components.user_exponent, components.degree_exponent), (user_exponent, 1 - user_exponent)
-    if not (isclose(found[0], wanted[0]) and isclose(found[1], wanted[1])):
-        raise ParameterError(
-            f"this filter needs components with user exponent {wanted[0]:g} and item exponent {wanted[1]:g}, but these "
-            f"have {found[0]:g} and {found[1]:g}; aggregate them again"
-        )
 
 
 # --- GF-CF (Shen et al., CIKM 2021): the sum of a linear and an ideal low-pass filter, without training --------------
@@ -269,11 +243,6 @@ class TurboCF(Filter):
         if self.power <= 0 or self.filter not in FILTER_COEFFICIENTS:
             raise ParameterError(f"power must be > 0 and filter 1, 2 or 3, got {self.power} and {self.filter}")
 
-    @property
-    def needs_gram(self) -> bool:
-        """True if s is not 1: a power of the entries needs the entries, not the factors of PriviRec-k."""
-        return self.power != 1
-
     def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         powered = self._powered(components)
         coefficients = FILTER_COEFFICIENTS[self.filter]
@@ -282,7 +251,7 @@ class TurboCF(Filter):
         return lambda rows: polynomial(powered, linear(powered, rows), coefficients)
 
     def _powered(self, components: Components) -> Components:
-        if not self.needs_gram:
+        if self.power == 1:
             return components
         if components.gram is None:
             raise ParameterError(f"Turbo-CF with power {self.power:g} needs the Gram matrix, not its factors")
@@ -368,15 +337,11 @@ class Ease(Filter):
 
     weight: float | None = None
     """The L2 weight on B; None for `chosen_weight`."""
+    user_exponent = None
 
     def __post_init__(self) -> None:
         if self.weight is not None and not self.weight > 0:
             raise ParameterError(f"weight must be > 0, got {self.weight}")
-
-    @property
-    def user_exponent(self) -> None:
-        """None: the filter takes components with any exponents."""
-        return None
 
     def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
         weight = chosen_weight(components.singular_values) if self.weight is None else self.weight

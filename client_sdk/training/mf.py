@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import nan
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,19 +109,6 @@ class Samples:
     labels: NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Step:
-    """One batch: its distinct `rows` (t,), the mean residual of each (t,), the step of p (d,) and the mean loss.
-
-    loss: NaN before the last epoch, where nobody reads it.
-    """
-
-    rows: NDArray[np.intp]
-    residuals: NDArray[np.float32]
-    user_step: NDArray[np.float32]
-    loss: float
-
-
 def check_shapes(item_factors: NDArray[np.float32], user_factor: NDArray[np.float32], n_items: int) -> None:
     """Raise `ParameterError` unless item_factors is (n_items, d) and user_factor (d,)."""
     if item_factors.ndim != 2 or item_factors.shape != (n_items, *user_factor.shape):
@@ -158,34 +145,6 @@ def draw_samples(
     return Samples(items.astype(np.int32), rows, labels)
 
 
-def steps(
-    samples: Samples,
-    item_rows: NDArray[np.float32],
-    user_factor: NDArray[np.float32],
-    config: MFConfig,
-    rng: np.random.Generator,
-    offsets: NDArray[np.float32] | None = None,
-) -> Iterator[tuple[int, Step]]:
-    """Yield (epoch, step) for each shuffled batch. The caller updates `item_rows` (k, d) and `user_factor` in place.
-
-    offsets: added to the logit of each item of `samples`, float32 (k,); None for zeros.
-    """
-    size = config.batch_size
-    for epoch in range(config.epochs):
-        order = rng.permutation(samples.rows.size)
-        rows, labels = samples.rows[order], samples.labels[order]
-        fixed = None if offsets is None else offsets[rows]
-        distinct = _Distinct.of(rows, len(item_rows), size)
-        for number, start in enumerate(range(0, order.size, size)):
-            batch = _Batch(
-                rows[start : start + size],
-                labels[start : start + size],
-                None if fixed is None else fixed[start : start + size],
-                *distinct.batch(number, start, size),
-            )
-            yield epoch, _step(batch, item_rows, user_factor, config, with_loss=epoch == config.epochs - 1)
-
-
 class _Batch(NamedTuple):
     """The samples of a step, and which distinct rows they have.
 
@@ -201,52 +160,24 @@ class _Batch(NamedTuple):
     counts: NDArray[np.intp]
 
 
-class _Distinct(NamedTuple):
-    """The distinct rows of all batches of an epoch, found in one sort, because a batch is too short for many calls.
+def _batches(
+    samples: Samples, offsets: NDArray[np.float32] | None, size: int, rng: np.random.Generator
+) -> Iterator[_Batch]:
+    """Yield the shuffled batches of an epoch. offsets: added to the logit of each item of `samples`, float32 (k,).
 
-    used, counts: of all batches in turn. edges: where each batch begins in them. places: index in its batch's `used`.
+    The distinct rows of all batches are found in one sort, because a batch is too short for many calls.
     """
-
-    used: NDArray[np.intp]
-    counts: NDArray[np.intp]
-    edges: list[int]
-    places: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, rows: NDArray[np.intp], n_rows: int, size: int) -> _Distinct:
-        """Return the distinct rows of batches of `size` of `rows`, each below `n_rows`."""
-        batches = np.arange(rows.size) // size
-        number = -(-rows.size // size)
-        keys, places, counts = distinct(batches * n_rows + rows, number * n_rows)
-        edges = keys.searchsorted(np.arange(number + 1) * n_rows)
-        return cls(keys % n_rows, counts, edges.tolist(), places - edges[batches])
-
-    def batch(self, number: int, start: int, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-        """Return the distinct rows, the samples' places among them, and their counts, of one batch."""
-        own = slice(self.edges[number], self.edges[number + 1])
-        return self.used[own], self.places[start : start + size], self.counts[own]
-
-
-def _step(
-    batch: _Batch,
-    item_rows: NDArray[np.float32],
-    user_factor: NDArray[np.float32],
-    config: MFConfig,
-    *,
-    with_loss: bool,
-) -> Step:
-    factors = item_rows.take(batch.rows, axis=0)
-    logits = factors @ user_factor
-    if batch.fixed is not None:
-        logits += batch.fixed
-    residuals = np.tanh(0.5 * logits)  # sigmoid(x) = (1 + tanh(x/2)) / 2
-    residuals *= 0.5
-    residuals += 0.5
-    residuals -= batch.labels
-    means = np.bincount(batch.places, weights=residuals) / batch.counts
-    gradient = residuals @ factors / batch.rows.size + 2 * config.weight_decay * user_factor
-    loss = float((np.logaddexp(0.0, logits) - batch.labels * logits).sum()) / len(logits) if with_loss else nan
-    return Step(batch.used, means.astype(np.float32), config.learning_rate * gradient, loss)
+    order = rng.permutation(samples.rows.size)
+    rows, labels = samples.rows[order], samples.labels[order]
+    fixed = None if offsets is None else offsets[rows]
+    n_rows, batch_of, batches = samples.items.size, np.arange(rows.size) // size, -(-rows.size // size)
+    keys, places, counts = distinct(batch_of * n_rows + rows, batches * n_rows)
+    edges = keys.searchsorted(np.arange(batches + 1) * n_rows)
+    used, places = keys % n_rows, places - edges[batch_of]
+    for start, (first, last) in zip(range(0, rows.size, size), pairwise(edges.tolist()), strict=True):
+        own, distinct_own = slice(start, start + size), slice(first, last)
+        own_fixed = None if fixed is None else fixed[own]
+        yield _Batch(rows[own], labels[own], own_fixed, used[distinct_own], places[own], counts[distinct_own])
 
 
 def train_locally(
@@ -281,22 +212,33 @@ def train_locally(
     rate, decay = np.float32(config.learning_rate * np.sqrt(rank / dim)), np.float32(2 * config.weight_decay)
     losses: list[float] = []
     fixed = None if offsets is None else offsets[samples.items]
-    for epoch, step in steps(samples, rows, user, config, rng, fixed):
-        before = rows.take(step.rows, axis=0)
-        if projection is None:
-            change = step.residuals[:, None] * user
-            change += decay * before
-            change *= -rate
-        else:
-            own = step.residuals[:, None] * (projection @ user)
-            own += decay * (before @ projection.T)
-            own *= -rate
-            low[step.rows] += own
-            change = own @ projection
-        before += change
-        rows[step.rows] = before
-        user -= step.user_step
-        if epoch == config.epochs - 1:
-            losses.append(step.loss)
+    for epoch in range(config.epochs):
+        for batch in _batches(samples, fixed, config.batch_size, rng):
+            factors = rows.take(batch.rows, axis=0)
+            logits = factors @ user
+            if batch.fixed is not None:
+                logits += batch.fixed
+            residuals = np.tanh(0.5 * logits)  # sigmoid(x) = (1 + tanh(x/2)) / 2
+            residuals *= 0.5
+            residuals += 0.5
+            residuals -= batch.labels
+            if epoch == config.epochs - 1:
+                losses.append(float((np.logaddexp(0.0, logits) - batch.labels * logits).sum()) / len(logits))
+            means = (np.bincount(batch.places, weights=residuals) / batch.counts).astype(np.float32)
+            before = rows.take(batch.used, axis=0)
+            if projection is None:
+                change = means[:, None] * user
+                change += decay * before
+                change *= -rate
+            else:
+                own = means[:, None] * (projection @ user)
+                own += decay * (before @ projection.T)
+                own *= -rate
+                low[batch.used] += own
+                change = own @ projection
+            before += change
+            rows[batch.used] = before
+            gradient = residuals @ factors / batch.rows.size + 2 * config.weight_decay * user
+            user -= config.learning_rate * gradient
     values = rows - start if projection is None else low
     return LocalUpdate(user, samples.items, values, float(np.mean(losses)), samples.rows.size)

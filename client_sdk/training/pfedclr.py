@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,38 +64,6 @@ class PFedCLRConfig(TrainingConfig):
                 raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
 
 
-class Trainable(Protocol):
-    """The parameters that a step trains, for the k items of the samples.
-
-    The residual of an item is the sum of sigmoid - label over its samples in the batch, divided by the batch size. This
-    is d loss / d logit of the mean loss.
-    """
-
-    def logits(self) -> Array:
-        """Return p . (q_i + w_i) for each item, (k,)."""
-
-    def step(self, residuals: Array) -> None:
-        """Take one step of Adam. residuals: (k,)."""
-
-
-class _Flat:
-    """Copies of several arrays and their gradients as views of two buffers, so that Adam runs once over all entries."""
-
-    def __init__(self, arrays: Sequence[Array], rates: Sequence[float]) -> None:
-        flat = np.concatenate([array.ravel() for array in arrays])
-        self._gradient = np.zeros_like(flat)
-        self._adam = Adam([flat], [np.repeat(np.array(rates, flat.dtype), [array.size for array in arrays])])
-        edges = np.cumsum([array.size for array in arrays])[:-1]
-        self.values, self.gradients = (
-            [part.reshape(array.shape) for part, array in zip(np.split(buffer, edges), arrays, strict=True)]
-            for buffer in (flat, self._gradient)
-        )
-
-    def step(self) -> None:
-        """Take one step of Adam with `gradients`, which are overwritten."""
-        self._adam.step([self._gradient])
-
-
 class FrozenUser:
     """The model p . (base_i + rows_i) in which only `rows` (k, d) are trained. base: (k, d), or None for zero."""
 
@@ -112,59 +80,82 @@ class FrozenUser:
         self._adam.step(residuals)
 
 
-class FreeUser:
+class _Flat:
+    """Copies of several arrays and their gradients as views of two buffers, so that Adam runs once over all entries."""
+
+    def __init__(self, base: Array | None, arrays: Sequence[Array], rates: Sequence[float]) -> None:
+        self._base = base
+        flat = np.concatenate([array.ravel() for array in arrays])
+        self._gradient = np.zeros_like(flat)
+        self._adam = Adam([flat], [np.repeat(np.array(rates, flat.dtype), [array.size for array in arrays])])
+        edges = np.cumsum([array.size for array in arrays])[:-1]
+        self._values, self._gradients = (
+            [part.reshape(array.shape) for part, array in zip(np.split(buffer, edges), arrays, strict=True)]
+            for buffer in (flat, self._gradient)
+        )
+
+    def step(self, residuals: Array) -> None:
+        self.gradients(residuals)
+        self._adam.step([self._gradient])
+
+    def gradients(self, residuals: Array) -> list[Array]:
+        """Return the gradients of the arrays, which `step` overwrites."""
+        raise NotImplementedError
+
+
+class FreeUser(_Flat):
     """The model p . (base_i + rows_i) in which `rows` (k, d) and p (d,) are trained. base: (k, d), or None for zero."""
 
     def __init__(self, base: Array | None, rows: Array, user: Array, rates: Sequence[float]) -> None:
-        self._base, self._flat = base, _Flat((rows, user), rates)
-        self.rows, self.user = self._flat.values
+        super().__init__(base, (rows, user), rates)
+        self.rows, self.user = self._values
 
     def logits(self) -> Array:
         own: Array = self.rows @ self.user
         return own if self._base is None else own + self._base @ self.user
 
-    def step(self, residuals: Array) -> None:
-        self.gradients(residuals)
-        self._flat.step()
-
     def gradients(self, residuals: Array) -> list[Array]:
-        """Return the gradients of rows and p."""
-        grad_rows, grad_user = self._flat.gradients
+        grad_rows, grad_user = self._gradients
         np.multiply.outer(residuals, self.user, out=grad_rows)
         np.matmul(residuals, self.rows, out=grad_user)
         if self._base is not None:
             grad_user += residuals @ self._base
-        return self._flat.gradients
+        return self._gradients
 
 
-class LowRank:
+class LowRank(_Flat):
     """The model p . (base_i + a_i B) in which A (k, r), B (r, d) and p (d,) are trained."""
 
+    _base: Array
+
     def __init__(self, base: Array, rows: Array, basis: Array, user: Array, rates: Sequence[float]) -> None:
-        self._base, self._flat = base, _Flat((rows, basis, user), rates)
-        self.rows, self.basis, self.user = self._flat.values
+        super().__init__(base, (rows, basis, user), rates)
+        self.rows, self.basis, self.user = self._values
 
     def logits(self) -> Array:
         shared: Array = self._base @ self.user
         shared += self.rows @ (self.basis @ self.user)
         return shared
 
-    def step(self, residuals: Array) -> None:
-        self.gradients(residuals)
-        self._flat.step()
-
     def gradients(self, residuals: Array) -> list[Array]:
-        """Return the gradients of A, B and p."""
-        grad_rows, grad_basis, grad_user = self._flat.gradients
+        grad_rows, grad_basis, grad_user = self._gradients
         folded = residuals @ self.rows
         np.multiply.outer(residuals, self.basis @ self.user, out=grad_rows)
         np.multiply.outer(folded, self.user, out=grad_basis)
         np.add(residuals @ self._base, folded @ self.basis, out=grad_user)
-        return self._flat.gradients
+        return self._gradients
+
+
+Model = FrozenUser | FreeUser | LowRank
+"""What a step trains, for the k items of the samples.
+
+logits: p . (q_i + w_i) of each item, (k,). step: takes one step of Adam with the residuals (k,), of each item the sum
+of sigmoid - label over its samples in the batch, divided by the batch size: d loss / d logit of the mean loss.
+"""
 
 
 def descend(
-    model: Trainable,
+    model: Model,
     samples: Samples,
     config: PFedCLRConfig,
     rng: np.random.Generator,
@@ -215,9 +206,7 @@ class PFedCLRHalf:
         if p.start == "own":
             user = rng.standard_normal(p.dim).astype(np.float32) if p.start_from is None else user
             basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
-        client_state: dict[str, NDArray[np.generic]] = {
-            USER_FACTOR: user,
-        }
+        client_state: dict[str, NDArray[np.generic]] = {USER_FACTOR: user}
         if p.variant == "clr":
             client_state[BUFFER_ROWS] = np.zeros((p.items, p.rank), np.float32)
             client_state[BUFFER_BASIS] = basis
@@ -235,17 +224,13 @@ class PFedCLRHalf:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
-        if spec.sum_index <= self.recipe.count_sums:
+        if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         first = self._train_items(state, history, client_state, rng)
         update = Update(first.samples.items, first.rows - first.start)
         made = self.recipe.contribute(state, spec, Local(update, client_id, len(history), self.entropy))
         return LocalResult(
-            made,
-            first.client_state,
-            first.loss,
-            first.samples.rows.size,
-            lambda: self._personalise(first, rng),
+            made, first.client_state, first.loss, first.samples.rows.size, lambda: self._personalise(first, rng)
         )
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
@@ -264,25 +249,16 @@ class PFedCLRHalf:
         return np.asarray(scores if biases is None else scores + biases, dtype=np.float32)
 
     def _train_items(
-        self,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, state: ModelState, history: History, client_state: ClientState, rng: np.random.Generator
     ) -> _FirstStep:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
-        factors, user = (
-            state_as(state, FactorState).item_factors,
-            user_factor(self.recipe.parameters, state, client_state, history).copy(),
-        )
+        factors, user = state_as(state, FactorState).item_factors, user_factor(p, state, client_state, history).copy()
         check_shapes(factors, user, p.items)
         samples = draw_samples(history.items, p.items, config.negatives, rng, self.draw)
-        start = factors[samples.items]
-        eta = config.learning_rate
-        model = (
-            FrozenUser(None, start, user, eta) if p.variant in ("clr", "cf") else FreeUser(None, start, user, [eta] * 2)
-        )
+        start, eta = factors[samples.items], config.learning_rate
+        frozen = p.variant in ("clr", "cf")
+        model = FrozenUser(None, start, user, eta) if frozen else FreeUser(None, start, user, [eta] * 2)
         offsets = logit_offsets(state, config.negatives)
         fixed = None if offsets is None else offsets[samples.items]
         loss = descend(model, samples, config, rng, fixed)
@@ -295,7 +271,7 @@ class PFedCLRHalf:
             return client_state
         name, user = BUFFER_ROWS if variant == "clr" else BUFFER, client_state[USER_FACTOR]
         beta, eta, rows = config.buffer_learning_rate, config.learning_rate, client_state[name][first.samples.items]
-        model: FrozenUser | FreeUser | LowRank
+        model: Model
         if variant == "af":
             model = FrozenUser(first.rows, rows, user, beta)
         elif variant == "cf":
@@ -325,4 +301,4 @@ class _FirstStep:
 def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
-    return PFedCLRHalf(recipe, task_training(recipe.name, recipe.parameters, training, PFedCLRConfig))
+    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig))

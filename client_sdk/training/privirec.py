@@ -112,7 +112,11 @@ def matching_filter(recipe: PriviRecK, name: str | None = None) -> Filter:
         found = replace(found, user_exponent=p.user_exponent)
     if not _fits(p, found.user_exponent):
         able = "turbo-cf or ease" if _fits(p, p.user_exponent) else "ease"
-        raise ParameterError(f"{chosen} {_needs(p, found)}: use {able}")
+        wanted = found.user_exponent or 0.0
+        raise ParameterError(
+            f"{chosen} needs user exponent {wanted:g} and item exponent {1 - wanted:g}, but this task has "
+            f"{p.user_exponent:g} and {p.degree_exponent:g}: use {able}"
+        )
     return found
 
 
@@ -120,14 +124,6 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
     """Whether a filter works in a task: one with None in any, another needs a = `user_exponent` and b = 1 - a."""
     a, b = parameters.user_exponent, parameters.degree_exponent
     return user_exponent is None or (isclose(a, user_exponent) and isclose(b, 1 - user_exponent))
-
-
-def _needs(parameters: PriviRecKParameters, found: Filter) -> str:
-    a, wanted = parameters, found.user_exponent or 0.0
-    return (
-        f"needs user exponent {wanted:g} and item exponent {1 - wanted:g}, but this task has {a.user_exponent:g} and "
-        f"{a.degree_exponent:g}"
-    )
 
 
 def half(

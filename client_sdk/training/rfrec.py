@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -27,9 +28,11 @@ from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, re
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
-from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecMeansState, RFRecState, item_means, rating_offsets
+from protocols.recipes.rfrec import INITIAL_STD, RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import LocalRule, RFRecParameters
 from protocols.recipes.state import state_as
+
+Array = NDArray[np.float32]
 
 OWN_ITEMS: Final = "own_items"
 """Key in the client state: V_i, float32 (items, dim); (0, dim) before the first round."""
@@ -48,7 +51,7 @@ class _Device:
     """A client's model in training. known: the last known average. sum_index: the last sum it is trained for."""
 
     model: LocalModel
-    known: NDArray[np.float32]
+    known: Array
     sum_index: int
 
 
@@ -116,23 +119,20 @@ class RFRecHalf:
         self._train(device, self._ratings(history, newest)[0], newest, newest.sum_index)
         return {**initial, **self._client_state(device)}
 
-    def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
+    def scores(self, state: ModelState, client_state: ClientState, history: History) -> Array:
         """Return the predicted rating of each item, from the average and the user factor after all missed steps."""
         newest = state_as(state, RFRecState)
-        device = self._device(newest, client_state)
-        products = np.zeros(1, np.float32)
-        if isinstance(newest, RFRecMeansState) or device.sum_index < newest.sum_index:
+        device, offsets = self._device(newest, client_state), np.zeros(1, np.float32)
+        if newest.item_totals.size or device.sum_index < newest.sum_index:
             ratings, offsets = self._ratings(history, newest)
             self._train(device, ratings, newest, newest.sum_index)
-            products = offsets
-        products = newest.item_factors @ device.model.users[0] + products
-        return predicted_ratings(products, self.recipe.parameters)
+        return predicted_ratings(newest.item_factors @ device.model.users[0] + offsets, self.recipe.parameters)
 
     def check(self, history: History) -> None:
         """Raise `ParameterError` for ratings that are missing or outside the task's range."""
         self._ratings(history, None)
 
-    def _ratings(self, history: History, state: RFRecState | None) -> tuple[Ratings, NDArray[np.float32]]:
+    def _ratings(self, history: History, state: RFRecState | None) -> tuple[Ratings, Array]:
         """Return the ratings, and the logit offsets of all items: (items,) with item means in `state`, otherwise (1,).
 
         Raises `ParameterError` for ratings that are missing or outside the task's range.
@@ -143,7 +143,7 @@ class RFRecHalf:
             raise ParameterError(f"recipe {self.recipe.name!r} learns from ratings: pass {{item: rating}}")
         users = np.zeros(len(history), np.intp)
         ratings = Ratings.of(users, history.items, history.ratings, self.recipe.parameters)
-        if not isinstance(state, RFRecMeansState):
+        if state is None or not state.item_totals.size:
             return ratings, np.zeros(1, np.float32)
         offsets = rating_offsets(item_means(state.item_totals), ratings.items, ratings.targets)
         return replace(ratings, offsets=offsets[ratings.items]), offsets
@@ -165,9 +165,9 @@ class RFRecHalf:
         if rule.adam:
             model.adam = Adam(parameters, [rule.rate] * 2)
             if not is_new:
-                user_mean, user_square, items_mean, items_square = (client_state[name] for name in _MOMENTS)
-                means, squares = (user_mean[None], items_mean), (user_square[None], items_square)
-                model.adam.resume(int(client_state[_ADAM_STEPS][0]), means, squares)
+                model.adam.steps = int(client_state[_ADAM_STEPS][0])
+                for name, moment in zip(_MOMENTS, chain(*model.adam.moments), strict=True):
+                    moment[:] = client_state[name]
         return _Device(model, known, state.sum_index if is_new else int(client_state[SUM_INDEX][0]))
 
     def _train(self, device: _Device, ratings: Ratings, state: RFRecState, upto: int) -> float:
@@ -190,9 +190,8 @@ class RFRecHalf:
             SUM_INDEX: np.array([device.sum_index], np.int64),
         }
         if model.adam is not None:
-            means, squares = model.adam.moments
-            kept = (means[0][0], squares[0][0], means[1], squares[1])
-            client_state |= dict(zip(_MOMENTS, kept, strict=True))
+            (user_mean, user_square), of_items = model.adam.moments
+            client_state |= dict(zip(_MOMENTS, (user_mean[0], user_square[0], *of_items), strict=True))
             client_state[_ADAM_STEPS] = np.array([model.adam.steps], np.int64)
         return client_state
 
@@ -214,7 +213,7 @@ def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: st
 # benchmark, also has devices with several users, which share one set of item factors.
 
 
-def scaled_ratings(ratings: NDArray[np.float32], parameters: RFRecParameters) -> NDArray[np.float32]:
+def scaled_ratings(ratings: Array, parameters: RFRecParameters) -> Array:
     """Return ratings on the fitted scale.
 
     Raises `ParameterError` for a rating outside the task's range; none is clipped.
@@ -230,7 +229,7 @@ def scaled_ratings(ratings: NDArray[np.float32], parameters: RFRecParameters) ->
     return ((ratings - p.rating_min) / (p.rating_max - p.rating_min)).astype(np.float32)
 
 
-def predicted_ratings(products: NDArray[np.float32], parameters: RFRecParameters) -> NDArray[np.float32]:
+def predicted_ratings(products: Array, parameters: RFRecParameters) -> Array:
     """Return the predicted ratings for products u.v of any shape. They are not clipped to the range of ratings."""
     p = parameters
     fitted = _sigmoid(products) if p.rule.logistic else products
@@ -239,7 +238,7 @@ def predicted_ratings(products: NDArray[np.float32], parameters: RFRecParameters
     return (p.rating_min + (p.rating_max - p.rating_min) * fitted).astype(np.float32)
 
 
-def _sigmoid(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _sigmoid(x: Array) -> Array:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * x), dtype=np.float32)
 
 
@@ -253,9 +252,9 @@ class Ratings:
 
     users: NDArray[np.intp]
     items: NDArray[np.int32]
-    targets: NDArray[np.float32]
+    targets: Array
     count: int = 1
-    offsets: NDArray[np.float32] | None = None
+    offsets: Array | None = None
     """Added to the logit of each rating, float32 (k,); None for zeros."""
 
     @classmethod
@@ -263,7 +262,7 @@ class Ratings:
         cls,
         users: NDArray[np.intp],
         items: NDArray[np.int32],
-        ratings: NDArray[np.float32],
+        ratings: Array,
         parameters: RFRecParameters,
         count: int = 1,
     ) -> Ratings:
@@ -285,7 +284,7 @@ class Ratings:
         return self.items[self.starts]
 
     @cached_property
-    def members(self) -> NDArray[np.float32]:
+    def members(self) -> Array:
         """1 if the rating belongs to the user, otherwise 0; float32 (users, k)."""
         return np.asarray(self.users == np.arange(self.count)[:, None], dtype=np.float32)
 
@@ -297,13 +296,11 @@ class LocalModel:
     adam: updates these arrays, if the rule is Adam.
     """
 
-    users: NDArray[np.float32]
-    items: NDArray[np.float32]
+    users: Array
+    items: Array
     adam: Adam | None = None
 
-    def gradients(
-        self, ratings: Ratings, rule: LocalRule
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    def gradients(self, ratings: Ratings, rule: LocalRule) -> tuple[Array, Array, Array]:
         """Return the gradients of users (users, dim) and of rated items without the pull, and the residuals y - q
         (k,)."""
         own, rows = self.users[ratings.users], self.items[ratings.items]
@@ -320,11 +317,11 @@ class LocalModel:
             grad_rows = np.add.reduceat(grad_rows, ratings.starts)
         return ratings.members @ (weights * rows) + self._decay(rule), grad_rows, residuals
 
-    def _decay(self, rule: LocalRule) -> NDArray[np.float32]:
+    def _decay(self, rule: LocalRule) -> Array:
         length = float(np.linalg.norm(self.users)) if rule.by_norm else 1.0
         return np.float32(rule.decay / length if length else 0.0) * self.users
 
-    def train(self, ratings: Ratings, average: NDArray[np.float32], rule: LocalRule) -> float:
+    def train(self, ratings: Ratings, average: Array, rule: LocalRule) -> float:
         """Take one step. Returns the mean squared residual before it, on the fitted scale.
 
         average: float32 (items, dim), the average that the device knows.
@@ -342,7 +339,7 @@ class LocalModel:
             self.users -= rate * grad_users
         return float(np.mean(residuals**2))
 
-    def move(self, average: NDArray[np.float32], rule: LocalRule, times: int) -> None:
+    def move(self, average: Array, rule: LocalRule, times: int) -> None:
         """Move the items `times` steps towards the average: V <- average + (1 - move)^times (V - average)."""
         if times:
             kept = np.float32((1 - rule.move) ** times)

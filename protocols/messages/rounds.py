@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from protocols.messages.base import HexDigest, Key32, Message, Name, SparseMessage
 from protocols.messages.stages import RoundState
 
-LONGEST_STAGE: Final = 604_800
-"""Upper limit on the deadline of a stage, in seconds: one week."""
+LONGEST_STAGE: Final = 604_800  # upper limit on the deadline of a stage, in seconds: one week
 
 
 class RoundView(Message):
@@ -49,8 +48,7 @@ class RoundView(Message):
     )
     failure: str | None = Field(default=None, description="Why the round failed, in plain words.")
     refusals: dict[str, int] = Field(
-        default_factory=dict,
-        description="Clients that refused the round or abstained, by reason; empty for clients.",
+        default_factory=dict, description="Clients that refused the round or abstained, by reason; empty for clients."
     )
     report: dict[str, float] = Field(default_factory=dict, description="Figures that the recipe reports of the model.")
     in_cohort: bool | None = Field(default=None, description="Whether this client is asked to contribute.")
@@ -130,8 +128,7 @@ class SnapshotView(Message):
 
 
 LARGEST_ATTESTATION_PAGE: Final = 100
-LONGEST_ATTESTATION: Final = 4096
-"""Longest attestation in JSON, in bytes."""
+LONGEST_ATTESTATION: Final = 4096  # longest attestation in JSON, in bytes
 
 
 class Attestation(Message):

@@ -6,9 +6,8 @@ A body without a media type, or with the general one, is accepted too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 from pydantic_core.core_schema import CoreSchema, literal_schema, no_info_after_validator_function
@@ -30,21 +29,10 @@ class RoundState(StrEnum):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
-        """Validate as one of the values in `_API_ORDER`; OpenAPI lists the values in place instead of by reference."""
-        return no_info_after_validator_function(cls, literal_schema([state.value for state in _API_ORDER]))
+        """Validate as one of the values. OpenAPI lists them in place, not by reference, in an order of its own."""
+        in_order = (*MASKED_STATES, cls.FOLDING, cls.COMPLETE, cls.FAILED)
+        return no_info_after_validator_function(cls, literal_schema([state.value for state in in_order]))
 
-
-_API_ORDER: Final = (
-    RoundState.ADVERTISING,
-    RoundState.SHARING,
-    RoundState.COLLECTING,
-    RoundState.CONFIRMING,
-    RoundState.UNMASKING,
-    RoundState.FOLDING,
-    RoundState.COMPLETE,
-    RoundState.FAILED,
-)
-"""Every state, in the order of the OpenAPI document. The enum's own order is that of a round's life."""
 
 MaskedMessage = Literal["advertise", "share", "contribute", "confirm", "unmask"]
 """What a client sends in a masked round, one message per stage (Bell et al. 2020, SecAgg+)."""
@@ -53,37 +41,21 @@ StageMessage = Literal["advertise", "share", "confirm", "unmask"]
 """The masked messages that have an HTTP resource of their own; a contribution is uploaded as in any other round."""
 
 
-@dataclass(frozen=True)
-class _MaskedStage:
-    """One stage of a masked round.
+STATE_FOR: Final[Mapping[MaskedMessage, RoundState]] = {
+    "advertise": RoundState.ADVERTISING,
+    "share": RoundState.SHARING,
+    "contribute": RoundState.COLLECTING,
+    "confirm": RoundState.CONFIRMING,
+    "unmask": RoundState.UNMASKING,
+}
+"""Message -> the state in which clients send it, in the order of the stages.
 
-    state: the state of the round during the stage. message: what clients send in it. after: the message that a client
-    must have sent before, None in the first stage.
-    """
-
-    state: RoundState
-    message: MaskedMessage
-    after: MaskedMessage | None
-
-
-_MASKED_STAGES: Final = (
-    _MaskedStage(RoundState.ADVERTISING, "advertise", after=None),
-    _MaskedStage(RoundState.SHARING, "share", after="advertise"),
-    _MaskedStage(RoundState.COLLECTING, "contribute", after="share"),
-    _MaskedStage(RoundState.CONFIRMING, "confirm", after="contribute"),
-    _MaskedStage(RoundState.UNMASKING, "unmask", after="confirm"),
-)
-"""The stages in order. Mode `curious` has no confirming stage: unmasking follows collecting."""
-
-MASKED_MESSAGES: Final[tuple[MaskedMessage, ...]] = get_args(MaskedMessage)
-"""The messages, in the order of their stages."""
-MASKED_STATES: Final = tuple(stage.state for stage in _MASKED_STAGES)
-"""The states of the stages, in order."""
-STATE_FOR: Final[Mapping[MaskedMessage, RoundState]] = {stage.message: stage.state for stage in _MASKED_STAGES}
-"""Message -> the state in which clients send it."""
-MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {stage.state: stage.message for stage in _MASKED_STAGES}
+Mode `curious` has no confirming stage: unmasking follows collecting.
+"""
+MASKED_MESSAGES: Final = tuple(STATE_FOR)
+MASKED_STATES: Final = tuple(STATE_FOR.values())
+MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {state: message for message, state in STATE_FOR.items()}
 """State -> the message that clients send in it; no entry for states in which clients send nothing."""
-_AFTER: Final = {stage.message: stage.after for stage in _MASKED_STAGES}
 
 
 def opening_state(mechanism: str) -> RoundState:
@@ -97,13 +69,11 @@ def prerequisite_of(message: MaskedMessage, *, confirms: bool) -> MaskedMessage 
     confirms: whether the round has a confirming stage, in which survivors sign the list of survivors (mode
     `semi-malicious`).
     """
-    if message == "unmask" and not confirms:
-        return "contribute"
-    return _AFTER[message]
+    before = [stage for stage in MASKED_MESSAGES[: MASKED_MESSAGES.index(message)] if confirms or stage != "confirm"]
+    return before[-1] if before else None
 
 
-COMMITTEE_KEYS_AHEAD: Final = 8
-"""A member of the committee may publish the keys of so many rounds that have not opened."""
+COMMITTEE_KEYS_AHEAD: Final = 8  # a member of the committee may publish the keys of so many rounds that have not opened
 MOST_BAD_SHARES: Final = 1000
 """Clients that one request may name. A member that finds more names them in further requests."""
 

@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, dataclass_transform
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from protocols.crypto.certificates import LONGEST_SCOPE
 from protocols.errors import ParameterError
@@ -23,18 +18,20 @@ from protocols.messages.rounds import LONGEST_STAGE, Evaluation, ResolvedTask
 from protocols.parameter_text import first_fault
 
 BySegment = Annotated[dict[str, float], Field(description="By `block/segment`.")]
-_MOST: Final = "Most contributions that a sum may have: the task's `cohort_size`."
-_WORST: Final = "Bound on |opened sum - true sum|, in the unit of the widest segment."
 
 
 class PlanView(Message):
     """What every plan states."""
 
     security_bits: int = Field(ge=0, description="Classical security of a contribution; 0 for plain sums.")
-    max_contributions: int = Field(ge=1, description=_MOST)
+    max_contributions: int = Field(
+        ge=1, description="Most contributions that a sum may have: the task's `cohort_size`."
+    )
     bytes_per_value: float | None = Field(default=None, gt=0, description="Bytes of a contribution for each value.")
     aggregate_bytes: int = Field(ge=1, description="Length of a released aggregate.")
-    predicted_error: float = Field(ge=0, description=_WORST)
+    predicted_error: float = Field(
+        ge=0, description="Bound on |opened sum - true sum|, in the unit of the widest segment."
+    )
 
 
 class OtherPlanView(PlanView):
@@ -301,8 +298,7 @@ class TaskView(_OptionalTerms):
     members: int = Field(ge=0, description="Enrolled clients.")
     keyed_members: int = Field(ge=0, description="Members for whom the mailbox holds a keyring envelope.")
     able_members: list[int] = Field(
-        default_factory=list,
-        description="Members that can contribute, one number per device group.",
+        default_factory=list, description="Members that can contribute, one number per device group."
     )
     completed_rounds: int = Field(ge=0)
     abandoned_sums: int = Field(

@@ -35,10 +35,8 @@ from zlib import crc32
 
 from protocols.errors import ParameterError
 
-MOST_SETS: Final = 64
-"""Maximum number of overlapping sets of clients."""
-MOST_CHOICES: Final = 20_000
-"""Maximum number of choices of columns that are tried; this many take a second or two."""
+MOST_SETS: Final = 64  # maximum number of overlapping sets of clients
+MOST_CHOICES: Final = 20_000  # maximum number of choices of columns that are tried; this many take a second or two
 _PRIME: Final = 2**61 - 1
 
 Vector = list[int]

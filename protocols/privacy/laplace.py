@@ -39,6 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocols.crypto.keys import KEY_BYTES
 from protocols.errors import ParameterError
+from protocols.layout import Floats
 
 MAX_SCALE: Final = 2**21
 """Largest scale for which every product of a scale, a turn of `_bernoulli_exp` and a word of 32 bits fits 64 bits.
@@ -46,8 +47,7 @@ MAX_SCALE: Final = 2**21
 Turns stay below 2**11, which they exceed with probability 1 / 2048!, below 2**-19000.
 """
 _WORD_BITS: Final = np.uint64(32)
-_PER_DRAW: Final = 1.62
-"""Candidates drawn per number: a little over 1 / (1 - 1/e), since a share of 1 - 1/e is kept."""
+_PER_DRAW: Final = 1.62  # candidates drawn per number: a little over 1 / (1 - 1/e), since a share of 1 - 1/e is kept
 
 Numbers = NDArray[np.uint64]
 
@@ -138,12 +138,10 @@ class _Bits:
 
 _STEPS: Final = 20
 """Scales are 2**20 to 2**21 steps, so rounding a scale up to a whole number of steps adds less than one millionth."""
-_TAIL: Final = 40
-"""Scales between the clip and the bound of noisy values."""
+_TAIL: Final = 40  # scales between the clip and the bound of noisy values
 _MAX_RATIO: Final = 2.0**31
 """Largest clip / scale: every noisy value is then a whole number of steps below 2**53, exact in float64."""
-_RANGE: Final = (1e-100, 1e100)
-"""Smallest and largest clip and scale."""
+_RANGE: Final = (1e-100, 1e100)  # smallest and largest clip and scale
 
 
 class LaplaceNoise(BaseModel):
@@ -188,9 +186,7 @@ def refuse_exact_sums(noise: LaplaceNoise | None, setting: str, exact: bool) -> 
         )
 
 
-def privatise(
-    values: NDArray[np.float64], noise: LaplaceNoise, entropy: Callable[[int], bytes] = os.urandom
-) -> tuple[NDArray[np.float64], int]:
+def privatise(values: Floats, noise: LaplaceNoise, entropy: Callable[[int], bytes] = os.urandom) -> tuple[Floats, int]:
     """Return `values` (n,) clipped and with noise, float64 (n,) within +-`noise.bound`, and how many were clipped.
 
     The number includes values beyond `clip` and noisy values beyond `bound`, which are very unlikely; clipping these is
@@ -216,8 +212,7 @@ def privatise(
 DELTA: Final = 1e-5
 _ORDERS: Final = 1 + np.geomspace(1e-9, 1e6, 6001)
 """Renyi orders that are tried; each gives a valid bound, so their minimum is valid."""
-_READABLE: Final = 14.0
-"""Above this epsilon, odds are shown as a power of ten: e**14 is 1.2 million."""
+_READABLE: Final = 14.0  # above this epsilon, odds are shown as a power of ten: e**14 is 1.2 million
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ client that drops out takes its own share with it and nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -36,17 +36,16 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
 from protocols.errors import ParameterError
+from protocols.layout import Floats
 
 ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders: whole numbers, because the theorem for Skellam noise is for these."""
 
-Curve = NDArray[np.float64]
-Sensitive = tuple[float, float]
-"""The L1 and the L2 norm of what one client can add to a sum, in steps."""
+Curve = Floats
+Sensitive = tuple[float, float]  # the L1 and the L2 norm of what one client can add to a sum, in steps
 
 _A: Final = np.array(ORDERS, np.float64)
-_NEXT_TO_NOTHING: Final = 1e-12
-"""A divergence, of noise 10^6 times as large as any L2 bound."""
+_NEXT_TO_NOTHING: Final = 1e-12  # a divergence, of noise 10^6 times as large as any L2 bound
 
 
 def skellam_curve(sensitive: Sensitive, variance: float) -> Curve:
@@ -99,7 +98,8 @@ def sampled_curve(curve: Curve, rate: float) -> Curve:
     return np.asarray(np.minimum(np.array(found), curve))
 
 
-def smallest_multiplier(kinds: Collection[Sensitive], sums: int, epsilon: float, delta: float) -> float:
+@lru_cache(maxsize=64)
+def smallest_multiplier(kinds: tuple[Sensitive, ...], sums: int, epsilon: float, delta: float) -> float:
     """Return the smallest z at which noise of deviation z * L2 in each of `sums` costs at most `epsilon` at `delta`.
 
     kinds: the sensitivities of the sums; whichever of them a client's data enter, the cost is at most this. The result
@@ -116,24 +116,19 @@ def smallest_multiplier(kinds: Collection[Sensitive], sums: int, epsilon: float,
             f"above {least:.3g}, or a larger delta"
         )
 
-    def costs(z: float) -> float:
+    def keeps(z: float) -> bool:  # from some z on
         worst = np.max([skellam_curve((l1, l2), (z * l2) ** 2) for l1, l2 in kinds], axis=0)
-        return epsilon_of(sums * worst, delta)
+        return epsilon_of(sums * worst, delta) <= epsilon
 
-    return _least(lambda z: costs(z) <= epsilon)
-
-
-def _least(holds: Callable[[float], bool]) -> float:
-    """Return a z that `holds`, at most a millionth above one that does not; `holds` is true from some z on."""
     high = 1.0
-    while not holds(high):
+    while not keeps(high):
         high *= 2
     low = high / 2
-    while holds(low):
+    while keeps(low):
         high, low = low, low / 2
     while high > low * (1 + 1e-6):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if holds(middle) else (middle, high)
+        low, high = (low, middle) if keeps(middle) else (middle, high)
     return high
 
 
@@ -142,10 +137,8 @@ _FINENESS: Final = 6
 """An L2 bound of 6 times the rounding of n values, sqrt(n) / 2: rounding shortens a vector by up to 1.5 %."""
 _WITHIN: Final = 10
 """The count of clients within the bound has a tenth of the weight of the update, which adds 0.5 % to the noise."""
-_TRIES: Final = 128
-"""A try fails with a probability of at most 0.61, and all of them with 2^-91."""
-_SLACK: Final = 2.0**-40
-"""Of a bound that is the root of a whole number, such as that of counts."""
+_TRIES: Final = 128  # a try fails with a probability of at most 0.61, and all of them with 2^-91
+_SLACK: Final = 2.0**-40  # of a bound that is the root of a whole number, such as that of counts
 MAX_VARIANCE: Final = 2.0**22
 """Largest variance of a share: its table has 19,000 entries, each of which is compared with every sample."""
 _DIGITS: Final = 50
@@ -220,7 +213,7 @@ class NoiseTerms:
 
         kinds: the sensitivities of the task's sums.
         """
-        return _multiplier(tuple(sorted(set(kinds))), self.sums, self.epsilon, self.delta)
+        return smallest_multiplier(tuple(sorted(set(kinds))), self.sums, self.epsilon, self.delta)
 
     def noise(self, sensitive: Sensitive, multiplier: float) -> SumNoise:
         """Return the noise of a sum; `ParameterError` where a share would be too large to draw."""
@@ -232,11 +225,6 @@ class NoiseTerms:
                 f"to each value, over {sqrt(MAX_VARIANCE):,.0f}: raise epsilon or min_clients, or shrink the model"
             )
         return SumNoise(bound, l1, share)
-
-
-@lru_cache(maxsize=64)
-def _multiplier(kinds: tuple[Sensitive, ...], sums: int, epsilon: float, delta: float) -> float:
-    return smallest_multiplier(kinds, sums, epsilon, delta)
 
 
 def longest_norm(bound: float, fractions: int) -> float:
@@ -251,7 +239,7 @@ def longest_norm(bound: float, fractions: int) -> float:
     return sqrt(inside) - 0.5 if inside > 0 else -1.0
 
 
-def round_within(values: NDArray[np.float64], bound: float, random: Randomness) -> tuple[NDArray[np.int64], float]:
+def round_within(values: Floats, bound: float, random: Randomness) -> tuple[NDArray[np.int64], float]:
     """Return `values` (n,) rounded at random to whole numbers of an L2 norm of at most `bound`, and their scale.
 
     scale: by which the values were multiplied first, at most 1. random: takes 8 bytes for each value but zeros, in each
@@ -277,12 +265,12 @@ def round_within(values: NDArray[np.float64], bound: float, random: Randomness) 
     raise ParameterError(f"{values.size} values were not rounded within a norm of {bound:g} steps in {_TRIES} tries")
 
 
-def norm_of(values: NDArray[np.float64]) -> float:
+def norm_of(values: Floats) -> float:
     """Return the L2 norm; squares of a few values need no matrix library and its threads."""
     return sqrt(float(np.square(values).sum()))
 
 
-def _scale(values: NDArray[np.float64], norm: float, bound: float) -> float:
+def _scale(values: Floats, norm: float, bound: float) -> float:
     """Return by what `values`, none of them 0, are multiplied so that their rounding keeps the bound."""
     fractions = int(np.count_nonzero(values != np.rint(values)))
     if norm <= longest_norm(bound, fractions):

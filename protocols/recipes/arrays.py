@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import TRAINED, VectorLayout
+from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.recipes.arrays_update import (
     LEAST_WEIGHT,
     ArraysParameters,
@@ -59,31 +58,29 @@ from protocols.recipes.state import StateField, StateFields, decode, state_as
 _Piece = NDArray[np.float32]
 
 
-def step(p: ArraysParameters, values: _Piece, first: _Piece, second: _Piece, update: NDArray[np.float64]) -> None:
+def step(p: ArraysParameters, values: _Piece, first: _Piece, second: _Piece, update: Floats) -> None:
     """Change `values`, `first` and `second` in place by one step with the mean `update`; all of one length.
 
     first, second: (0,) where the optimiser has none. Results are rounded to float32.
     """
-    if p.optimiser == "mean":
-        values[:] = values + p.server_rate * update
-        return
-    m = p.momentum * first.astype(np.float64)
-    m += update if p.optimiser == "momentum" else (1.0 - p.momentum) * update
-    first[:] = m
-    if p.optimiser == "momentum":
-        values[:] = values + p.server_rate * m
-        return
-    v, square = second.astype(np.float64), update * update
-    if p.optimiser == "adam":
-        v = p.second_momentum * v + (1.0 - p.second_momentum) * square
-    else:
-        v -= (1.0 - p.second_momentum) * square * np.sign(v - square)
-    second[:] = v
-    values[:] = values + p.server_rate * m / (np.sqrt(v) + p.adaptivity)
+    m = update
+    if p.slots:
+        m = p.momentum * first.astype(np.float64)
+        m += update if p.optimiser == "momentum" else (1.0 - p.momentum) * update
+        first[:] = m
+    moved = p.server_rate * m
+    if p.slots > 1:
+        v, square = second.astype(np.float64), update * update
+        if p.optimiser == "adam":
+            v = p.second_momentum * v + (1.0 - p.second_momentum) * square
+        else:
+            v -= (1.0 - p.second_momentum) * square * np.sign(v - square)
+        second[:] = v
+        moved /= np.sqrt(v) + p.adaptivity
+    values[:] = values + moved
 
 
-_DRAWN: Final = 1 << 18
-"""Values computed at a time, so that temporary arrays stay small beside a large model."""
+_DRAWN: Final = 1 << 18  # values computed at a time, so that temporary arrays stay small beside a large model
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ class Arrays(Recipe, AbsorbsByParts):
             raise ParameterError("the initial values of this task were uploaded: they do not follow from its seed")
         values = np.zeros(p.values, np.float32)
         for name, place in p.places().items():
-            std = p.std_of(name)
+            std = p.stds.get(name, p.std)
             for number, start in enumerate(range(place.start, place.stop, _DRAWN) if std else ()):
                 stop = min(start + _DRAWN, place.stop)
                 values[start:stop] = std * normals(task_seed, f"initial array {name} piece {number}", stop - start)
@@ -164,10 +161,7 @@ class Arrays(Recipe, AbsorbsByParts):
         )
 
     def decode_state(self, round_number: int, body: bytes) -> ArraysState:
-        """Decode the bytes of `encode_state`; `CodecError` unless the length and every value are valid.
-
-        The arrays are read-only views of `body`.
-        """
+        """Return the state; its arrays are read-only views of `body`. `CodecError` also for negative mean squares."""
         found = ArraysState(round_number, **decode(self.state_fields(0), body, copy=False))
         if found.second.size and found.second.min() < 0:
             raise CodecError("a model state holds a negative mean of squares")
@@ -180,10 +174,9 @@ class Arrays(Recipe, AbsorbsByParts):
         return {name: values[place].reshape(p.shapes[name]) for name, place in p.places().items()}
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the contribution of `local.update`, an `Update` of arrays; see `contribution`."""
         return contribution(self.parameters, local.update, local.examples)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ArraysState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ArraysState:
         """Return the state after one step of the optimiser with the mean update.
 
         A value of the mean is at most its clip, whatever the error of the sum. Raises `ParameterError` if `state` is of
@@ -195,9 +188,7 @@ class Arrays(Recipe, AbsorbsByParts):
         own, p = state_as(state, ArraysState), self.parameters
         check_follows(own, spec)
         after = ArraysState(spec.number, own.values.copy(), own.first.copy(), own.second.copy())
-        segments = block_of(p).segments
-        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
-        spans = {segment.name: span for segment, span in zip(segments, edges, strict=True)}
+        spans = block_of(p).spans()
         for name, array in p.places().items():
             for start, mean in self._means(name, spans, total, contributions, spec.noise):
                 place = slice(array.start + start, array.start + start + mean.size)
@@ -207,7 +198,7 @@ class Arrays(Recipe, AbsorbsByParts):
 
     def _means(
         self, name: str, spans: Mapping[str, tuple[int, int]], total: PartOfSum, contributions: int, noise: float
-    ) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    ) -> Iterator[tuple[int, Floats]]:
         """Yield the mean of an array in pieces, float64, each after its place in the array.
 
         spans: where the segments are in the sum. noise: deviation of the noise in its values.
@@ -251,11 +242,6 @@ ENTRY: Final = RecipeEntry(
     half="client_sdk.training.arrays:half",
     source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
 )
-
-
-def shapes_of(arrays: Mapping[str, NDArray[np.floating]]) -> dict[str, list[int]]:
-    """Return the parameter `shapes` for these arrays."""
-    return {name: list(array.shape) for name, array in arrays.items()}
 
 
 def initial_parameters(

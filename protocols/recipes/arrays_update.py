@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from math import prod
 from typing import Annotated, Final, Literal, Self
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
-from protocols.layout import Block, Segment
+from protocols.layout import Block, Floats, Segment, check_finite, spans_of
 from protocols.recipes.base import Contribution, RecipeParameters
 
 _MOST_ARRAYS: Final = 4096
@@ -132,20 +131,14 @@ class ArraysParameters(RecipeParameters):
         """Return the bound on a value of an update of the array `name`."""
         return self.clips.get(name, self.clip)
 
-    def std_of(self, name: str) -> float:
-        """Return the standard deviation of the initial values of the array `name`."""
-        return self.stds.get(name, self.std)
-
     def places(self) -> dict[str, slice]:
         """Return where each array is in a vector of all values, by name."""
-        edges = [0, *accumulate(prod(self.shapes[name]) for name in self.names)]
-        return {name: slice(a, b) for name, (a, b) in zip(self.names, pairwise(edges), strict=True)}
+        places = (slice(*span) for span in spans_of(prod(self.shapes[name]) for name in self.names))
+        return dict(zip(self.names, places, strict=True))
 
 
-LEAST_WEIGHT: Final = 1.0
-"""A weight is a number of examples."""
-_SEPARATOR: Final = " "
-"""Not in the name of any array."""
+LEAST_WEIGHT: Final = 1.0  # a weight is a number of examples
+_SEPARATOR: Final = " "  # not in the name of any array
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +158,7 @@ def touched_name(name: str) -> str:
     return f"{name}{_SEPARATOR}touched"
 
 
-weight_name: Final = f"{_SEPARATOR}weight"
-"""Name of the segment with the client's weight."""
+weight_name: Final = f"{_SEPARATOR}weight"  # name of the segment with the client's weight
 
 
 def block_of(p: ArraysParameters) -> Block:
@@ -230,8 +222,8 @@ def _fill(
     p: ArraysParameters,
     name: str,
     given: NDArray[np.floating] | Rows,
-    into: NDArray[np.float64],
-    touched: NDArray[np.float64] | None,
+    into: Floats,
+    touched: Floats | None,
 ) -> None:
     """Copy one array's change to `into`, and 1 to `touched` for each row that it has."""
     if isinstance(given, Rows):
@@ -262,12 +254,11 @@ def _checked(name: str, given: object, shape: tuple[int, ...]) -> NDArray[np.flo
         raise ParameterError(f"array {name!r} must hold floating-point numbers, got {array.dtype}")
     if array.shape != shape:
         raise ParameterError(f"array {name!r} must have shape {shape}, got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ParameterError(f"array {name!r} holds values that are not finite: training diverged")
+    check_finite(array, f"array {name!r}")
     return array
 
 
-def _scale(p: ArraysParameters, parts: dict[str, NDArray[np.float64]]) -> float:
+def _scale(p: ArraysParameters, parts: dict[str, Floats]) -> float:
     """Scale all arrays to the L2 clip, in place; return the factor."""
     if p.l2_clip is None:
         return 1.0

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
+from protocols.layout import Floats, Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
 MAX_ITEMS: Final = 5_000_000
@@ -129,13 +129,13 @@ class Contribution:
     part of the update is sent, that part in the update's shape; empty otherwise.
     """
 
-    blocks: Sequence[NDArray[np.float64]]
+    blocks: Sequence[Floats]
     clipped: int = 0
     scaled: float = 1.0
     sent: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Floats:
         """All blocks in one vector."""
         return self.blocks[0] if len(self.blocks) == 1 else np.concatenate(self.blocks)
 
@@ -232,9 +232,9 @@ class Recipe(ABC):
     def longest_vector(self) -> int:
         """Return the largest number of values of any sum of a task, without allocating memory for them.
 
-        By default the first sum or the main sum, whichever is longer: most recipes have no others.
+        By default that of the longest of `sum_kinds`.
         """
-        return max(self.layout().length, self.layout(self.main_sum).length)
+        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def sum_kinds(self) -> tuple[int, ...]:
         """Return the index of one sum of each kind: of each layout and sensitivity that sums of the task have."""
@@ -290,7 +290,7 @@ class Recipe(ABC):
         """
 
     @abstractmethod
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
 
         contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
@@ -424,7 +424,7 @@ def noise_level(noise: float) -> float:
     return 2.0 * noise
 
 
-PartOfSum = Callable[[int, int], NDArray[np.float64]]
+PartOfSum = Callable[[int, int], Floats]
 """Returns values `start` to `stop` of an opened sum, float64 (stop - start,)."""
 
 

@@ -42,8 +42,18 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import normals, uniforms
-from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, levels_in_use, lowered, whole_route
+from protocols.layout import (
+    TRAINED,
+    Block,
+    Floats,
+    Route,
+    Segment,
+    VectorLayout,
+    check_finite,
+    levels_in_use,
+    lowered,
+    whole_route,
+)
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
@@ -83,15 +93,14 @@ class LowRankParameters(NormalisedParameters):
         return self
 
 
-def low_rank(rows: NDArray[np.floating], rank: int) -> NDArray[np.float64]:
+def low_rank(rows: NDArray[np.floating], rank: int) -> Floats:
     """Return the matrix of rank <= `rank` nearest to `rows` (k, d), float64 (k, d): its truncated SVD.
 
     Eckart and Young (1936). It is rows V V^T, with V the `rank` leading eigenvectors of rows^T rows (the right singular
     vectors). Raises `ParameterError` for values that are not finite.
     """
     exact = np.asarray(rows, dtype=np.float64)
-    if not np.isfinite(exact).all():
-        raise ParameterError("an update holds values that are not finite: training diverged")
+    check_finite(exact, "an update")
     leading = np.linalg.eigh(exact.T @ exact)[1][:, -rank:]
     return np.asarray(exact @ leading @ leading.T)
 
@@ -115,9 +124,7 @@ class SVD(RowRecipe):
             local = replace(local, update=Update(update.items, compressed))
         return super().contribute(state, spec, local)
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the best rank-r part of the mean change of every row, float64 (items, dim)."""
         return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
 
@@ -172,25 +179,18 @@ class CoLR(RowRecipe):
         """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
         return np.asarray(self.mean_update(state, total, contributions, spec.noise) @ projection.astype(np.float64))
 
 
-ENTRY: Final = RecipeEntry(
-    name="colr",
-    parameters=CoLRParameters,
-    make=CoLR,
-    half="client_sdk.training.factors:half",
-    source="Nguyen et al., WWW 2024, eq. 5 to 7",
+ENTRY: Final = replace(
+    FEDMF_ENTRY, name="colr", parameters=CoLRParameters, make=CoLR, source="Nguyen et al., WWW 2024, eq. 5 to 7"
 )
 
 
-_CLIENTS: Final = "clients"
-"""Name of the segment that counts a block's contributions."""
+_CLIENTS: Final = "clients"  # name of the segment that counts a block's contributions
 
 
 class SCoLRParameters(CoLRParameters):
@@ -243,7 +243,7 @@ class SCoLR(FactorRecipe):
 
     def most_levels(self, sum_index: int) -> int:
         """Return the number of levels L; 0 for sums of counts."""
-        return 0 if sum_index <= self.count_sums else len(self.parameters.edges) - 1
+        return 0 if sum_index <= self.parameters.counting else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
         most = self.most_levels(spec.sum_index)
@@ -273,9 +273,7 @@ class SCoLR(FactorRecipe):
             blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
         )
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with each column of A divided for the clients that trained it."""
         p, layout, mean = self.parameters, self.change_layout(), []
         for block, values in zip(layout.blocks, layout.split(total), strict=True):

@@ -27,10 +27,9 @@ from math import sqrt
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import REPEATED_HELD_OUT, Block, Route, Segment, VectorLayout
+from protocols.layout import REPEATED_HELD_OUT, Block, Floats, Route, Segment, VectorLayout
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import (
     Contribution,
@@ -47,8 +46,7 @@ from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, Curv
 from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as
 
-MAX_POINTS: Final = 1000
-"""Most measurements of a task: their sums are part of every snapshot."""
+MAX_POINTS: Final = 1000  # most measurements of a task: their sums are part of every snapshot
 
 
 @dataclass(frozen=True)
@@ -192,9 +190,7 @@ class Evaluated(RecipeAround):
             raise ParameterError(f"a measurement is {count} values in [0, 1], got {measured}")
         return Contribution([np.concatenate([[1.0], measured])])
 
-    def absorb(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> EvaluatedState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> EvaluatedState:
         """Return the state after the round: the wrapped recipe's, or one measurement more of the state before.
 
         A measurement between the state's and this sum was abandoned; it counts as one of no clients.
@@ -202,20 +198,19 @@ class Evaluated(RecipeAround):
         own = self._filled(state_as(state, EvaluatedState), spec, self.points_after(spec.sum_index - 1))
         if not self.measures_in(spec.sum_index):
             model = self.inner.absorb(own.model, self.inner_spec(spec), total, contributions)
-            return EvaluatedState(spec.number, model, own.points, own.popularity)
+            return replace(own, round_number=spec.number, model=model)
         check_follows(own, spec)
         clients, sums = float(total[0]), tuple(map(float, total[1:]))
         point = CurvePoint(own.round_number, spec.number, clients, sums[: len(self.measures)])
         popularity = sums[len(self.measures) :] if self.measures_constants(spec.sum_index) else own.popularity
-        return EvaluatedState(spec.number, self._unchanged(own.model, spec), (*own.points, point), popularity)
+        return replace(_later(own, spec), points=(*own.points, point), popularity=popularity)
 
     def left_out(self, state: ModelState, spec: RoundSpec) -> EvaluatedState:
         """Return the state of a member that cannot use the sum of a round: as it was, under the round's number.
 
         A measurement counts as one of no clients, so that all members' states after a round have one length.
         """
-        own = self._filled(state_as(state, EvaluatedState), spec, self.points_after(spec.sum_index))
-        return EvaluatedState(spec.number, self._unchanged(own.model, spec), own.points, own.popularity)
+        return _later(self._filled(state_as(state, EvaluatedState), spec, self.points_after(spec.sum_index)), spec)
 
     def _filled(self, state: EvaluatedState, spec: RoundSpec, count: int) -> EvaluatedState:
         """Return `state` with measurements of no clients until it has `count`."""
@@ -225,10 +220,6 @@ class Evaluated(RecipeAround):
         point = CurvePoint(state.round_number, spec.number, 0.0, (0.0,) * len(self.measures))
         popularity = state.popularity or (0.0,) * len(self.constants)
         return replace(state, points=state.points + (point,) * missing, popularity=popularity)
-
-    @staticmethod
-    def _unchanged(model: ModelState, spec: RoundSpec) -> ModelState:
-        return replace(model, round_number=spec.number)
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -274,11 +265,13 @@ class Evaluated(RecipeAround):
             CurvePoint(model_round, number, clients, tuple(sums.tolist()))
             for model_round, number, clients, sums in measured.tolist()
         )
-        rounds = [number for point in points for number in (point.model_round, point.round)]
-        if rounds != sorted(rounds) or any(point.model_round == point.round for point in points):
+        # several measurements in a row that were abandoned have the same rounds, and so may the next one
+        rounds = [number for point in points if point.clients for number in (point.model_round, point.round)]
+        if rounds != sorted(rounds) or any(point.model_round >= point.round for point in points):
             raise CodecError("the measurements of a model state are out of order")
-        if rounds and rounds[-1] > round_number:
-            raise CodecError(f"a model state of round {round_number} has a measurement of round {rounds[-1]}")
+        last = max((point.round for point in points), default=0)
+        if last > round_number:
+            raise CodecError(f"a model state of round {round_number} has a measurement of round {last}")
         model = self.inner.decode_state(round_number, bytes(body[:length]))
         return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
 
@@ -298,6 +291,11 @@ class Evaluated(RecipeAround):
 
     def warnings(self) -> tuple[str, ...]:
         return (*self.inner.warnings(), _WARNING)
+
+
+def _later(state: EvaluatedState, spec: RoundSpec) -> EvaluatedState:
+    """Return an unchanged state under the number of a later round."""
+    return replace(state, round_number=spec.number, model=replace(state.model, round_number=spec.number))
 
 
 _WARNING: Final = (

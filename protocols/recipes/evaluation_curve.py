@@ -8,10 +8,8 @@ from itertools import takewhile
 from math import sqrt
 from typing import Final
 
-_HIT_RATIO: Final = "hr@10"
 NDCG: Final = "ndcg@10"
-POPULARITY: Final = "popularity "
-"""Start of the names of metrics of the ranking by item counts."""
+POPULARITY: Final = "popularity "  # start of the names of metrics of the ranking by item counts
 BEST_ROUND: Final = "best model round"
 """Name of the figure that says after which round the best measured model was reached."""
 MODEL_ROUND: Final = "evaluated model round"
@@ -19,10 +17,7 @@ MODEL_ROUND: Final = "evaluated model round"
 _SQUARED: Final = "squared error"
 _ABSOLUTE: Final = "absolute error"
 
-MEASURES: Final = {
-    "ranking": (_HIT_RATIO, NDCG),
-    "ratings": (_SQUARED, _ABSOLUTE),
-}
+MEASURES: Final = {"ranking": ("hr@10", NDCG), "ratings": (_SQUARED, _ABSOLUTE)}
 """Names of the summed values by kind of model."""
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
-from protocols.layout import ONCE_ROWS, Block, Segment, VectorLayout, clip_to_bounds
+from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise
 from protocols.recipes.base import (
     Contribution,
@@ -57,10 +57,7 @@ class FactorParameters(ItemParameters):
 
     dim: int = Field(default=64, ge=1, le=MAX_DIM, description="Length d of a factor.")
     clip: float = Field(
-        default=4.0,
-        gt=0,
-        le=1e6,
-        description="Bound on each uploaded value; what exceeds it is clipped and counted.",
+        default=4.0, gt=0, le=1e6, description="Bound on each uploaded value; what exceeds it is clipped and counted."
     )
 
 
@@ -71,7 +68,7 @@ def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float3
     return np.asarray(flat.reshape(items, dim), dtype=np.float32)
 
 
-def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def dense_rows(update: Update, items: int, width: int) -> tuple[Floats, Floats]:
     """Return the update's rows scattered to float64 (items, width), and the touch vector, float64 (items,).
 
     Raises `ParameterError` if the rows do not have `width` columns, or an item is unknown or listed twice.
@@ -88,7 +85,7 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[NDArray[np.float
     return rows, touched
 
 
-def clip_blocks(blocks: tuple[Block, ...], vectors: list[NDArray[np.float64]]) -> Contribution:
+def clip_blocks(blocks: tuple[Block, ...], vectors: list[Floats]) -> Contribution:
     """Return the contribution of these vectors, each clipped to its block's bounds."""
     pairs = [clip_to_bounds(block, vector) for block, vector in zip(blocks, vectors, strict=True)]
     return Contribution([vector for vector, _ in pairs], sum(clipped for _, clipped in pairs))
@@ -102,7 +99,7 @@ def noise_warning(noise: LaplaceNoise, values: int) -> str:
     )
 
 
-def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rate: float = 1.0) -> FactorState:
+def advance(state: ModelState, spec: RoundSpec, change: Floats, rate: float = 1.0) -> FactorState:
     """Return the state after round `spec.number`: item factors plus `rate * change` (items, dim), rounded to float32.
 
     Raises `ParameterError` if `state` is already of this round or a later one.
@@ -115,10 +112,6 @@ def advance(state: ModelState, spec: RoundSpec, change: NDArray[np.float64], rat
         rows = slice(start, start + _ROWS)
         moved[rows] = before[rows] + rate * change[rows]
     return replace(own, round_number=spec.number, item_factors=moved)
-
-
-ItemBias = Literal["counts", "none"]
-"""Where b_i comes from: the first sums of the task, or nowhere (b = 0), as in the papers."""
 
 
 class StartFrom(BaseModel):
@@ -141,7 +134,7 @@ class BiasedParameters(FactorParameters):
     A training setting that is not set is the client's own choice, by default the paper's.
     """
 
-    item_bias: ItemBias = Field(
+    item_bias: Literal["counts", "none"] = Field(
         default="none", description="counts: item biases from summed item counts. none: as in the paper."
     )
     count_sums: int = Field(
@@ -172,10 +165,10 @@ class BiasedParameters(FactorParameters):
             raise ValueError("start_from needs item_bias 'counts': the counts come from the same task")
         return self
 
-    def training_settings(self) -> dict[str, float | int]:
+    def training_settings(self) -> dict[str, Any]:
         """Return the training settings that the task sets, by name."""
-        names = ("learning_rate", "epochs", "batch_size", "weight_decay", "negatives")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        names = {"learning_rate", "buffer_learning_rate", "epochs", "batch_size", "weight_decay", "negatives"}
+        return self.model_dump(include=names, exclude_none=True)
 
     @property
     def start_digest(self) -> str | None:
@@ -199,7 +192,7 @@ class CountedFactors(FactorState):
     item_counts: float64 (items,), whole numbers. clients: number of clients that were counted.
     """
 
-    item_counts: NDArray[np.float64]
+    item_counts: Floats
     clients: int
 
     @cached_property
@@ -210,7 +203,7 @@ class CountedFactors(FactorState):
         found.flags.writeable = False
         return found
 
-    def counted(self, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> Self:
+    def counted(self, spec: RoundSpec, total: Floats, contributions: int) -> Self:
         """Return the state after a sum of counts. Counts outside 0..contributions are moved to the nearest bound.
 
         With noise the lower bound is the level of the noise, so that the biases of rare items are not noise. Raises
@@ -234,10 +227,6 @@ def item_biases(state: ModelState) -> NDArray[np.float32] | None:
     return state.biases if isinstance(state, CountedFactors) else None
 
 
-UPDATE: Final = "update"
-"""Name of the segment that holds the vector, or weight times vector."""
-WEIGHT: Final = "weight"
-"""Name of the segment that holds the weight."""
 WEIGHTS_WARNING: Final = (
     "Every sum shows the total weight of its clients. A client's weight is the same in every round, so whoever sees "
     "the sums of many rounds can compute each client's number of examples."
@@ -278,8 +267,8 @@ class WeightedParameters(RecipeParameters):
 
 def weighted_block(p: WeightedParameters, name: str, length: int, bound: float) -> Block:
     """Return a block of `length` values of at most `bound` in size and, with weights, the weight, at most 1."""
-    weight = () if p.max_interactions is None else (Segment(WEIGHT, 1, 1.0),)
-    return Block(name, (Segment(UPDATE, length, bound), *weight))
+    weight = () if p.max_interactions is None else (Segment("weight", 1, 1.0),)
+    return Block(name, (Segment("update", length, bound), *weight))
 
 
 def weight_of(p: WeightedParameters, interactions: float | None) -> float:
@@ -290,7 +279,7 @@ def weight_of(p: WeightedParameters, interactions: float | None) -> float:
     return 1.0 if most is None else min(interactions, most) / most
 
 
-def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: float | None) -> NDArray[np.float64]:
+def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: float | None) -> Floats:
     """Return what a client sends, float64 (n,), or (n + 1,) with weights: weight * vector followed by the weight.
 
     vector: any shape, n values within their bound. interactions: |D_u|. Raises `ParameterError` without interactions.
@@ -299,12 +288,12 @@ def weigh(p: WeightedParameters, vector: NDArray[np.floating], interactions: flo
     return values if p.max_interactions is None else np.append(weight * values, weight)
 
 
-def with_weight(p: WeightedParameters, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
+def with_weight(p: WeightedParameters, total: Floats, contributions: int) -> Floats:
     """Return a sum of vectors made by `weigh` followed by the sum of the weights, float64 (n + 1,)."""
     return total if p.max_interactions is not None else np.append(total, float(contributions))
 
 
-def weighted_mean(weighted: NDArray[np.float64]) -> NDArray[np.float64]:
+def weighted_mean(weighted: Floats) -> Floats:
     """Return the weighted mean, float64 (n,), of a sum in the form of `with_weight`, float64 (n + 1,).
 
     An error of e in every value of the sum is an error of e / (sum of the weights) in the mean. Raises `ParameterError`

@@ -36,7 +36,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, VectorLayout
+from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.recipes.base import (
     MOVES_ALIKE,
     Contribution,
@@ -70,8 +70,7 @@ from protocols.recipes.subspaces import (
     means,
 )
 
-TABLES: Final = ("gmf", "mlp")
-"""Names of the item tables; each has its own hash key."""
+TABLES: Final = ("gmf", "mlp")  # names of the item tables; each has its own hash key
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +111,8 @@ def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subsp
 
 
 MOST_HALVINGS: Final = 20
-_GIVEN: Final = "given "
-"""Start of the names of the sums of a turn, one field each."""
-_INITIAL_SCALE: Final = 0.01
-"""Standard deviation of the values of a new item table (released code)."""
+_GIVEN: Final = "given "  # start of the names of the sums of a turn, one field each
+_INITIAL_SCALE: Final = 0.01  # standard deviation of the values of a new item table (released code)
 
 
 class FairParameters(ItemParameters, WeightedParameters):
@@ -173,11 +170,7 @@ class Fair(Recipe):
 
     state_class = FairState
     trains_on_views = True
-
-    @property
-    def by_snapshot(self) -> bool:
-        """True: a small device never has theta, so it cannot replay the changes of theta."""
-        return True
+    by_snapshot = True  # a small device never has theta, so it cannot replay the changes of theta
 
     @cached_property
     def buckets(self) -> tuple[int, ...]:
@@ -212,8 +205,8 @@ class Fair(Recipe):
         local: a `FairChange` and |D_i|. Raises `ParameterError` for values that are not finite: training diverged.
         """
         change: FairChange = local.update
-        if not (np.isfinite(change.values).all() and np.isfinite(change.dense).all()):
-            raise ParameterError("the change of the model holds values that are not finite: training diverged")
+        for values in (change.values, change.dense):
+            check_finite(values, "the change of the model")
         clip = self.parameters.clip
         clipped = int(np.count_nonzero(np.abs(change.values) > clip) + np.count_nonzero(np.abs(change.dense) > clip))
         tables = len(TABLES) * self.buckets[self.device_group_of(spec.sum_index)]
@@ -233,7 +226,7 @@ class Fair(Recipe):
                 row[part] = _initial_values(task_seed, table, part)
         return FairState(0, 0, _hash_seed(task_seed), tables, _initial_dense(task_seed, self.parameters.dim))
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state with the group's sum stored or, after the last group of a turn, with the model moved.
 
         Sums between the state's and this one were abandoned; they count as sums of zeros. Raises `ParameterError` if
@@ -242,41 +235,34 @@ class Fair(Recipe):
         own = state_as(state, FairState)
         check_follows(own, spec)
         for abandoned in range(own.sum_index + 1, spec.sum_index):
-            own = self._without_sum(own, spec.number, abandoned)
+            if len(own.given) + 1 == self.device_groups and not any(one.any() for one in own.given):
+                # all of the turn was abandoned
+                own = replace(own, round_number=spec.number, sum_index=abandoned, given=())
+            else:
+                zeros = np.zeros(self._sum_length(self.device_group_of(abandoned)), np.float32)
+                own = self._with_sum(own, spec.number, abandoned, zeros)
         given = with_weight(self.parameters, total, contributions).astype(np.float32)
         return self._with_sum(own, spec.number, spec.sum_index, given)
-
-    def _without_sum(self, own: FairState, number: int, sum_index: int) -> FairState:
-        if len(own.given) + 1 == self.device_groups and not any(total.any() for total in own.given):
-            return replace(own, round_number=number, sum_index=sum_index, given=())  # all of the turn was abandoned
-        return self._with_sum(
-            own, number, sum_index, np.zeros(self._sum_length(self.device_group_of(sum_index)), np.float32)
-        )
 
     def _with_sum(self, own: FairState, number: int, sum_index: int, one: NDArray[np.float32]) -> FairState:
         given = (*own.given, one)
         if len(given) < self.device_groups:
             return replace(own, round_number=number, sum_index=sum_index, given=given)
-        return self._average(own, number, sum_index, given)
-
-    def _average(
-        self, state: FairState, number: int, sum_index: int, given: tuple[NDArray[np.float32], ...]
-    ) -> FairState:
-        """Return the model after a whole turn: tables by `average_table`, layers plus their weighted mean change."""
+        # a whole turn: tables by `average_table`, layers plus their weighted mean change
         weights = [float(total[-1]) for total in given]
         updates = [total[:-1].astype(np.float64) for total in given]
         if not (min(weights) >= 0 and sum(weights) > 0):
             raise ParameterError("a turn of sums needs a positive weight")
-        dense = state.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
-        tables = np.empty_like(state.tables)
+        dense = own.dense + sum(update[-self.dense_values :] for update in updates) / sum(weights)
+        tables = np.empty_like(own.tables)
         for place, table in enumerate(TABLES):
             groups = [
                 GroupSum(weight, update[place * buckets : (place + 1) * buckets])
                 for weight, update, buckets in zip(weights, updates, self.buckets, strict=True)
             ]
-            key = hash_key(state.seed, table)
-            average_table(state.tables[place], key, groups, self.parameters.mixing, out=tables[place])
-        return FairState(number, sum_index, state.seed, tables, dense.astype(np.float32))
+            key = hash_key(own.seed, table)
+            average_table(own.tables[place], key, groups, self.parameters.mixing, out=tables[place])
+        return FairState(number, sum_index, own.seed, tables, dense.astype(np.float32))
 
     def longest_state_bytes(self) -> int:
         """Return the length in bytes of a state before the last group's turn. Every view is shorter."""

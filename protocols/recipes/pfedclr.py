@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.random import normals
-from protocols.errors import ParameterError
-from protocols.layout import TRAINED, VectorLayout
+from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
 from protocols.recipes.factors import (
@@ -53,8 +52,7 @@ _START: Final = bytes(32)
 Variant = Literal["af", "cf", "clr", "fedmf"]
 """What is trained in step 1 / step 2. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
 
-Start = Literal["own", "shared"]
-"""How clients initialise p and B: each with its own draw, or all with the same values."""
+Start = Literal["own", "shared"]  # how clients initialise p and B: each with its own draw, or all with the same values
 
 
 class PFedCLRParameters(BiasedParameters, WeightedParameters):
@@ -77,9 +75,7 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
         default=1.0, gt=0, le=10, description="Standard deviation of the initial item factors and of a shared p."
     )
     noise_scale: float | None = Field(
-        default=None,
-        gt=0,
-        description="Scale of the Laplace noise on every uploaded entry; None: no noise.",
+        default=None, gt=0, description="Scale of the Laplace noise on every uploaded entry; None: no noise."
     )
 
     @model_validator(mode="after")
@@ -95,10 +91,6 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
             )
         refuse_exact_sums(self.noise, "item_bias 'counts'", self.has_counts)
         return self
-
-    def training_settings(self) -> dict[str, float | int]:
-        own = self.buffer_learning_rate
-        return super().training_settings() | ({} if own is None else {"buffer_learning_rate": own})
 
     @property
     def noise(self) -> LaplaceNoise | None:
@@ -148,14 +140,11 @@ class PFedCLR(FactorModel):
         if p.noise is not None:
             noisy, clipped = privatise(change, p.noise, local.entropy)
             return Contribution([weigh(p, noisy, local.examples)], clipped)
-        if not np.isfinite(change).all():
-            raise ParameterError("the change of the items holds values that are not finite: training diverged")
+        check_finite(change, "the change of the items")
         clipped = int(np.count_nonzero(np.abs(change) > p.clip))
         return Contribution([weigh(p, np.clip(change, -p.clip, p.clip), local.examples)], clipped)
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the mean change (with weights that of eq. 11), float64 (items, dim)."""
         p = self.parameters
         return weighted_mean(with_weight(p, total, contributions)).reshape(p.items, p.dim)

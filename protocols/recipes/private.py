@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Segment, VectorLayout
+from protocols.layout import Block, Floats, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import (
     Curve,
@@ -45,10 +45,8 @@ from protocols.privacy.noise import (
 )
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
-_RATE: Final = 0.2
-"""How fast the bound adapts: the value of Andrew et al., section 3."""
+_RATE: Final = 0.2  # how fast the bound adapts: the value of Andrew et al., section 3
 _CLIP: Final = struct.Struct("<d")
-_WITHIN: Final = "within"
 M = TypeVar("M", bound=ModelState)
 
 
@@ -87,25 +85,19 @@ class Private(RecipeAround):
         kinds = [self.noise(sum_index).curve(self.terms.honest) for sum_index in self.inner.sum_kinds()]
         return np.asarray(contributions * np.max(kinds, axis=0))
 
-    def _adapts(self, own: Sensitivity) -> bool:
+    def _adapts(self, sum_index: int) -> bool:
+        own = self.inner.sensitivity(sum_index)
         return own.l2 is None and not own.counts and self.privacy.quantile is not None
-
-    def _most_counts(self, values: int) -> int:
-        return min(self.privacy.most_items, values)
-
-    def _bound(self, own: Sensitivity, values: int) -> int:
-        """Return the L2 bound in steps of a sum of so many values that are not counts."""
-        return bound_in_steps(min(values, self.privacy.most_items * own.per_item) if own.per_item else values)
 
     def _sensitive(self, sum_index: int) -> Sensitive:
         """Return the L1 and the L2 norm of a contribution, in steps, at most: of whole numbers, L1 <= L2^2."""
         own, values = self.inner.sensitivity(sum_index), self.inner.layout(sum_index).length
         if own.counts:
-            most = self._most_counts(values)
+            most = min(self.privacy.most_items, values)
             return float(most), sqrt(most)
-        bound = self._bound(own, values)
+        bound = self.l2_bound(sum_index)
         l1 = min(sqrt(values) * bound, float(bound**2))
-        if not self._adapts(own):
+        if not self._adapts(sum_index):
             return l1, float(bound)
         said = within_steps(bound)
         return l1 + said, sqrt(bound**2 + said**2)
@@ -113,15 +105,15 @@ class Private(RecipeAround):
     def l2_bound(self, sum_index: int) -> int:
         """Return the L2 bound in steps of an update, or of what else is not counts; without the value by which it
         adapts."""
-        return self._bound(self.inner.sensitivity(sum_index), self.inner.layout(sum_index).length)
+        values, each = self.inner.layout(sum_index).length, self.inner.sensitivity(sum_index).per_item
+        return bound_in_steps(min(values, self.privacy.most_items * each) if each else values)
 
     def _unit(self, sum_index: int, state: ModelState) -> float:
         """Return how much of the recipe's own unit a step is."""
         own = self.inner.sensitivity(sum_index)
         if own.counts:
             return 1.0
-        bound = state.l2_clip if own.l2 is None else own.l2
-        return bound / self._bound(own, self.inner.layout(sum_index).length)
+        return (state.l2_clip if own.l2 is None else own.l2) / self.l2_bound(sum_index)
 
     def noised(
         self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
@@ -144,26 +136,26 @@ class Private(RecipeAround):
 
         Simulations add the noise of all clients in one draw. Arguments and errors: of `noised`.
         """
-        own, vector, clipped = self.inner.sensitivity(spec.sum_index), contribution.vector, contribution.clipped
-        if own.counts:
-            steps, left_out = _limited(vector, self._most_counts(vector.size), random)
+        vector, clipped = contribution.vector, contribution.clipped
+        if self.inner.sensitivity(spec.sum_index).counts:
+            steps, left_out = _limited(vector, min(self.privacy.most_items, vector.size), random)
             clipped, scale = clipped + left_out, 1.0
         else:
-            bound, unit = self._bound(own, vector.size), self._unit(spec.sum_index, state)
+            bound, unit = self.l2_bound(spec.sum_index), self._unit(spec.sum_index, state)
             within = norm_of(vector) <= bound * unit
             steps, scale = round_within(vector / unit, bound, random)
-            if self._adapts(own):
+            if self._adapts(spec.sum_index):
                 steps = np.append(steps, within_steps(bound) * within)
         blocks = self._split(spec, steps.astype(np.float64))
         return replace(contribution, blocks=blocks, clipped=clipped, scaled=contribution.scaled * scale)
 
-    def _split(self, spec: RoundSpec, vector: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _split(self, spec: RoundSpec, vector: Floats) -> list[Floats]:
         edges = np.cumsum([block.length for block in self.layout(spec.sum_index).blocks])[:-1]
         return np.split(vector, edges)
 
     def in_own_units(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> tuple[NDArray[np.float64], RoundSpec]:
+        self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int
+    ) -> tuple[Floats, RoundSpec]:
         """Return the opened sum in the wrapped recipe's units, and its spec with the deviation of the noise."""
         unit = self._unit(spec.sum_index, state)
         deviation = self.noise(spec.sum_index).deviation(contributions) * unit
@@ -183,8 +175,8 @@ class Private(RecipeAround):
             Block(block.name, tuple(_in_steps(segment.name, segment.length, largest) for segment in block.segments))
             for block in inner.blocks
         ]
-        if self._adapts(self.inner.sensitivity(sum_index)):
-            blocks.append(Block(_WITHIN, (_in_steps(_WITHIN, 1, largest),)))
+        if self._adapts(sum_index):
+            blocks.append(Block("within", (_in_steps("within", 1, largest),)))
         return VectorLayout(tuple(blocks), sum_class=inner.sum_class)
 
     def longest_vector(self) -> int:
@@ -198,18 +190,15 @@ class Private(RecipeAround):
         return self.inner.sum_kinds()
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the wrapped recipe's contribution with noise; see `noised`."""
         return self.noised(state, spec, self.inner.contribute(state, spec, local), local.entropy)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after the sum, with the bound of the next one."""
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         values, noisy = self.in_own_units(state, spec, total, contributions)
         after = self.inner.absorb(state, noisy, values, contributions)
         clip = state.l2_clip
-        own = self.inner.sensitivity(spec.sum_index)
-        if self._adapts(own):
-            bound = self._bound(own, values.size)
-            share = float(np.clip(total[values.size] / (within_steps(bound) * contributions), 0.0, 1.0))
+        if self._adapts(spec.sum_index):
+            most = within_steps(self.l2_bound(spec.sum_index)) * contributions
+            share = float(np.clip(total[values.size] / most, 0.0, 1.0))
             clip = self._rounded(clip * exp(-_RATE * (share - (self.privacy.quantile or 0.0))))
         return replace(after, l2_clip=clip)
 
@@ -223,8 +212,7 @@ class Private(RecipeAround):
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the wrapped recipe's figures and, in tasks that train, the bound on the next update."""
-        adapts = self._adapts(self.inner.sensitivity(self.main_sum))
-        return self.inner.report(state) | ({"l2_clip": state.l2_clip} if adapts else {})
+        return self.inner.report(state) | ({"l2_clip": state.l2_clip} if self._adapts(self.main_sum) else {})
 
     def is_done(self, state: ModelState) -> bool:
         return self.inner.is_done(state)
@@ -274,7 +262,7 @@ def _in_steps(name: str, length: int, largest: float) -> Segment:
     return Segment(name, length, largest, integral=True, signed=True)
 
 
-def _limited(counts: NDArray[np.float64], most: int, random: Randomness) -> tuple[NDArray[np.int64], int]:
+def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.int64], int]:
     """Return counts of 0 and 1 with at most `most` ones, drawn at random, and how many ones were left out."""
     steps = counts.astype(np.int64)
     if not ((steps == counts) & (steps >= 0) & (steps <= 1)).all():

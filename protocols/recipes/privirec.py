@@ -48,7 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import REPEATED_ROWS, Block, Segment, VectorLayout
+from protocols.layout import REPEATED_ROWS, Block, Floats, Segment, VectorLayout
 from protocols.recipes.base import (
     Contribution,
     Local,
@@ -100,7 +100,7 @@ class PriviRecState(ModelState):
     """
 
     sum_index: int = 0
-    item_degrees: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    item_degrees: Floats = field(default_factory=lambda: np.zeros(0))
     clients: int = 0
     basis: NDArray[np.float32] = _empty_array(0, 0)
     singular_values: NDArray[np.float32] = _empty_array(0)
@@ -115,12 +115,10 @@ class PriviRecState(ModelState):
 
 Sum = Literal["degrees", "iteration", "gram"]
 
-_MOST_CLIENTS: Final = 1_000_000
-"""Upper limit on the number of clients, n in the bound for b < 1/2."""
+_MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
 _UNIT: Final = 1.0 + 1e-3
 """Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
-_ROUNDED: Final = 1.0 + 2.0**-20
-"""Factor by which rounding to float32 may lengthen a column of Q."""
+_ROUNDED: Final = 1.0 + 2.0**-20  # factor by which rounding to float32 may lengthen a column of Q
 
 
 @dataclass(frozen=True)
@@ -131,11 +129,7 @@ class PriviRecK(Recipe):
     name: str = "privirec-k"
 
     state_class = PriviRecState
-
-    @property
-    def by_snapshot(self) -> bool:
-        """True: the last bits of a QR differ between machines, so all clients use the server's Q."""
-        return True
+    by_snapshot = True  # the last bits of a QR differ between machines, so all clients use the server's Q
 
     @property
     def first_vectors(self) -> int:
@@ -181,17 +175,13 @@ class PriviRecK(Recipe):
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
-        Before the first sum: the basis, in a task that starts from one.
-
-        Raises `ParameterError` if the task has no such sum.
+        Before the first sum: the basis, in a task that starts from one. `ParameterError` if the task has no such sum.
         """
         p = self.parameters
-        if not 0 <= sum_index <= self.steps:
-            raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
         basis = StateField("basis", "<f4", (p.items, p.columns))
         if not sum_index:
             return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, basis)
-        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if sum_index > self.last_iteration else ()
+        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if self.sum_of(sum_index) == "gram" else ()
         return (
             SUM_INDEX,
             *(count_fields(p.items, "item_degrees") if p.degrees else ()),
@@ -223,9 +213,6 @@ class PriviRecK(Recipe):
     def longest_state_bytes(self) -> int:
         return self.state_bytes(self.steps)
 
-    def longest_vector(self) -> int:
-        return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
-
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is part of the state after the sum of the degrees."""
         return PriviRecState(0)
@@ -244,17 +231,15 @@ class PriviRecK(Recipe):
         return state, encode((SUM_INDEX, StateField("basis", "<f4", (p.items, p.columns))), vars(state))
 
     def decode_state(self, round_number: int, body: bytes) -> ModelState:
-        """Decode the bytes of `encode_state`.
-
-        Raises `CodecError` for a sum index that the task does not have, another length, values that are not finite, a
-        degree above the number of clients, negative singular values, or a column of Q with a norm over 1, which clients
-        would multiply with their rows.
-        """
+        """Raise `CodecError` also for a sum index that the task does not have."""
         if (claimed := sum_index_of(body, round_number)) > self.steps:
             raise CodecError(f"a model state of round {round_number} claims {claimed} of {self.steps} sums")
         return super().decode_state(round_number, body)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
+        """Return the state; `CodecError` for degrees above the number of clients, negative singular values, or a column
+        of Q with a norm over 1, which clients would multiply with their rows.
+        """
         if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
         if "singular_values" in values and values["singular_values"].min() < 0:
@@ -276,9 +261,8 @@ class PriviRecK(Recipe):
             raise ParameterError(
                 f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
             )
-        layout = self.layout(spec.sum_index)
-        bound = layout.blocks[0].segments[0].clip
-        vector, kind = np.zeros(layout.length), self.sum_of(spec.sum_index)
+        layout, kind = self.layout(spec.sum_index), self.sum_of(spec.sum_index)
+        vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
         if kind == "degrees":
             vector[positives] = 1.0
             return Contribution([vector])
@@ -292,7 +276,7 @@ class PriviRecK(Recipe):
             vector[places] = np.clip(values, -bound, bound)
         return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
 
-    def item_scales(self, state: PriviRecState) -> NDArray[np.float64]:
+    def item_scales(self, state: PriviRecState) -> Floats:
         """Return the diagonal of D_i^-b, float64 (m,): 0 for an item without users, 1 where degrees are not summed."""
         if not self.parameters.degrees:
             return np.ones(self.parameters.items)
@@ -301,81 +285,60 @@ class PriviRecK(Recipe):
 
     def basis_before(self, state: PriviRecState, spec: RoundSpec) -> NDArray[np.float32]:
         """Return Q before the sum of `spec`: of the state; from the round's seed if it has none, before a first sum."""
-        return state.basis if state.basis.size else self._first_basis(spec)
-
-    def _first_basis(self, spec: RoundSpec) -> NDArray[np.float32]:
+        if state.basis.size:
+            return state.basis
         return start_basis(spec.seed, self.parameters.items, self.parameters.columns).astype(np.float32)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after the sum: with degrees and Q_0, with the next Q, or with the Gram matrix."""
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         own, p = state_as(state, PriviRecState), self.parameters
         check_follows(own, spec, every_sum=True)
         total = self.layout(spec.sum_index).split(total)[0]
         match self.sum_of(spec.sum_index):
             case "degrees":
-                return self._with_degrees(own, spec, total, contributions)
-            case "iteration":
-                product = total.reshape(p.items, p.columns)
-                return self._found_in_noise(own, spec, product) if spec.noise else self._iterated(own, spec, product)
-            case "gram":
-                return (
-                    self._gram_in_noise(own, spec, total)
-                    if spec.noise
-                    else own.following(spec, gram=total.astype(np.float32))
+                # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items'
+                # scales would be noise
+                least = min(np.ceil(noise_level(spec.noise)), contributions)
+                return own.following(
+                    spec,
+                    item_degrees=np.clip(np.rint(total), least, contributions),
+                    clients=contributions,
+                    basis=self.basis_before(own, spec),
+                    singular_values=np.zeros(p.columns, dtype=np.float32),
                 )
+            case "iteration":
+                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+            case "gram" if spec.noise:
+                return self._gram_in_noise(own, spec, total)
+            case "gram":
+                return own.following(spec, gram=total.astype(np.float32))
 
-    def _with_degrees(
-        self, state: PriviRecState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> PriviRecState:
-        p = self.parameters
-        # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items' scales
-        # would be noise
-        least = min(np.ceil(noise_level(spec.noise)), contributions)
-        degrees = np.clip(np.rint(total), least, contributions)
-        return state.following(
-            spec,
-            item_degrees=degrees,
-            clients=contributions,
-            basis=self._first_basis(spec),
-            singular_values=np.zeros(p.columns, dtype=np.float32),
-        )
-
-    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
-        p = self.parameters
-        basis = self.basis_before(state, spec).astype(np.float64)
-        found = iterate(product)
-        values = np.sqrt(found.eigenvalues)
-        change = _change(state, values)
-        share = captured(basis, found.vectors)
-        if p.rayleigh_ritz and (spec.sum_index == self.last_iteration or self._converged(change)):
-            found = ritz(basis, product)
-        return state.following(
-            spec,
-            basis=found.vectors.astype(np.float32),
-            singular_values=np.sqrt(found.eigenvalues).astype(np.float32),
-            captured=share,
-            change=change,
-        )
-
-    def _found_in_noise(self, state: PriviRecState, spec: RoundSpec, product: NDArray[np.float64]) -> PriviRecState:
-        """Return the state after an iteration with noise; components below the noise have the singular value 0.
+    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
+        """Return the state after an iteration; with noise, components below the noise have the singular value 0.
 
         Their vectors stay in Q for the next iteration, in which they may rise above the noise. After the last one they
         are 0.
         """
-        found = above_noise(product, spec.noise)
-        values = np.sqrt(found.eigenvalues)
-        change = _change(state, values)
-        last = spec.sum_index == self.last_iteration or self._converged(change)
+        basis = self.basis_before(state, spec).astype(np.float64)
+        found = above_noise(product, spec.noise) if spec.noise else iterate(product)
+        share, values = captured(basis, found.vectors), np.sqrt(found.eigenvalues)
+        # before a first sum there are no singular values
+        change = relative_change(state.singular_values.astype(np.float64), values) if state.sum_index else 1.0
+        vectors = found.vectors
+        if spec.sum_index == self.last_iteration or self._converged(change):
+            if spec.noise:
+                vectors = vectors * (values > 0)
+            elif self.parameters.rayleigh_ritz:
+                found = ritz(basis, product)
+                vectors, values = found.vectors, np.sqrt(found.eigenvalues)
         return state.following(
             spec,
-            basis=(found.vectors * (values > 0) if last else found.vectors).astype(np.float32),
+            basis=vectors.astype(np.float32),
             singular_values=values.astype(np.float32),
-            captured=captured(self.basis_before(state, spec).astype(np.float64), found.vectors),
+            captured=share,
             change=change,
         )
 
-    def _gram_in_noise(self, state: PriviRecState, spec: RoundSpec, upper: NDArray[np.float64]) -> PriviRecState:
+    def _gram_in_noise(self, state: PriviRecState, spec: RoundSpec, upper: Floats) -> PriviRecState:
         """Return the state after the Gram sum with noise: P without what is noise, and its leading vectors as basis."""
         p = self.parameters
         found = symmetric_above_noise(upper, p.items, spec.noise)
@@ -415,11 +378,6 @@ class PriviRecK(Recipe):
         )
 
 
-def _change(state: PriviRecState, values: NDArray[np.float64]) -> float:
-    """Return the relative change of the singular values; 1.0 in a first sum, before which there are none."""
-    return relative_change(state.singular_values.astype(np.float64), values) if state.sum_index else 1.0
-
-
 @dataclass(frozen=True)
 class PriviRec(PriviRecK):
     """PriviRec: the Gram matrix is the last sum. Its parameters need `reveal_gram=True`."""
@@ -436,20 +394,12 @@ class PriviRec(PriviRecK):
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
 
-_SOURCE: Final = '"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)'
 PRIVIREC: Final = RecipeEntry(
     name="privirec",
     parameters=PriviRecParameters,
     make=PriviRec,
     half="client_sdk.training.privirec:half",
     needs=frozenset({"dense", "frozen cohort"}),
-    source=_SOURCE,
+    source='"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)',
 )
-PRIVIREC_K: Final = RecipeEntry(
-    name="privirec-k",
-    parameters=PriviRecKParameters,
-    make=PriviRecK,
-    half="client_sdk.training.privirec:half",
-    needs=frozenset({"dense", "frozen cohort"}),
-    source=_SOURCE,
-)
+PRIVIREC_K: Final = replace(PRIVIREC, name="privirec-k", parameters=PriviRecKParameters, make=PriviRecK)

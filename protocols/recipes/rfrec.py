@@ -31,8 +31,8 @@ not say. 5 ratings at the mean are the usual shrinkage of biased matrix factoris
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
-from protocols.layout import ONCE_ROWS, TRAINED, Block, Segment, VectorLayout
+from protocols.layout import ONCE_ROWS, TRAINED, Block, Floats, Segment, VectorLayout
 from protocols.privacy.laplace import privatise
 from protocols.recipes.base import (
     MOVES_ALIKE,
@@ -58,15 +58,14 @@ from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters
 from protocols.recipes.state import SUM_INDEX, StateField, StateFields, state_as
 
 _SHRINKAGE: Final = 5.0
-_MARGIN: Final = 0.02
-"""Means are kept so far from 0 and 1, where the logit is infinite."""
+_MARGIN: Final = 0.02  # means are kept so far from 0 and 1, where the logit is infinite
 
 
 class ItemMeans(NamedTuple):
     """The overall mean, on the unit scale, and each item's deviation from it, float64 (items,)."""
 
     overall: float
-    deviations: NDArray[np.float64]
+    deviations: Floats
 
 
 def item_means(totals: NDArray[np.floating]) -> ItemMeans:
@@ -84,35 +83,25 @@ def rating_offsets(means: ItemMeans, items: NDArray[np.int32], targets: NDArray[
     return np.asarray(np.log(expected / (1 - expected)), dtype=np.float32)
 
 
-INITIAL_STD: Final = 0.01
-"""Standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3."""
+INITIAL_STD: Final = 0.01  # standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3
 
 
 @dataclass(frozen=True)
 class RFRecState(FactorState):
-    """The average after `sum_index` sums: item_factors float32 (items, dim)."""
+    """The average after `sum_index` sums: item_factors float32 (items, dim).
+
+    coins: of RFRecF, 32 public bytes, the seed of the task's coin tosses. item_totals: of a task with item means,
+    float32 (2, items), how many rated an item, and the sum of their ratings minus 1/2. Both are empty in other tasks.
+    """
 
     sum_index: int
+    coins: bytes = b""
+    item_totals: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def sums(self) -> int:
         """All of them: a client takes the local steps of each that it missed."""
         return self.sum_index
-
-
-@dataclass(frozen=True)
-class RFRecFState(RFRecState):
-    """The state of RFRecF. coins: 32 public bytes, the seed of the task's coin tosses."""
-
-    coins: bytes
-
-
-@dataclass(frozen=True)
-class RFRecMeansState(RFRecState):
-    """The state of a task with item means. item_totals: float32 (2, items), how many rated an item, and the sum of
-    their ratings minus 1/2."""
-
-    item_totals: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -122,20 +111,12 @@ class RFRec(Recipe):
     parameters: RFRecParameters
     name: str = "rfrec"
 
-    state_class: ClassVar[type[RFRecState]] = RFRecState
-
-    @property
-    def predicts_ratings(self) -> bool:
-        return True
-
-    @property
-    def count_sums(self) -> int:
-        """Number of first sums that are of ratings; 0 without item means."""
-        return self.parameters.counting
+    state_class = RFRecState
+    predicts_ratings = True
 
     @property
     def main_sum(self) -> int:
-        return 1 + self.count_sums
+        return 1 + self.parameters.counting
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return one block: V_i - V, row-major; in sums of ratings who rated each item, and the ratings minus 1/2."""
@@ -163,7 +144,7 @@ class RFRec(Recipe):
         noisy, clipped = privatise(difference, self.parameters.ldp, local.entropy)
         return Contribution([noisy], clipped)
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> RFRecState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> RFRecState:
         """Return the state whose average is V + total / contributions: the mean of the V_i in the sum.
 
         Sums between the state's and this one were abandoned; they changed nothing.
@@ -171,9 +152,8 @@ class RFRec(Recipe):
         old, p = state_as(state, RFRecState), self.parameters
         check_follows(old, spec)
         if spec.sum_index <= p.counting:
-            means = state_as(old, RFRecMeansState)
-            totals = (means.item_totals + total.reshape(means.item_totals.shape)).astype(np.float32)
-            return replace(means, round_number=spec.number, sum_index=spec.sum_index, item_totals=totals)
+            totals = (old.item_totals + total.reshape(2, p.items)).astype(np.float32)
+            return replace(old, round_number=spec.number, sum_index=spec.sum_index, item_totals=totals)
         moved = (old.item_factors + (total / contributions).reshape(p.items, p.dim)).astype(np.float32)
         return replace(old, round_number=spec.number, sum_index=spec.sum_index, item_factors=moved)
 
@@ -182,9 +162,7 @@ class RFRec(Recipe):
         p = self.parameters
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
         factors = flat.reshape(p.items, p.dim).astype(np.float32)
-        if p.counting:
-            return RFRecMeansState(0, factors, 0, np.zeros((2, p.items), np.float32))
-        return RFRecState(0, factors, 0)
+        return RFRecState(0, factors, 0, item_totals=np.zeros((2, p.items) if p.counting else 0, np.float32))
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the sum index, the item totals of a task with item means, and the average."""
@@ -192,12 +170,7 @@ class RFRec(Recipe):
         totals = (StateField("item_totals", "<f4", (2, p.items)),) if p.counting else ()
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
 
-    def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
-        kind = RFRecMeansState if self.parameters.counting else RFRecState
-        return kind(round_number, **values)
-
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the number of iterations that are complete."""
         return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}
 
     def warnings(self) -> tuple[str, ...]:
@@ -214,12 +187,12 @@ class RFRecF(RFRec):
     parameters: RFRecFParameters
     name: str = "rfrecf"
 
-    state_class = RFRecFState
-
     def stretches(self, state: ModelState) -> tuple[Stretch, ...]:
         """Return the stretches of the task, one per sum; `ParameterError` for a state of another recipe."""
-        p = self.parameters
-        return stretches(state_as(state, RFRecFState).coins, p.iterations, p.chance, p.moves_by)
+        p, coins = self.parameters, state_as(state, RFRecState).coins
+        if not coins:
+            raise ParameterError("this model state has no coins: it is one of another recipe")
+        return stretches(coins, p.iterations, p.chance, p.moves_by)
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
         """Return the stretch of sum `sum_index`, which is empty after the last one: that one was abandoned then.
@@ -234,7 +207,7 @@ class RFRecF(RFRec):
     def initial_state(self, task_seed: bytes) -> RFRecState:
         """Return the state of round 0; `ParameterError` if no iteration of the task trains."""
         first = super().initial_state(task_seed)
-        made = RFRecFState(0, first.item_factors, 0, derive_seed(task_seed, "rfrecf coins"))
+        made = replace(first, coins=derive_seed(task_seed, "rfrecf coins"))
         if not self.stretches(made):
             raise ParameterError("no iteration of this task trains: choose more iterations or another seed")
         return made
@@ -243,9 +216,6 @@ class RFRecF(RFRec):
         """Return the sum index, the seed of the coin tosses, and the average."""
         first, *others = super().state_fields(sum_index)
         return (first, StateField("coins", "u1", (SEED_BYTES,)), *others)
-
-    def state_from(self, round_number: int, values: dict[str, Any]) -> RFRecState:
-        return RFRecFState(round_number, **values)
 
     def report(self, state: ModelState) -> dict[str, float]:
         """Return the number of complete iterations, the sums so far, and the sums in total."""

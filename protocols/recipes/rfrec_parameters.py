@@ -20,7 +20,6 @@ advance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -219,18 +218,12 @@ def stretches(seed: bytes, iterations: int, probability: float, moves: Moves) ->
     averaging makes the server average, and the clients move in the next iteration with the other toss instead of
     training in it.
     """
-    return _stretches(_actions(tosses(seed, iterations, probability), moves))
-
-
-def _actions(for_average: Sequence[bool], moves: Moves) -> list[str]:
-    """Return what clients do in each iteration: "train", "move", or "" for nothing."""
+    averages = tosses(seed, iterations, probability)
     if moves == "coin":
-        return ["move" if average else "train" for average in for_average]
-    before = [False, *for_average[:-1]]
-    return ["" if now else "move" if last else "train" for last, now in zip(before, for_average, strict=True)]
-
-
-def _stretches(actions: Sequence[str]) -> tuple[Stretch, ...]:
+        actions = ["move" if average else "train" for average in averages]
+    else:  # "" for nothing
+        before = (False, *averages[:-1])
+        actions = ["" if now else "move" if last else "train" for last, now in zip(before, averages, strict=True)]
     made: list[Stretch] = []
     place = 0
     for trains, actions_in_run in groupby(actions, key="train".__eq__):

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Floats, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import (
     Contribution,
     FactorState,
@@ -45,7 +45,6 @@ from protocols.recipes.base import (
 from protocols.recipes.factors import (
     BiasedParameters,
     CountedFactors,
-    FactorParameters,
     advance,
     clip_blocks,
     count_layout,
@@ -54,14 +53,11 @@ from protocols.recipes.factors import (
 )
 from protocols.recipes.state import StateField, StateFields, as_counts, count_fields, state_as
 
-NEGATIVES: Final = 4
-"""Negatives drawn for each positive where a task does not say (released CoLR code)."""
+NEGATIVES: Final = 4  # negatives drawn for each positive where a task does not say (released CoLR code)
 
-Normalise = Literal["expected", "clients", "touched"]
-"""See the module."""
+Normalise = Literal["expected", "clients", "touched"]  # see the module
 
-TOUCHED: Final = "touched"
-"""Name of the segment that counts how many contributions touched each item."""
+TOUCHED: Final = "touched"  # name of the segment that counts how many contributions touched each item
 
 
 class NormalisedParameters(BiasedParameters):
@@ -119,9 +115,7 @@ def touch_segments(p: NormalisedParameters) -> tuple[Segment, ...]:
     return (Segment(TOUCHED, p.items, 1.0, integral=True),) if p.divides_by == "touched" else ()
 
 
-def expected_touches(
-    item_counts: NDArray[np.float64], clients: int, negatives: int, contributions: int
-) -> NDArray[np.float64]:
+def expected_touches(item_counts: Floats, clients: int, negatives: int, contributions: int) -> Floats:
     """Return how many of `contributions` clients are expected to touch each item in a round, float64 (items,).
 
     item_counts: how many of the `clients` counted clients have each item, float64 (items,). negatives: drawn for each
@@ -141,9 +135,9 @@ def divisors(
     p: NormalisedParameters,
     state: ModelState,
     contributions: int,
-    touched: NDArray[np.float64] | None,
+    touched: Floats | None,
     noise: float = 0.0,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the divisor of each item's summed row, float64 (items,), at least 1 and `noise_level(noise)`.
 
     touched: the summed touch counts (items,) with normalise "touched", else None. noise: deviation of the noise in the
@@ -162,63 +156,49 @@ def divisors(
 class FactorModel(Recipe):
     """A recipe whose model is the item factors alone: initial state, encoding, and defaults for the rest."""
 
-    parameters: FactorParameters
+    parameters: BiasedParameters
 
     state_class = FactorState
 
     @property
-    def count_sums(self) -> int:
-        """Number of first sums that are item counts; 0 for a model without item biases."""
-        return self.parameters.counting if isinstance(self.parameters, BiasedParameters) else 0
-
-    @property
-    def has_counts(self) -> bool:
-        """Whether the state has item counts."""
-        return isinstance(self.parameters, BiasedParameters) and self.parameters.has_counts
-
-    @property
     def main_sum(self) -> int:
-        return 1 + self.count_sums
+        return 1 + self.parameters.counting
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
-        return count_layout(self.parameters.items) if sum_index <= self.count_sums else self.change_layout()
+        p = self.parameters
+        return count_layout(p.items) if sum_index <= p.counting else self.change_layout()
 
     @abstractmethod
     def change_layout(self) -> VectorLayout:
         """Return the layout of a sum of changes, the same for all of them."""
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the blocks of the sum, the same for every client."""
-        return self._routes[spec.sum_index > self.count_sums]
+        return self._routes[spec.sum_index > self.parameters.counting]
 
     @cached_property
     def _routes(self) -> tuple[Route, Route]:
         """The routes of a sum of item counts, and of a sum of changes: each upload of a round asks for one."""
         return whole_route(count_layout(self.parameters.items)), whole_route(self.change_layout())
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
-        """Return the state after a sum: with more item counts, or with changed item factors."""
-        if spec.sum_index <= self.count_sums:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
+        if spec.sum_index <= self.parameters.counting:
             return state_as(state, CountedFactors).counted(spec, total, contributions)
-        rate = self.parameters.server_rate if isinstance(self.parameters, BiasedParameters) else 1.0
-        return advance(state, spec, self.change(state, spec, total, contributions), rate)
+        return advance(state, spec, self.change(state, spec, total, contributions), self.parameters.server_rate)
 
     @abstractmethod
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
 
     def state_fields(self, sum_index: int) -> StateFields:
         """Return the item factors and, with item biases, the counts and the number of clients."""
         p = self.parameters
         factors = StateField("item_factors", "<f4", (p.items, p.dim))
-        return (factors, *count_fields(p.items)) if self.has_counts else (factors,)
+        return (factors, *count_fields(p.items)) if p.has_counts else (factors,)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> FactorState:
         """Return the state; `CodecError` for a count above the number of clients."""
-        if not self.has_counts:
+        if not self.parameters.has_counts:
             return FactorState(round_number, **values)
         values["item_counts"] = as_counts(values["item_counts"], values["clients"])
         return CountedFactors(round_number, **values)
@@ -232,9 +212,9 @@ class FactorModel(Recipe):
 
         Raises `ParameterError` for a task that starts from another task's model, which no seed determines.
         """
-        if isinstance(self.parameters, BiasedParameters) and self.parameters.start_from is not None:
+        if self.parameters.start_from is not None:
             raise ParameterError("this task starts from another task's model: round 0 is a snapshot, not from the seed")
-        if self.has_counts:
+        if self.parameters.has_counts:
             return CountedFactors(0, item_factors, np.zeros(self.parameters.items), 0)
         return FactorState(0, item_factors)
 
@@ -263,7 +243,7 @@ class RowRecipe(FactorRecipe):
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
-        if sum_index <= self.count_sums:
+        if sum_index <= self.parameters.counting:
             return Sensitivity(counts=True)
         return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
 
@@ -274,17 +254,13 @@ class RowRecipe(FactorRecipe):
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
 
-    def mean_update(
-        self, state: ModelState, total: NDArray[np.float64], contributions: int, noise: float = 0.0
-    ) -> NDArray[np.float64]:
+    def mean_update(self, state: ModelState, total: Floats, contributions: int, noise: float = 0.0) -> Floats:
         """Return each item's summed row divided as `normalise` says, float64 (items, width); noise: see `divisors`."""
         parts = self.change_layout().blocks[0].split(total)
         found = divisors(self.parameters, state, contributions, parts.get(TOUCHED), noise)
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the mean change of each row, float64 (items, dim)."""
         return self.mean_update(state, total, contributions, spec.noise)
 

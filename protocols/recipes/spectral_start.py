@@ -80,17 +80,15 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
         return recipe.starting(start_state(recipe.inner, source))
     if isinstance(recipe, Evaluated):
         return EvaluatedState(0, start_state(recipe.inner, source), ())
-    spectrum, parameters = state_as(source.state, PriviRecState), recipe.parameters
-    startable = isinstance(recipe, FactorModel) and not isinstance(recipe, TopKRecipe)
-    if not (startable and isinstance(parameters, BiasedParameters)):
+    spectrum = state_as(source.state, PriviRecState)
+    if not isinstance(recipe, FactorModel) or isinstance(recipe, TopKRecipe):
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
     if spectrum.sum_index and not spectrum.item_degrees.size:
         raise ParameterError("the task that it starts from did not sum item degrees, the first values of item biases")
-    if spectrum.item_degrees.size != parameters.items:
-        raise ParameterError(
-            f"the task has {parameters.items} items, the task that it starts from has {spectrum.item_degrees.size}"
-        )
-    factors = spectral_factors(source, parameters.dim)
+    items, summed = recipe.parameters.items, spectrum.item_degrees.size
+    if summed != items:
+        raise ParameterError(f"the task has {items} items, the task that it starts from has {summed}")
+    factors = spectral_factors(source, recipe.parameters.dim)
     return CountedFactors(0, factors, spectrum.item_degrees.copy(), spectrum.clients)
 
 

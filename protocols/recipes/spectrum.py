@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.crypto.random import normals
+from protocols.layout import Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,17 +43,17 @@ class Spectrum:
     vectors: float64 (m, K), orthonormal columns. eigenvalues: float64 (K,), none negative.
     """
 
-    vectors: NDArray[np.float64]
-    eigenvalues: NDArray[np.float64]
+    vectors: Floats
+    eigenvalues: Floats
 
 
-def start_basis(seed: bytes, items: int, columns: int) -> NDArray[np.float64]:
+def start_basis(seed: bytes, items: int, columns: int) -> Floats:
     """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
     gaussian = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
     return _signed_qr(gaussian)[0]
 
 
-def completed(vectors: NDArray[np.floating], columns: int) -> NDArray[np.float64]:
+def completed(vectors: NDArray[np.floating], columns: int) -> Floats:
     """Return an orthonormal basis, float64 (m, columns), of the first columns of `vectors` that are not 0, (m, any).
 
     What is missing are public random directions.
@@ -62,7 +63,7 @@ def completed(vectors: NDArray[np.floating], columns: int) -> NDArray[np.float64
     return _signed_qr(np.hstack([own, gaussian]))[0][:, :columns]
 
 
-def iterate(product: NDArray[np.float64]) -> Spectrum:
+def iterate(product: Floats) -> Spectrum:
     """Return the next Q and |diag R| as eigenvalues, from Q, R = QR(P Q_old) of `product` (m, K) (PriviRec, eq. 17).
 
     The first k columns equal those of an iteration with k columns: a column of Q depends only on the columns before it.
@@ -71,7 +72,7 @@ def iterate(product: NDArray[np.float64]) -> Spectrum:
     return Spectrum(vectors, np.diag(triangle).copy())
 
 
-def ritz(basis: NDArray[np.float64], product: NDArray[np.float64]) -> Spectrum:
+def ritz(basis: Floats, product: Floats) -> Spectrum:
     """Return the Ritz vectors and values of P within span(`basis`), largest first, from `product` = P `basis`.
 
     Rayleigh-Ritz: H = Q^T P Q = U L U^T needs no further sum; the vectors are Q U, the values L (Halko et al., section
@@ -85,7 +86,7 @@ def ritz(basis: NDArray[np.float64], product: NDArray[np.float64]) -> Spectrum:
     return Spectrum(basis @ (rotation * np.where(peaks < 0, -1.0, 1.0)), np.maximum(values[best], 0.0))
 
 
-def above_noise(product: NDArray[np.float64], noise: float) -> Spectrum:
+def above_noise(product: Floats, noise: float) -> Spectrum:
     """Return the spectrum of Y = P Q + N, `product` (m, K), without what is noise; `noise`: deviation of N's values.
 
     The vectors are the left singular vectors of Y, the eigenvalues its singular values, largest first. Those below
@@ -99,7 +100,7 @@ def above_noise(product: NDArray[np.float64], noise: float) -> Spectrum:
     return Spectrum(vectors, lengths)
 
 
-def symmetric_above_noise(upper: NDArray[np.float64], items: int, noise: float) -> Spectrum:
+def symmetric_above_noise(upper: Floats, items: int, noise: float) -> Spectrum:
     """Return the spectrum of P from its upper triangle, float64 (m (m+1) / 2,), with noise in each value of it.
 
     All of P's eigenvectors above the noise, largest first, at least one. The noise alone has eigenvalues up to
@@ -116,18 +117,18 @@ def symmetric_above_noise(upper: NDArray[np.float64], items: int, noise: float) 
     return Spectrum(vectors[:, :kept], np.maximum(shrunk[:kept], 0.0))
 
 
-def captured(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
+def captured(old: Floats, new: Floats) -> float:
     """Return ||old^T new||_F^2 / K of two orthonormal bases (m, K): the share of the new subspace within the old."""
     return float(min(1.0, np.square(old.T @ new).sum() / new.shape[1]))
 
 
-def relative_change(old: NDArray[np.float64], new: NDArray[np.float64]) -> float:
+def relative_change(old: Floats, new: Floats) -> float:
     """Return ||new - old|| / ||new|| of two spectra (K,); 0 if `new` is zero."""
     size = float(np.linalg.norm(new))
     return float(np.linalg.norm(new - old)) / size if size else 0.0
 
 
-def _signed_qr(matrix: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _signed_qr(matrix: Floats) -> tuple[Floats, Floats]:
     """Return Q, R of the QR decomposition with no negative entry on R's diagonal."""
     vectors, triangle = np.linalg.qr(matrix)
     signs = np.where(np.diag(triangle) < 0, -1.0, 1.0)
@@ -154,7 +155,7 @@ def chosen_weight(singular_values: NDArray[np.floating]) -> float:
 
 def shares_and_diagonal(
     vectors: NDArray[np.floating], singular_values: NDArray[np.floating], weight: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Return w, float64 (K,), and l diag(G), float64 (m,), for V (m, K), s (K,) and l = `weight` > 0."""
     values = singular_values.astype(np.float64) ** 2
     shares = values / (values + weight)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import CodecError, ParameterError
+from protocols.layout import Floats
 
 S = TypeVar("S")
 
@@ -66,20 +67,18 @@ def encode(fields: StateFields, values: Mapping[str, Any]) -> bytes:
     return b"".join(parts)
 
 
-def decode(
-    fields: StateFields, body: bytes | bytearray | memoryview, what: str = "a model state", *, copy: bool = True
-) -> dict[str, Any]:
+def decode(fields: StateFields, body: bytes | bytearray | memoryview, *, copy: bool = True) -> dict[str, Any]:
     """Return the values of `fields` by name: arrays in the machine's byte order, numbers, and byte strings.
 
     copy: False for read-only views of `body` where its byte order is the machine's. Raises `CodecError` for another
     length and for values that are not finite.
     """
-    view, start, found = exact(body, fields_bytes(fields), what), 0, dict[str, Any]()
+    view, start, found = exact(body, fields_bytes(fields), "a model state"), 0, dict[str, Any]()
     for field in fields:
         array = np.frombuffer(view[start : start + field.bytes], field.dtype).reshape(field.shape)
         start += field.bytes
         if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CodecError(f"{what} holds values that are not finite")
+            raise CodecError("a model state holds values that are not finite")
         if field.dtype == "u1":
             found[field.name] = array.tobytes()
         else:
@@ -97,7 +96,7 @@ def sum_index_of(body: bytes | bytearray | memoryview, round_number: int) -> int
     return sum_index
 
 
-def as_counts(counts: NDArray[np.uint32], clients: int) -> NDArray[np.float64]:
+def as_counts(counts: NDArray[np.uint32], clients: int) -> Floats:
     """Return decoded item counts as float64 (items,); `CodecError` for a count above the number of clients."""
     if counts.max() > clients:
         raise CodecError(f"a model state counts an item for {counts.max()} of {clients} clients")

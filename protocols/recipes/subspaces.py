@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
+from protocols.layout import Floats
 
-CHUNK: Final = 2**16
-"""Elements processed at a time in a pass over all n, to limit memory."""
+CHUNK: Final = 2**16  # elements processed at a time in a pass over all n, to limit memory
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -112,19 +112,19 @@ class Subspace:
         words %= np.uint64(self.buckets)
         return words.view(np.int64), signs
 
-    def sums(self, vector: NDArray[np.floating]) -> NDArray[np.float64]:
+    def sums(self, vector: NDArray[np.floating]) -> Floats:
         """Return S^T theta of a whole vector (elements,), float64 (buckets,)."""
         totals = np.zeros(self.buckets)
         for part in chunks(self.elements):
             self.add(vector[part], totals, part)
         return totals
 
-    def add(self, values: NDArray[np.floating], totals: NDArray[np.float64], elements: slice) -> None:
+    def add(self, values: NDArray[np.floating], totals: Floats, elements: slice) -> None:
         """Add the part of `sums` of a run of elements (slice without step) with these values to `totals` (buckets,)."""
         places, signs = self.places(np.arange(elements.start, elements.stop))
         np.add.at(totals, places, (values * signs).astype(np.float64))
 
-    def counts(self) -> NDArray[np.float64]:
+    def counts(self) -> Floats:
         """Return S^T 1, the number of elements in each bucket, float64 (buckets,), read-only."""
         return _counts(self)
 
@@ -143,7 +143,7 @@ class Subspace:
 
 
 @lru_cache(maxsize=8)
-def _counts(space: Subspace) -> NDArray[np.float64]:
+def _counts(space: Subspace) -> Floats:
     counts = np.zeros(space.buckets)
     for part in chunks(space.elements):
         np.add.at(counts, space.places(np.arange(part.start, part.stop))[0], 1.0)
@@ -151,17 +151,17 @@ def _counts(space: Subspace) -> NDArray[np.float64]:
     return counts
 
 
-def means(totals: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float32]:
+def means(totals: Floats, counts: Floats) -> NDArray[np.float32]:
     """Return sums / counts, float32; 0 for an empty bucket."""
     return np.asarray(totals / np.maximum(counts, 1.0), dtype=np.float32)
 
 
-def fold(values: NDArray[np.float64], buckets: int) -> NDArray[np.float64]:
+def fold(values: Floats, buckets: int) -> Floats:
     """Return the bucket sums of a larger space (m,) as bucket sums of a smaller one, float64 (buckets,) (eq. 7)."""
     return np.asarray(values.reshape(-1, buckets).sum(axis=0))
 
 
-def unfold(psi: NDArray[np.float64], buckets: int) -> NDArray[np.float64]:
+def unfold(psi: Floats, buckets: int) -> Floats:
     """Return a vector of a smaller space (m,) in a larger one, float64 (buckets,): every bucket's value is repeated."""
     return np.tile(psi, buckets // psi.size)
 
@@ -177,7 +177,7 @@ class GroupSum:
     """
 
     weight: float
-    change: NDArray[np.float64]
+    change: Floats
 
 
 def average_table(
@@ -206,7 +206,7 @@ def average_table(
 
 def _hashed_sum(
     theta: NDArray[np.float32], key: int, hashed: Sequence[GroupSum], mixing: Mixing
-) -> tuple[Subspace, NDArray[np.float64]]:
+) -> tuple[Subspace, Floats]:
     """The largest space of the hashed groups, and in it their sum of W_c psi_c + D_c (mixing "add": of D_c)."""
     space = Subspace(theta.size, hashed[0].change.size, key)
     values = np.zeros(space.buckets)

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.random import permutation
-from protocols.errors import CodecError, ParameterError
-from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, clip_to_bounds, whole_route
+from protocols.errors import CodecError
+from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.factors import CountedFactors, dense_rows
 from protocols.recipes.registry import RecipeEntry
@@ -49,7 +49,7 @@ def first_units(task_seed: bytes, units: int, kept: int) -> NDArray[np.int64]:
     return np.sort(permutation(task_seed, "first support", units)[:kept])
 
 
-def strongest_first(candidates: NDArray[np.int64], strength: NDArray[np.float64]) -> NDArray[np.int64]:
+def strongest_first(candidates: NDArray[np.int64], strength: Floats) -> NDArray[np.int64]:
     """Return the candidates (k,) with positive `strength` (k,), strongest first; ties go to the lower number."""
     order = np.lexsort((candidates, -strength))
     return candidates[order[: np.count_nonzero(strength > 0)]]
@@ -142,13 +142,14 @@ class TopKRecipe(FactorRecipe):
     name: str = "topk"
 
     @property
-    def kept(self) -> int:
-        """K: number of entries that a contribution holds."""
-        return max(1, round(self.parameters.share * self.parameters.entries))
+    def unit(self) -> int:
+        """Number of entries that are chosen together."""
+        return 1
 
-    def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the route to the one block; () with own support, where contributions name their blocks."""
-        return whole_route(self.layout(spec.sum_index))
+    @property
+    def kept(self) -> int:
+        """K: number of entries that a contribution holds, in whole units."""
+        return self.unit * max(1, round(self.parameters.share * (self.parameters.entries // self.unit)))
 
 
 @dataclass(frozen=True)
@@ -156,10 +157,9 @@ class SharedTopK(TopKRecipe):
     """Shared support: K values and, by consent, N touch counts and N votes per contribution."""
 
     @property
-    def kept(self) -> int:
-        """K: number of entries that a contribution holds; whole rows with support_from "vote"."""
-        p = self.parameters
-        return super().kept if p.support_from == "aggregate" else p.dim * max(1, round(p.share * p.items))
+    def unit(self) -> int:
+        """Number of entries that are chosen together: one, or a row with support_from "vote"."""
+        return 1 if self.parameters.support_from == "aggregate" else self.parameters.dim
 
     @property
     def gain(self) -> float:
@@ -183,7 +183,8 @@ class SharedTopK(TopKRecipe):
     def initial_state(self, task_seed: bytes) -> TopKState:
         """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
-        return _with_support(first, self._support(first_units(task_seed, self._units, self._kept_units)))
+        units = first_units(task_seed, self.parameters.entries // self.unit, self.kept // self.unit)
+        return _with_support(first, self._support(units))
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> TopKState:
         """Return the state; `CodecError` also for a support that is not ascending entry numbers."""
@@ -203,19 +204,19 @@ class SharedTopK(TopKRecipe):
             parts["votes"] = np.zeros(p.items)
             strength = np.linalg.norm(update.values.astype(np.float64), axis=1)
             chosen = strongest_first(update.items.astype(np.int64), strength)
-            parts["votes"][chosen[: self._kept_units]] = 1.0
+            parts["votes"][chosen[: self.kept // self.unit]] = 1.0
         block = self.change_layout().blocks[0]
         vector, clipped = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
         return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
 
-    def absorb(self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int) -> ModelState:
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
         change, with the next support, which follows from this sum and the round's seed.
         """
         moved = super().absorb(state, spec, total, contributions)
-        if spec.sum_index <= self.count_sums:
+        if spec.sum_index <= self.parameters.counting:
             return moved
         p = self.parameters
         if p.support_from == "vote":
@@ -224,36 +225,24 @@ class SharedTopK(TopKRecipe):
         else:
             support = state_as(state, TopKState).support.astype(np.int64)
             strongest = strongest_first(support, np.abs(self._mean(state, total, contributions)))
-        units = renewed_units(strongest, spec.seed, self._units, self._kept_units)
+        units = renewed_units(strongest, spec.seed, p.entries // self.unit, self.kept // self.unit)
         return _with_support(state_as(moved, FactorState), self._support(units))
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return `gain` times the mean change on the support, 0 elsewhere, float64 (items, dim)."""
         p = self.parameters
         change = np.zeros(p.entries)
         change[state_as(state, TopKState).support] = self.gain * self._mean(state, total, contributions)
         return change.reshape(p.items, p.dim)
 
-    def _mean(self, state: ModelState, total: NDArray[np.float64], contributions: int) -> NDArray[np.float64]:
+    def _mean(self, state: ModelState, total: Floats, contributions: int) -> Floats:
         """Return the mean change of the support's entries, float64 (K,)."""
         p, parts = self.parameters, self.change_layout().blocks[0].split(total)
         rows = state_as(state, TopKState).support // p.dim
         return np.asarray(parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[rows])
 
-    @property
-    def _units(self) -> int:
-        """Number of units that a support is drawn from: entries, or items with support_from "vote"."""
-        return self.parameters.entries if self.parameters.support_from == "aggregate" else self.parameters.items
-
-    @property
-    def _kept_units(self) -> int:
-        return self.kept if self.parameters.support_from == "aggregate" else self.kept // self.parameters.dim
-
     def _support(self, units: NDArray[np.int64]) -> NDArray[np.int32]:
-        chosen = units if self.parameters.support_from == "aggregate" else _entries_of_rows(units, self.parameters.dim)
-        return chosen.astype(np.int32)
+        return _entries_of_rows(units, self.unit).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -299,9 +288,7 @@ class OwnTopK(TopKRecipe):
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
         return Contribution(blocks, clipped, sent=sent.reshape(update.values.shape))
 
-    def change(
-        self, state: ModelState, spec: RoundSpec, total: NDArray[np.float64], contributions: int
-    ) -> NDArray[np.float64]:
+    def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the mean change of every entry over the clients that sent it, float64 (items, dim)."""
         update, counts = total.reshape(self.parameters.entries, 2).T
         return np.asarray(update / np.maximum(counts, 1.0)).reshape(self.parameters.items, self.parameters.dim)
@@ -312,11 +299,10 @@ def _top_k(parameters: TopKParameters) -> TopKRecipe:
     return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
 
 
-def finite_rows(update: Update, parameters: TopKParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def finite_rows(update: Update, parameters: TopKParameters) -> tuple[Floats, Floats]:
     """Return `dense_rows` of an update; also raises `ParameterError` for values that are not finite."""
     rows, touched = dense_rows(update, parameters.items, parameters.dim)
-    if not np.isfinite(rows).all():
-        raise ParameterError("an update holds values that are not finite: training diverged")
+    check_finite(rows, "an update")
     return rows, touched
 
 

@@ -18,7 +18,6 @@ from bench.experiments.fidelity import (
     SYSTEMS,
     full_ranking_controls,
     main,
-    pfedclr_controls,
     rating_mean_controls,
     seeded,
 )
@@ -126,8 +125,9 @@ def test_rfrec_gives_its_errors_or_the_sum_in_which_it_diverged(data_dir: Path) 
 
 
 def test_the_metrics_of_every_controls(data_dir: Path) -> None:
-    assert pfedclr_controls("filmtrust", data_dir).metrics == ("HR@10", "NDCG@10")
-    assert len(pfedclr_controls("filmtrust", data_dir).rows) == 8
+    leaks = SYSTEMS["pfedclr"].controls("filmtrust", data_dir)
+    assert leaks.metrics == ("HR@10", "NDCG@10")
+    assert len(leaks.rows) == 8
     assert full_ranking_controls("ml-100k", data_dir).metrics == ("Recall@20", "NDCG@20")
     assert rating_mean_controls("ml-100k", data_dir).metrics == ("MAE", "RMSE")
 

@@ -16,49 +16,48 @@ from bench.doc_tables import main as write_tables
 from bench.experiments.quality import RANKING_SETS
 from bench.figures import Entry, absent, entries, markdown, read_results, rows
 from bench.overhead import Costs, measure_mechanism
-from bench.run_all import COMMITTED, Job, jobs, main, run
+from bench.run_all import COMMITTED, jobs, main, run
 from protocols.advice import QUALITY_BY_COMPONENTS
 
 FIGURES = {"ml100k.difference": 2.0, "machine.cores": 2}
 WRITES = f"import json, sys; print('measuring'); json.dump({FIGURES}, open(sys.argv[-1], 'w'))"
 FAILS = "import sys; print('half way'); sys.exit('no such processor')"
-SCRIPTS = [job.name for job in jobs(Path("data"), quick=True)]
+SCRIPTS = list(jobs(Path("data"), quick=True))
 
 
-def job(name: str, code: str, missing: str = "") -> Job:
-    return Job(name, (sys.executable, "-c", code), missing=missing)
+def job(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
 
 
 def test_a_job_returns_its_figures_and_keeps_its_output(tmp_path: Path) -> None:
-    outcome = run(job("privirec_service", WRITES), tmp_path)
-    assert (outcome.state, outcome.note, outcome.figures) == ("done", "", FIGURES)
+    assert run("privirec_service", job(WRITES), tmp_path) == (FIGURES, "")
     assert (tmp_path / "privirec_service.log").read_text() == "measuring\n"
 
 
 def test_a_job_fails_without_a_registered_figure(tmp_path: Path) -> None:
-    outcome = run(job("privirec_service", WRITES.replace("difference", "other")), tmp_path)
-    assert (outcome.state, outcome.note) == ("failed", "figure ml100k.difference is absent")
+    _, failure = run("privirec_service", job(WRITES.replace("difference", "other")), tmp_path)
+    assert failure == "figure ml100k.difference is absent"
 
 
 def test_a_failed_job_keeps_the_end_of_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    outcome = run(job("broken", FAILS), tmp_path)
-    assert outcome.state == "failed"
-    assert outcome.note.splitlines() == ["half way", "no such processor", "exit code 1"]
-    assert run(job("silent", "pass"), tmp_path).note == "the script wrote no results"
+    figures, failure = run("broken", job(FAILS), tmp_path)
+    assert not figures
+    assert failure.splitlines() == ["half way", "no such processor", "exit code 1"]
+    assert run("silent", job("pass"), tmp_path) == ({}, "the script wrote no results")
 
 
-def test_a_job_with_a_missing_requirement_is_skipped(tmp_path: Path) -> None:
-    outcome = run(job("fidelity-colr", WRITES, "data sets"), tmp_path)
-    assert (outcome.state, outcome.note) == ("skipped", "needs data sets")
-    assert list(tmp_path.iterdir()) == []
+def test_a_job_that_needs_data_sets_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--full", "--only", "fidelity-colr", "--output", str(tmp_path)]) == 0
+    assert "fidelity-colr: skipped, needs data sets" in capsys.readouterr().out
+    assert not (tmp_path / "fidelity-colr.log").exists()
 
 
 @pytest.mark.parametrize(("broken", "code"), [(False, 0), (True, 1)])
 def test_results_table_and_page_are_written_even_if_a_script_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], broken: bool, code: int
 ) -> None:
-    chosen = [job("ckks", FAILS) if broken else job("privirec_service", WRITES), job("privirec_service", WRITES)]
+    chosen = {"privirec_service": job(WRITES)} | ({"ckks": job(FAILS)} if broken else {})
     monkeypatch.setattr(run_all, "jobs", lambda *_: chosen)
     assert main(["--output", str(tmp_path)]) == code
     assert json.loads((tmp_path / "results.json").read_text()) == {"privirec_service": FIGURES}
@@ -96,11 +95,11 @@ def test_targets_are_met_or_missed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_scripts_exist_get_quick_unless_the_run_is_full_and_need_data_or_peers(tmp_path: Path) -> None:
     quick, full = jobs(tmp_path, quick=True, peer_python=Path("peers/python")), jobs(None, quick=False)
-    assert all("--quick" in job.command and find_spec(job.command[2]) and not job.missing for job in quick)
-    assert not any("--quick" in job.command for job in full)
-    assert {job.name for job in full if "DATA_DIR" in job.missing} >= {"fidelity-colr", "quality"}
-    assert {job.name for job in full if not job.missing} >= {"ckks", "memory", "overhead"}
-    assert {job.name for job in quick if "peers/python" in job.command} == {"arrays", "masked"}
+    assert all("--quick" in command and find_spec(command[2]) for command in quick.values())
+    assert not any("--quick" in command for command in full.values())
+    assert {name for name, command in full.items() if not command} >= {"fidelity-colr", "quality"}
+    assert {name for name, command in full.items() if command} >= {"ckks", "memory", "overhead"}
+    assert {name for name, command in quick.items() if "peers/python" in command} == {"arrays", "masked"}
 
 
 # --- what encryption costs: rows, measurements of five mechanisms, tables of the documentation ------------------------

@@ -62,7 +62,7 @@ def test_the_tree_in_the_docstring_shows_every_error(module: ModuleType) -> None
         for name, value in vars(module).items()
         if inspect.isclass(value) and issubclass(value, Exception) and value.__module__ == module.__name__
     }
-    assert defined - {"HushRecError"} == set(shown) - {"HushRecError"} and defined <= set(module.__all__)
+    assert defined - {"HushRecError"} == set(shown) - {"HushRecError"}
     for slug, (status, _) in PROBLEM_TYPES.items() if module is errors else ():
         assert shown[errors.PROBLEM_ERRORS[slug].__name__].split() == [str(status), slug]
 

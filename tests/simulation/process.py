@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final, Literal, cast
 
 from sqlalchemy import select
@@ -149,7 +147,6 @@ class Process:
             instruments=_INSTRUMENTS,
         )
         self.database.listeners.append(lambda effects: self._after_commit(effects, settings))
-        self._app = SimpleNamespace(state=SimpleNamespace(open_bodies=Counter()))
         unused = {one.name: None for one in fields(Services) if one.default_factory is MISSING}
         used: dict[str, Any] = {
             "settings": settings,
@@ -207,7 +204,7 @@ class Process:
 
     async def receive(self, task_id: str, message: Message) -> Response:
         """Return the answer to a client's request; raises what the route raises."""
-        scope = {"type": "http", "method": message.method, "path": "/", "headers": message.headers, "app": self._app}
+        scope = {"type": "http", "method": message.method, "path": "/", "headers": message.headers}
         bodies = message.bodies()
 
         async def arrive() -> dict[str, Any]:

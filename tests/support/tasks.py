@@ -28,7 +28,7 @@ from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress
-from client_sdk.rounds.key_holder import Deliveries, KeyHolder
+from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.loop import run_round
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
@@ -160,7 +160,7 @@ def play_round(task: Task, view: RoundView, interactions: object, progress: Prog
     return task._driver.run(run_round(part, view, part.seen, progress))
 
 
-def deliver_keys(task: Task, progress: Progress | None = None) -> Deliveries:
+def deliver_keys(task: Task, progress: Progress | None = None) -> list[str]:
     """As the key holder, send the keyring to every member without one."""
     return task._driver.run(KeyHolder(task.part.member, progress).deliver())
 

@@ -118,8 +118,8 @@ def _not_accounted(what: str) -> Outputs:
     curve = skellam_curve((1.0, 1.0), 1.0)
     {
         "no honest client: corrupt 0.1 of 100, min_clients 10": partial(NoiseTerms.of, 1.0, 1e-6, 1, 0.1, 100, 10),
-        "epsilon 0": partial(smallest_multiplier, kinds, 1, 0.0, 1e-6),
-        "epsilon 0.001 at delta 1e-9": partial(smallest_multiplier, kinds, 1, 0.001, 1e-9),
+        "epsilon 0": partial(smallest_multiplier, tuple(kinds), 1, 0.0, 1e-6),
+        "epsilon 0.001 at delta 1e-9": partial(smallest_multiplier, tuple(kinds), 1, 0.001, 1e-9),
         "delta 1": partial(epsilon_of, curve, 1.0),
         "variance 0": partial(skellam_curve, (1.0, 1.0), 0.0),
         "a sampling rate of 0": partial(sampled_curve, curve, 0.0),

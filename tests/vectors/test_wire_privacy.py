@@ -39,7 +39,7 @@ def sensitivities(kind: Kind, p: Privacy) -> tuple[float, float]:
 
 
 def multiplier(kinds: Iterable[Kind], sums: int, p: Privacy) -> float:
-    return smallest_multiplier([sensitivities(kind, p) for kind in kinds], sums, p.epsilon, p.delta)
+    return smallest_multiplier(tuple(sensitivities(kind, p) for kind in kinds), sums, p.epsilon, p.delta)
 
 
 ITEMS, DIM = 12, 4

@@ -22,9 +22,9 @@ from client_sdk.lab.data.splits import Split, hold_out_share, load_split, sample
 from client_sdk.lab.data.synthetic import SyntheticConfig
 
 __all__ = [
-    "Columns",
     "DATASETS",
     "DOWNLOADS",
+    "Columns",
     "DataError",
     "DataFile",
     "DownloadableSet",

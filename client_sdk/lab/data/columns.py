@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -51,8 +51,7 @@ class Columns:
     time: int | str | None = None
 
     def __post_init__(self) -> None:
-        given = [getattr(self, field.name) for field in fields(self)]
-        chosen = [column for column in given if column is not None]
+        chosen = [column for column in vars(self).values() if column is not None]
         if len(set(chosen)) < len(chosen):
             raise ParameterError("two of user, item, rating and time are read from the same column")
         if any(isinstance(column, int) and column < 0 for column in chosen):
@@ -60,8 +59,7 @@ class Columns:
 
     def __str__(self) -> str:
         """Return the text that `parse_columns` reads."""
-        found = {role: getattr(self, role) for role in ROLES}
-        return ",".join(f"{role}={column}" for role, column in found.items() if column is not None)
+        return ",".join(f"{role}={column}" for role, column in vars(self).items() if column is not None)
 
 
 def parse_columns(text: str) -> Columns:

@@ -37,9 +37,9 @@ F. M. Harper, J. A. Konstan: The MovieLens Datasets: History and Context. ACM Ti
 class DownloadableSet:
     """A data set that can be downloaded as one archive.
 
-    size: bytes of the archive. md5: published by the provider next to the archive; detects damage, not forgery.
-    sha256: recorded by TensorFlow Datasets for the same address and size; detects a replaced archive. folder: the only
-    top-level folder in the archive. terms: terms of use.
+    name: also of the only top-level folder in the archive. size: bytes of the archive. md5: published by the provider
+    next to the archive; detects damage, not forgery. sha256: recorded by TensorFlow Datasets for the same address and
+    size; detects a replaced archive. terms: terms of use.
     """
 
     name: str
@@ -47,7 +47,6 @@ class DownloadableSet:
     size: int
     md5: str
     sha256: str
-    folder: str
     terms: str
 
 
@@ -58,7 +57,6 @@ DOWNLOADS: Final[dict[str, DownloadableSet]] = {
         size=4_924_029,
         md5="0e33842e24a9c977be4e0107933c0723",
         sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        folder="ml-100k",
         terms=MOVIELENS_TERMS,
     ),
     "ml-1m": DownloadableSet(
@@ -67,7 +65,6 @@ DOWNLOADS: Final[dict[str, DownloadableSet]] = {
         size=5_917_549,
         md5="c4d9eecfca2ab87c1945afe126590906",
         sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        folder="ml-1m",
         terms=MOVIELENS_TERMS,
     ),
 }
@@ -87,14 +84,14 @@ def fetch(name: str, data_dir: Path, download: Download, progress: Progress | No
 
 
 def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progress: Progress | None = None) -> Path:
-    """Download, verify and unpack `source`; return its folder, data_dir/<folder>.
+    """Download, verify and unpack `source`; return its folder, data_dir/<name>.
 
     download: yields the bytes of the archive at a URL. progress: called with the number of bytes received so far, after
     each piece. If the folder exists already, it is returned without a download. Raises `DataError` if the archive has a
     different size or digest or contains a file that must not be unpacked; errors of `download` are passed on. After an
     error no file is left.
     """
-    target = data_dir / source.folder
+    target = data_dir / source.name
     if target.is_dir():
         return target
     if target.exists():
@@ -109,7 +106,7 @@ def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progr
             _receive(source, download(source.url), file, progress)
         unpacked = Path(scratch) / "unpacked"
         _unpack(source, archive, unpacked)
-        (unpacked / source.folder).rename(target)
+        (unpacked / source.name).rename(target)
     return target
 
 
@@ -169,8 +166,8 @@ def _check_member(source: DownloadableSet, member: zipfile.ZipInfo) -> None:
     name = member.filename
     parts = name.split("/")
     kind = stat.S_IFMT(member.external_attr >> 16)
-    if parts[0] != source.folder or len(parts) < 2 or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
-        raise DataError(f"{source.name}: the archive contains {name!r}, which is not in {source.folder}/")
+    if parts[0] != source.name or len(parts) < 2 or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
+        raise DataError(f"{source.name}: the archive contains {name!r}, which is not in {source.name}/")
     if kind not in (0, stat.S_IFREG):
         raise DataError(f"{source.name}: the archive contains {name!r}, which is not a regular file")
     if member.flag_bits & 1:

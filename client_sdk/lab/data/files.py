@@ -175,10 +175,7 @@ def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     numbers, lengths = read_id_lists(path)
     starts = np.cumsum(lengths) - lengths
     owners = numbers[starts]
-    _, first = np.unique(owners, return_index=True)
-    if first.size < owners.size:
-        again = int(np.setdiff1d(np.arange(owners.size), first)[0])
-        raise DataError(f"user {owners[again]} already has a line", path, again + 1)
+    require_distinct(path, owners, "a line")
     is_item = np.ones(numbers.size, dtype=bool)
     is_item[starts] = False
     alone = owners[lengths == 1]
@@ -186,6 +183,14 @@ def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         np.concatenate([np.repeat(owners, lengths - 1), alone]),
         np.concatenate([numbers[is_item], np.full(alone.size, -1)]),
     )
+
+
+def require_distinct(path: Path, users: NDArray[np.int64], what: str) -> None:
+    """Raise `DataError` for the first line whose user is that of an earlier one, and already has `what`."""
+    _, first = np.unique(users, return_index=True)
+    if first.size < users.size:
+        again = int(np.setdiff1d(np.arange(users.size), first)[0])
+        raise DataError(f"user {users[again]} already has {what}", path, again + 1)
 
 
 def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -237,7 +242,9 @@ def read_history(
     headed = rows[0][0] > 1  # ids need a heading, or they could be one
     for line, (text, *rating) in rows:
         if catalogue is not None:
-            item = _listed(path, line, text, catalogue)
+            item = catalogue.numbers.get(text.strip(), -1)
+            if item < 0:
+                raise DataError(f"the task's catalogue has no item with the id {text.strip()[:40]!r}", path, line)
         else:
             item = texts.setdefault(text.strip(), len(texts)) if any_id and headed else _item(path, line, text)
         if item in items:
@@ -256,11 +263,7 @@ def read_titles(path: Path) -> dict[int, str]:
 
     Raises `DataError` with the line number if the file is malformed.
     """
-    rows = _rows(path, (_ITEM, _TITLE))
-    titles: dict[int, str] = {}
-    for line, (text, title) in rows:
-        titles[_item(path, line, text)] = title
-    return titles
+    return {_item(path, line, text): title for line, (text, title) in _rows(path, (_ITEM, _TITLE))}
 
 
 def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list[tuple[int, list[str]]]:
@@ -284,14 +287,6 @@ def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
     return [(line, [row[header.index(name)] for name in wanted]) for line, row in rows[1:]]
-
-
-def _listed(path: Path, line: int, text: str, catalogue: Catalogue) -> int:
-    """Return the number of an id of the task's catalogue."""
-    number = catalogue.numbers.get(text.strip())
-    if number is None:
-        raise DataError(f"the task's catalogue has no item with the id {text.strip()[:40]!r}", path, line)
-    return number
 
 
 def _item(path: Path, line: int, text: str) -> int:

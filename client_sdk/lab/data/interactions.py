@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -108,16 +108,12 @@ class Interactions:
             raise DataError(f"kept needs an entry for each of {self.size} interactions, got shape {kept.shape}")
         indptr = np.zeros_like(self.indptr)
         np.cumsum(np.bincount(self.users[kept], minlength=self.n_users), out=indptr[1:])
-        return Interactions(
-            self.n_users,
-            self.n_items,
-            indptr,
-            self.items[kept],
-            None if self.ratings is None else self.ratings[kept],
-            None if self.timestamps is None else self.timestamps[kept],
-            self.user_ids,
-            self.item_ids,
-            self.merged,
+        return replace(
+            self,
+            indptr=indptr,
+            items=self.items[kept],
+            ratings=None if self.ratings is None else self.ratings[kept],
+            timestamps=None if self.timestamps is None else self.timestamps[kept],
         )
 
     @classmethod
@@ -199,9 +195,7 @@ class LeaveOneOut:
 
 
 def leave_one_out(
-    interactions: Interactions,
-    rng: np.random.Generator | int = 0,
-    order: HoldOut | None = None,
+    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
 ) -> LeaveOneOut:
     """Hold out one interaction of each user with at least two. All others are training interactions.
 
@@ -228,29 +222,17 @@ def held_out_rows(
     chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
     counts = interactions.user_degrees()
     tested = np.flatnonzero(counts >= 2)
+    places = interactions.indptr[1:][tested] - 1  # the last ones in the file
+    if chosen == "random":
+        draws = np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
+        places = (interactions.indptr[:-1] + draws)[tested]
+    elif chosen == "time":
+        if interactions.timestamps is None:
+            raise DataError("order 'time' needs timestamps, which this data does not have")
+        places = np.lexsort((interactions.timestamps, interactions.users))[places]
     held_out = np.zeros(interactions.size, dtype=bool)
-    held_out[_held_out(interactions, counts, chosen, rng)[tested]] = True
+    held_out[places] = True
     return tested, held_out
-
-
-def _held_out(
-    interactions: Interactions, counts: NDArray[np.int64], order: HoldOut, rng: np.random.Generator | int
-) -> NDArray[np.int64]:
-    """Return the position of each user's held-out interaction, int64 (n_users,); undefined for users without one."""
-    if order == "file":
-        return interactions.indptr[1:].astype(np.int64) - 1
-    if order == "random":
-        return interactions.indptr[:-1] + np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
-    if interactions.timestamps is None:
-        raise DataError("order 'time' needs timestamps, which this data does not have")
-    return _last_positions(interactions, interactions.timestamps)
-
-
-def _last_positions(interactions: Interactions, keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the position of each user's largest key; of equal keys the last in file order. keys: (interactions,)."""
-    ordered = np.lexsort((keys, interactions.users))
-    last = np.maximum(interactions.indptr[1:] - 1, 0)
-    return ordered[last] if ordered.size else np.zeros(last.size, np.int64)
 
 
 def _distinct_positions(

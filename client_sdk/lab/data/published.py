@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.fetch import DOWNLOADS
-from client_sdk.lab.data.files import DataFile, read_data_file, read_id_lists, read_lightgcn, read_rows
+from client_sdk.lab.data.files import (
+    DataFile,
+    read_data_file,
+    read_id_lists,
+    read_lightgcn,
+    read_rows,
+    require_distinct,
+)
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 
@@ -32,7 +39,9 @@ def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOne
         )
     except DataError as error:
         raise DataError(error.problem, train) from error
-    test_items = _held_out_items(test, held_out[0], held_out[1], n_users)
+    require_distinct(test, held_out[0], "a held-out item")
+    test_items = np.full(n_users, -1, dtype=np.int32)
+    test_items[held_out[0]] = held_out[1]
     table = None if listed is None or negatives is None else _negatives_by_user(negatives, listed, test_items)
     try:
         return LeaveOneOut(interactions, test_items, table)
@@ -64,17 +73,6 @@ def _read_ratings(
     if ratings is None:
         raise DataError("expected user, item, rating and, optionally, a time on each line", path)
     return rows.ids("user"), rows.ids("item"), ratings, rows.numbers("time")
-
-
-def _held_out_items(path: Path, users: NDArray[np.int64], items: NDArray[np.int64], n_users: int) -> NDArray[np.int32]:
-    """Return int32 (n_users,), -1 for users without a line. Raises `DataError` for a user with two lines."""
-    _, first = np.unique(users, return_index=True)
-    if first.size < users.size:
-        again = int(np.setdiff1d(np.arange(users.size), first)[0])
-        raise DataError(f"user {users[again]} already has a held-out item", path, again + 1)
-    test_items = np.full(n_users, -1, dtype=np.int32)
-    test_items[users] = items
-    return test_items
 
 
 def _negatives_by_user(
@@ -127,8 +125,7 @@ def load_dataset(
     if name == "synthetic":
         return leave_one_out(synthetic(SyntheticConfig(seed=seed)), seed)
     if name == "ml-1m":
-        found = [_first_existing(_folders(name, data_dir), file) for file in NCF_FILES]
-        train, test, negatives = found
+        train, test, negatives = (_found(name, data_dir, file) for file in NCF_FILES)
         if train and test and negatives:
             return read_ncf(train, test, negatives)
     return leave_one_out(load_interactions(name, data_dir, columns, report), seed)
@@ -142,8 +139,8 @@ def load_interactions(
     For gowalla, goodreads-100 and folders, train and test are joined. columns, report: as for `load_dataset`. Raises
     `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
     """
-    if name not in DATASETS and _is_path(name):
-        path = Path(name)
+    path = Path(name)
+    if name not in DATASETS and (path.suffix or len(path.parts) > 1 or path.exists()):
         if path.is_dir():
             return _joined(read_folder(path, columns, report))
         read = read_data_file(path, columns)
@@ -158,14 +155,10 @@ def load_interactions(
         known = ", ".join(sorted(DATASETS))
         raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a file or folder")
     for file, read_file in _READERS[name].items():
-        path_found = _first_existing(_folders(name, data_dir), file)
-        if path_found is not None:
-            return read_file(path_found)
+        found = _found(name, data_dir, file)
+        if found is not None:
+            return read_file(found)
     raise _missing(name, data_dir, tuple(_READERS[name]))
-
-
-def _is_path(name: str) -> bool:
-    return bool(Path(name).suffix) or len(Path(name).parts) > 1 or Path(name).exists()
 
 
 def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
@@ -175,11 +168,12 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
     """
     if name not in LIGHTGCN_SETS:
         raise DataError(f"no published train/test split of {name!r}; choose one of {', '.join(LIGHTGCN_SETS)}")
-    paths = [_first_existing(_folders(name, data_dir), file) for file in ("train.txt", "test.txt")]
-    if paths[0] is None or paths[1] is None:
-        raise _missing(name, data_dir, ("train.txt", "test.txt"))
-    train, test = read_lightgcn(paths[0], paths[1])
-    require_disjoint(train, test, paths[0], paths[1])
+    files = ("train.txt", "test.txt")
+    train_path, test_path = (_found(name, data_dir, file) for file in files)
+    if train_path is None or test_path is None:
+        raise _missing(name, data_dir, files)
+    train, test = read_lightgcn(train_path, test_path)
+    require_disjoint(train, test, train_path, test_path)
     return train, test
 
 
@@ -217,13 +211,10 @@ def _folders(name: str, data_dir: Path | None) -> list[Path]:
     return [root / name, root]
 
 
-def _first_existing(folders: Iterable[Path], name: str) -> Path | None:
-    """Return the path of `name` or `name.gz` in the first of `folders` that contains one of them, otherwise None."""
-    for folder in folders:
-        for path in (folder / name, folder / f"{name}.gz"):
-            if path.is_file():
-                return path
-    return None
+def _found(name: str, data_dir: Path | None, file: str) -> Path | None:
+    """Return the path of `file`, plain or .gz, in the first folder of the data set `name` that has it; None in none."""
+    paths = (folder / form for folder in _folders(name, data_dir) for form in (file, f"{file}.gz"))
+    return next(filter(Path.is_file, paths), None)
 
 
 def _missing(name: str, data_dir: Path | None, files: tuple[str, ...]) -> DataError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -76,19 +76,16 @@ def load_split(
         kind = "random" if by_rows else "leave-one-out"
     if kind == "leave-one-out" and name == "ml-1m" and not by_rows:
         return _published(load_dataset(name, data_dir, seed))
-    whole = _whole(name, data_dir, columns, seed, report)
+    if name == "synthetic" and columns is None:
+        whole = synthetic(SyntheticConfig(seed=seed))
+    else:
+        whole = load_interactions(name, data_dir, columns, report)
     if kind == "leave-one-out":
         return _one_each(whole, seed)
     if by_rows:
         return Split(*split_rows(whole, _SHARE, seed), f"a random {_SHARE:.0%} of the rows, seed {seed}")
     sides = hold_out_share(whole, _SHARE, seed)
     return Split(*sides, f"a random {_SHARE:.0%} of each user's interactions, seed {seed}")
-
-
-def _whole(name: str, data_dir: Path | None, columns: Columns | None, seed: int, report: Report | None) -> Interactions:
-    if name == "synthetic" and columns is None:
-        return synthetic(SyntheticConfig(seed=seed))
-    return load_interactions(name, data_dir, columns, report)
 
 
 def _given(train: Interactions, test: Interactions) -> Split:
@@ -185,14 +182,12 @@ def only_users(interactions: Interactions, active: NDArray[np.intp]) -> Interact
     """
     kept = interactions.where(np.isin(interactions.users, active))
     items = np.flatnonzero(kept.item_degrees())
-    return Interactions(
-        active.size,
-        items.size,
-        np.concatenate([[0], np.cumsum(kept.user_degrees()[active])]).astype(np.int64),
-        np.searchsorted(items, kept.items).astype(np.int32),
-        kept.ratings,
-        kept.timestamps,
-        active if kept.user_ids is None else kept.user_ids[active],
-        items if kept.item_ids is None else kept.item_ids[items],
-        kept.merged,
+    return replace(
+        kept,
+        n_users=active.size,
+        n_items=items.size,
+        indptr=np.concatenate([[0], np.cumsum(kept.user_degrees()[active])]).astype(np.int64),
+        items=np.searchsorted(items, kept.items).astype(np.int32),
+        user_ids=active if kept.user_ids is None else kept.user_ids[active],
+        item_ids=items if kept.item_ids is None else kept.item_ids[items],
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -52,25 +53,39 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class FactorSettings:
+    """Settings for one data set.
+
+    dim: length of an item's factor. rank: rank of the update. clip: bound of each value of an update. rounds: rounds of
+    each arm. cohort: clients in each round. evaluate_every: rounds between two measurements.
+    """
+
+    dim: int
+    rank: int
+    clip: float
+    rounds: int
+    cohort: int
+    evaluate_every: int
+    training: MFConfig
+
+
+@dataclass(frozen=True)
 class SharedSetup:
     """What all arms share: data, clients, training and schedule.
 
     candidates: int32 (users, 99), the negatives against which the held-out items are ranked. identities: one for each
     trainable user. collect_seconds: deadline of a round. dropout: share of a cohort that does not contribute.
-    evaluate_every: rounds between two measurements. workers: threads of the fleet; the server commits what several
-    clients send at once in one transaction, so with 6 it needs a quarter less processor time than with 2.
+    workers: threads of the fleet; the server commits what several clients send at once in one transaction, so with 6 it
+    needs a quarter less processor time than with 2.
     """
 
     data: LeaveOneOut
     candidates: NDArray[np.int32]
     identities: Sequence[Identity]
-    training: MFConfig
-    rounds: int
-    cohort: int
+    settings: FactorSettings
     collect_seconds: float
     dropout: float
     seed: int
-    evaluate_every: int
     workers: int = 6
     organiser: TrialOrganiser = field(default_factory=TrialOrganiser)
 
@@ -84,7 +99,7 @@ def run_arm(
     arm: Arm,
     shared: SharedSetup,
     server: DemoServer,
-    display: Display | None = None,
+    display: Display,
     inspect: Callable[[Fleet], None] | None = None,
 ) -> tuple[ArmResult, TaskView]:
     """Create a task, enrol the fleet over HTTP, hand out keys if the sum needs them, and train until the task ends.
@@ -93,11 +108,6 @@ def run_arm(
     Returns the measurements and the task's final view.
     """
     users = shared.trainable
-
-    def stage(text: str) -> None:
-        if display is not None:
-            display.stage(arm.name, text)
-
     with Operator(server.url, server.operator_token) as operator:
         task = operator.create_task(_request(arm, shared))
         certificates = None if arm.mechanism == "plain" else shared.organiser.source
@@ -105,7 +115,7 @@ def run_arm(
             server.url,
             [shared.data.train.positives(int(user)) for user in users],
             FleetOptions(
-                training=shared.training,
+                training=shared.settings.training,
                 policy=_POLICY,
                 seed=shared.seed,
                 workers=shared.workers,
@@ -115,6 +125,7 @@ def run_arm(
             ),
         ) as fleet:
             started = perf_counter()
+            stage = partial(display.stage, arm.name)
             enrol(operator, fleet, task.task_id, users.size, arm.mechanism, certificates, stage)
             enrolled = perf_counter()
             result = replace(_train(arm, shared, fleet, users, display), enrol_seconds=enrolled - started)
@@ -169,9 +180,9 @@ def demo_identities(count: int, seed: int) -> list[Identity]:
 
 def _request(arm: Arm, shared: SharedSetup) -> Any:
     schedule = Schedule(
-        rounds=shared.rounds,
-        cohort_size=shared.cohort,
-        min_clients=max(3, shared.cohort // 4),
+        rounds=shared.settings.rounds,
+        cohort_size=shared.settings.cohort,
+        min_clients=max(3, shared.settings.cohort // 4),
         start_clients=shared.trainable.size,
         sampling="round-robin",
         collect_seconds=shared.collect_seconds,
@@ -196,7 +207,7 @@ def leave_one_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[
     return evaluate_scores(score_items, shared.data, shared.candidates, k=10, users=users)
 
 
-def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], display: Display | None) -> ArmResult:
+def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], display: Display) -> ArmResult:
     curve: list[CurvePoint] = []
     newest: Measured | None = None
     started, measuring = perf_counter(), 0.0
@@ -210,37 +221,33 @@ def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp],
         return CurvePoint(number, newest.values, perf_counter() - started - measuring)
 
     def on_round(report: FleetRound) -> None:
-        if report.number % shared.evaluate_every == 0 or report.number >= shared.rounds:
+        if report.number % shared.settings.evaluate_every == 0 or report.number >= shared.settings.rounds:
             curve.append(measure(report.number))
-        if display is not None:
-            up, down = (f"{amount / 2**20:.1f}" for amount in fleet.traffic())
-            quality = f"HR@10 {curve[-1].values['HR@10']:.3f}" if curve else "HR@10 ..."
-            facts = f"{quality} {report.survivors}/{shared.cohort} clients, MiB {up} up {down} down"
-            display.round(arm.name, report, facts)
+        up, down = (f"{amount / 2**20:.1f}" for amount in fleet.traffic())
+        quality = f"HR@10 {curve[-1].values['HR@10']:.3f}" if curve else "HR@10 ..."
+        facts = f"{quality} {report.survivors}/{shared.settings.cohort} clients, MiB {up} up {down} down"
+        display.round(arm.name, report, facts)
 
     rounds = fleet.run(on_round)
     if not curve or curve[-1].round_number != rounds[-1].number:
         curve.append(measure(rounds[-1].number))
     assert newest is not None  # noqa: S101 - measured above
-    return _summary(arm, rounds, curve, newest, perf_counter() - started - measuring)
+    seconds = perf_counter() - started - measuring
+    made = with_costs(ArmResult(arm.name, newest, seconds=seconds, curve=tuple(curve)), rounds)
+    parts = max(1, made.contributions)
+    phases = {name: 1000 * sum(report.phases[name] for report in rounds) / parts for name in rounds[0].phases}
+    return replace(made, phases=phases)
 
 
-def _summary(
-    arm: Arm, rounds: Sequence[FleetRound], curve: Sequence[CurvePoint], measured: Measured, seconds: float
-) -> ArmResult:
-    parts = max(1, sum(len(r.reports) for r in rounds))
-    phases = {
-        name: 1000 * sum(r.phases[name] for r in rounds) / parts for name in ("catch_up", "train", "seal", "upload")
-    }
-    return ArmResult(
-        name=arm.name,
-        measured=measured,
-        bytes_up=sum(r.bytes_up for r in rounds) / parts,
-        bytes_down=sum(r.bytes_down for r in rounds) / parts,
-        seconds=seconds,
-        clipped=sum(r.clipped for r in rounds),
-        dropouts=sum(len(r.missed) for r in rounds),
-        curve=tuple(curve),
-        phases=phases,
-        contributions=sum(len(r.reports) for r in rounds),
+def with_costs(arm: ArmResult, rounds: Sequence[FleetRound]) -> ArmResult:
+    """Return the arm with the costs of its rounds: mean bytes of a client in one, and what was clipped or missing."""
+    contributions = sum(len(report.reports) for report in rounds)
+    parts = max(1, contributions)
+    return replace(
+        arm,
+        bytes_up=sum(report.bytes_up for report in rounds) / parts,
+        bytes_down=sum(report.bytes_down for report in rounds) / parts,
+        clipped=sum(report.clipped for report in rounds),
+        dropouts=sum(len(report.missed) for report in rounds),
+        contributions=contributions,
     )

@@ -38,10 +38,7 @@ def demo_plots(result: DemoResult) -> list[tuple[str, list[tuple[str, str]]]]:
     quality += [(quality_plot(result.arms, metric), f"{metric} by round.") for metric in others]
     cost = [
         (bytes_plot(result.arms), "What a client sends and receives in a round."),
-        (
-            phases_plot(result.arms),
-            "Time of a client in a round, by phase, while several clients take part at once.",
-        ),
+        (phases_plot(result.arms), "Time of a client in a round, by phase, while several clients take part at once."),
     ]
     return [("Quality", quality), ("Cost", cost)]
 
@@ -63,9 +60,7 @@ def quality_plot(arms: Sequence[ArmResult], metric: str) -> str:
             else:
                 axes.axhline(arm.measured.values[metric], label=arm.name, color=colour, ls="--", lw=1.2)
         whole_numbers(axes)
-        axes.set_xlabel("round")
-        axes.set_ylabel(metric)
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="round", ylabel=metric, ylim=(0, None))
 
     return inline_svg(draw, f"{metric} by round", columns=2)
 
@@ -75,13 +70,10 @@ def bytes_plot(arms: Sequence[ArmResult]) -> str:
     trained = [arm for arm in arms if arm.curve]
 
     def draw(axes: Axes) -> None:
-        directions = (
-            ("up", -0.2, [arm.bytes_up for arm in trained]),
-            ("down", 0.2, [arm.bytes_down for arm in trained]),
-        )
-        for (label, shift, sizes), colour in zip(directions, COLOURS, strict=False):
+        for label, shift, colour in (("up", -0.2, COLOURS[0]), ("down", 0.2, COLOURS[1])):
             places = [place + shift for place in range(len(trained))]
-            bars = axes.barh(places, [size / 1024 for size in sizes], 0.36, label=label, color=colour)
+            sizes = [getattr(arm, f"bytes_{label}") / 1024 for arm in trained]
+            bars = axes.barh(places, sizes, 0.36, label=label, color=colour)
             axes.bar_label(bars, fmt="{:,.1f}", padding=3, color=_INK, fontsize="small")
         axes.set_yticks(range(len(trained)), [arm.name for arm in trained])
         axes.margins(x=0.14)
@@ -123,9 +115,7 @@ def convergence_plot(sums: Sequence[SumResult], dataset: str) -> str:
                 lw=1.6,
             )
         whole_numbers(axes)
-        axes.set_xlabel("component")
-        axes.set_ylabel("singular value")
-        axes.set_ylim(bottom=0)
+        axes.set(xlabel="component", ylabel="singular value", ylim=(0, None))
 
     return inline_svg(draw, f"Singular values by power iteration, {dataset}", columns=2)
 
@@ -179,7 +169,6 @@ def curve_plot(result: SimulationResult) -> str:
         for (name, control), colour in zip(result.controls.items(), COLOURS[1:], strict=False):
             axes.axhline(control[metric], label=name, color=colour, ls="--", lw=1.2)
         whole_numbers(axes)
-        axes.set_xlabel("round")
-        axes.set_ylabel(metric)
+        axes.set(xlabel="round", ylabel=metric)
 
     return inline_svg(draw, f"{metric} of {result.recipe} by round, beside controls")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from client_sdk.lab.demo.plots import demo_plots, plots_available
 from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
 from client_sdk.lab.fleet_rounds import FleetRound
 
+_STAGE_SECONDS: Final = 5.0
+
 
 class Display:
     """A progress bar for each arm, below a table of its rounds if it has one; off a terminal one line per event.
@@ -27,8 +29,8 @@ class Display:
     """
 
     def __init__(self, console: Console, arms: Mapping[str, int], headings: Sequence[str] = ()) -> None:
-        self._arms = arms
-        self._lines = None if console.is_terminal else EventLines(console)
+        self._arms, self._console = arms, console
+        self._next_stage = 0.0  # when the next stage is printed off a terminal; stages change quickly
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=10),
@@ -45,7 +47,7 @@ class Display:
         self._live = Live(shown, console=console, refresh_per_second=8)
 
     def __enter__(self) -> Display:
-        if self._lines is None:
+        if self._console.is_terminal:
             self._live.start()
         return self
 
@@ -54,25 +56,29 @@ class Display:
 
     def stage(self, arm: str, text: str, line: tuple[str, str] | None = None) -> None:
         """Show what an arm does, with markup. Off a terminal print `line`, a subject and a text, or at times `text`."""
-        if self._lines is None:
+        if self._console.is_terminal:
             self._progress.start_task(self._bars[arm])
             self._progress.update(self._bars[arm], facts=text)
         elif line is not None:
-            self._lines.event(*line)
-        else:
-            self._lines.stage(arm, text)
+            self._print(*line)
+        elif time.monotonic() >= self._next_stage:
+            self._next_stage = time.monotonic() + _STAGE_SECONDS
+            self._print(arm, text)
 
     def round(self, arm: str, report: FleetRound, facts: str, row: Sequence[str] = ()) -> None:
         """Show a round that has ended. facts: its outcome; the reason is shown if it failed. row: of the table."""
-        if self._lines is not None:
+        if not self._console.is_terminal:
             outcome = f"failed: {report.failure}" if report.failure else facts
-            self._lines.event(arm, f"round {report.number} of {self._arms[arm]}: {outcome}")
+            self._print(arm, f"round {report.number} of {self._arms[arm]}: {outcome}")
             return
         if row:
             self._table.add_row(*row)
         self._progress.update(self._bars[arm], completed=report.number, facts=facts)
         if report.failure:
-            self._live.console.print(f"  round {report.number} failed: {report.failure}", markup=False)
+            self._console.print(f"  round {report.number} failed: {report.failure}", markup=False)
+
+    def _print(self, subject: str, text: str) -> None:
+        self._console.print(escape(f"{subject}: {text}"), highlight=False, soft_wrap=True)
 
 
 # --- one row and one line for each sum of PriviRec -------------------------------------------------------------------
@@ -117,34 +123,6 @@ def _spectrum(values: Sequence[float]) -> str:
     return "".join(_BLOCKS[height] for height in heights) + f" {values[0]:.2f}..{values[-1]:.2f}"
 
 
-# --- one line per event, for demos whose output is a file or a pipe --------------------------------------------------
-
-_STAGE_SECONDS: Final = 5.0
-
-
-class EventLines:
-    """Prints events to `console`, and stages that change quickly at most once in 5 seconds each.
-
-    clock: seconds that only increase.
-    """
-
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
-        self._next_stage = -1.0
-
-    def event(self, subject: str, text: str) -> None:
-        """Print `text` about `subject`."""
-        line = f"{subject}: {text}" if subject else text
-        self._console.print(escape(line), highlight=False, soft_wrap=True)
-
-    def stage(self, subject: str, text: str) -> None:
-        """Print `text` about `subject`, unless another stage was printed in the last 5 seconds."""
-        now = self._clock()
-        if now >= self._next_stage:
-            self._next_stage = now + _STAGE_SECONDS
-            self.event(subject, text)
-
-
 # --- the table of results, on the terminal and in the report ---------------------------------------------------------
 
 
@@ -167,9 +145,8 @@ def result_table(result: DemoResult) -> Table:
     """Return a table with one row for each arm: its metrics, traffic per client and round, and seconds."""
     size = f"{result.rounds} rounds of {result.cohort} clients"
     title = f"{result.dataset}: {size}, {result.items:,} items{', full ranking' if result.sums else ''}"
-    made = Table(title=title, title_justify="left")
-    remark = f"; {result.unfinished}" if result.unfinished else ""
-    made.caption, made.caption_justify = f"KiB per client and round{remark}", "left"
+    caption = "KiB per client and round" + (f"; {result.unfinished}" if result.unfinished else "")
+    made = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     shown = slice(len(result.metrics) + 4)  # the report has the others too
     for place, heading in enumerate(headings_of(result)[shown]):
         made.add_column(heading, justify="right" if place else "left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import Report, load_dataset, load_interactions
-from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm
+from client_sdk.lab.demo.arms import Arm, FactorSettings, SharedSetup, demo_identities, run_arm
 from client_sdk.lab.demo.report import Display
 from client_sdk.lab.demo.results import ArmResult, DemoRequest, DemoResult, of_leave_one_out, sampled_users
 from client_sdk.lab.evaluation.controls import popularity_control
@@ -26,21 +26,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.demo.spectrum import SpectrumDemo
 
 
-def prepared(request: DemoRequest, report: Report | None = None) -> FactorDemo | SpectrumDemo:
-    """Return the demo of the request's recipe, with its data. report: called with what was found in a file.
-
-    Raises `ParameterError` for an unknown recipe and settings that do not fit, and `DataError` for an unknown data set
-    or missing files.
-    """
-    if request.recipe == "colr":
-        return FactorDemo(request, report)
-    if request.recipe in ("privirec-k", "privirec"):
-        from client_sdk.lab.demo.spectrum import SpectrumDemo  # it needs scipy, which the other demo does not
-
-        return SpectrumDemo(request, report)
-    raise ParameterError(f"the demo runs colr, privirec-k or privirec, not {request.recipe!r}")
-
-
 def run_demo(
     request: DemoRequest,
     console: Console,
@@ -49,9 +34,19 @@ def run_demo(
 ) -> DemoResult:
     """Run every arm through one server process and return the results.
 
-    on_start: called with the server's URL when it is ready. Raises what `prepared` raises, before anything is written.
+    on_start: called with the server's URL when it is ready. report: called with what was found in a file. Before
+    anything is written, raises `ParameterError` for an unknown recipe and settings that do not fit, and `DataError` for
+    an unknown data set or missing files.
     """
-    demo = prepared(request, report)
+    demo: FactorDemo | SpectrumDemo
+    if request.recipe == "colr":
+        demo = FactorDemo(request, report)
+    elif request.recipe in ("privirec-k", "privirec"):
+        from client_sdk.lab.demo.spectrum import SpectrumDemo  # it needs scipy, which the other demo does not
+
+        demo = SpectrumDemo(request, report)
+    else:
+        raise ParameterError(f"the demo runs colr, privirec-k or privirec, not {request.recipe!r}")
     console.print(demo.announcement(), soft_wrap=True)
     with run_server(request.server_dir) as server:
         if on_start:
@@ -60,23 +55,6 @@ def run_demo(
 
 
 # --- CoLR: the settings of each data set, with the user's choices ----------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FactorSettings:
-    """Settings for one data set.
-
-    dim: length of an item's factor. rank: rank of the update. clip: bound of each value of an update. rounds: rounds of
-    each arm. cohort: clients in each round. evaluate_every: rounds between two measurements.
-    """
-
-    dim: int
-    rank: int
-    clip: float
-    rounds: int
-    cohort: int
-    evaluate_every: int
-    training: MFConfig
 
 
 _SETTINGS: Final = {
@@ -116,14 +94,13 @@ def shared_setup(
         data=data,
         candidates=negatives,
         identities=demo_identities(clients, request.seed),
-        training=settings.training,
-        rounds=settings.rounds,
-        cohort=cohort,
+        settings=replace(
+            settings, cohort=cohort, evaluate_every=min(settings.evaluate_every, max(1, settings.rounds // 10))
+        ),
         # With dropouts every round waits for its deadline, so the deadline is near the time that a round takes.
         collect_seconds=120.0 if request.dropout == 0 else 5.0,
         dropout=request.dropout,
         seed=request.seed,
-        evaluate_every=min(settings.evaluate_every, max(1, settings.rounds // 10)),
     )
     return shared, replaced
 
@@ -177,7 +154,7 @@ class FactorDemo:
     def run(self, server: DemoServer, console: Console) -> DemoResult:
         """Train in every arm."""
         shared, arms = self.shared, self.arms
-        with Display(console, {arm.name: shared.rounds for arm in arms}) as display:
+        with Display(console, {arm.name: shared.settings.rounds for arm in arms}) as display:
             done = [run_arm(arm, shared, server, display) for arm in arms]
         popularity = of_leave_one_out(popularity_control(shared.data, shared.candidates))
         control = ArmResult("popularity", popularity, note="the same list for every user; no training")
@@ -194,9 +171,9 @@ class FactorDemo:
             interactions=int(train.items.size) + int((shared.data.test_items >= 0).sum()),
             recipe=self.request.recipe,
             mechanism=arms[0].mechanism,
-            rounds=shared.rounds,
+            rounds=shared.settings.rounds,
             usual_rounds=_SETTINGS.get(self.request.dataset, _SETTINGS["ml-100k"]).rounds,
-            cohort=shared.cohort,
+            cohort=shared.settings.cohort,
             plan=task.plan,
             arms=[*(result for result, _ in done), control],
             evaluation=protocol,

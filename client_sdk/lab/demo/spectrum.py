@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.demo.arms import enrol
+from client_sdk.lab.demo.arms import enrol, with_costs
 from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
 from client_sdk.lab.demo.results import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
 from client_sdk.lab.evaluation.controls import popularity_scores
@@ -61,56 +62,6 @@ PRIVIREC_MECHANISMS: Final = ("masked", "oneshot", "plain")
 _MIN_DIFFERENCE: Final = 3
 """Smallest number of clients by which two sums may differ, unless they are over the same clients. If fewer drop out,
 the server excludes others with them."""
-
-
-@dataclass(frozen=True)
-class SpectrumSetup:
-    """The request with its mechanism, its recipe, its training and test interactions, and the task to create."""
-
-    request: DemoRequest
-    mechanism: str
-    recipe: PriviRecK
-    train: Interactions
-    test: Interactions
-    organiser: TrialOrganiser | None = None
-
-    @property
-    def users(self) -> NDArray[np.intp]:
-        """Users with training interactions, ascending: the clients of the demo, in this order."""
-        return np.flatnonzero(self.train.user_degrees() > 0)
-
-    def task_request(self) -> TaskRequest:
-        """Return the task: one round for each sum of the recipe, over all clients."""
-        clients = self.users.size
-        schedule = Schedule(
-            rounds=self.recipe.steps,
-            cohort_size=clients,
-            min_clients=max(3, clients // 2),
-            min_difference=_MIN_DIFFERENCE,
-            start_clients=clients,
-            # With dropouts every sum waits for its deadline, so the deadline is near the time that a sum takes.
-            collect_seconds=300.0 if self.request.dropout == 0 else max(30.0, clients / 5),
-            stage_seconds=300.0,
-        )
-        organiser = None if self.organiser is None else self.organiser.pin
-        return task_request(self.recipe.name, self.recipe, self.mechanism, schedule, organiser=organiser)
-
-
-def prepare(request: DemoRequest, report: Report | None = None) -> SpectrumSetup:
-    """Load the data and make the recipe. report: called with what was found in a file.
-
-    Raises `ParameterError` for invalid parameters and another mechanism, and `DataError` for an unknown data set or
-    missing files.
-    """
-    mechanism = request.mechanism or "masked"
-    if mechanism not in PRIVIREC_MECHANISMS:
-        known = ", ".join(PRIVIREC_MECHANISMS)
-        raise ParameterError(f"this demo runs {known} sums, not {mechanism!r}: that is for --recipe colr")
-    if request.cohort is not None:
-        raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
-    train, test = load_split(request, report)
-    organiser = None if mechanism == "plain" else TrialOrganiser()
-    return SpectrumSetup(request, mechanism, _recipe(request, train.n_items), train, test, organiser)
 
 
 def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
@@ -189,20 +140,20 @@ _SAMPLE_CLIENTS: Final = 6
 _SAMPLE_MASKS: Final = 4
 
 
-def estimated_seconds(setup: SpectrumSetup) -> float | None:
+def estimated_seconds(demo: SpectrumDemo) -> float | None:
     """Return the wall-clock seconds that all sums of the task take; None for plain sums, which take no time to mention.
 
     Every client expands a mask for each neighbour and one of its own, and the server one for each client; every pair
     agrees on a key and exchanges shares. The time of one mask and of one pair is measured here, in a fraction of a
     second. Requests, catching up and training are left out, so the real time is longer.
     """
-    if setup.mechanism != "masked":
+    if demo.mechanism != "masked":
         return None
-    clients = setup.users.size
+    clients = demo.users.size
     pair = _seconds_of_a_pair()
     total = 0.0
-    for sum_index in range(1, setup.recipe.steps + 1):
-        plan = MASKED.plan({}, setup.recipe.layout(sum_index), clients)
+    for sum_index in range(1, demo.recipe.steps + 1):
+        plan = MASKED.plan({}, demo.recipe.layout(sum_index), clients)
         degree = plan.neighbourhood(clients).degree
         total += clients * ((degree + 2) * _seconds_of_a_mask(plan) + degree * pair)
     return total / min(2, os.cpu_count() or 1)  # the server and the process of the clients
@@ -234,26 +185,26 @@ def _ranked(name: str, ranking: RankingResult) -> ArmResult:
     return ArmResult(name, Measured(values, ranking.user_ndcg))
 
 
-def rank_filters(setup: SpectrumSetup, fleet: Fleet) -> list[ArmResult]:
+def rank_filters(demo: SpectrumDemo, fleet: Fleet) -> list[ArmResult]:
     """Return Recall and NDCG over the test items for several sources of the filter's components.
 
     First the scores that each client computes with its own rows, then the filter on central data: with the same number
     of exact singular vectors (privirec-k only), and with the whole item-item matrix. Popularity is the last.
     """
-    recipe, train, users = setup.recipe, setup.train, setup.users
+    recipe, train, users = demo.recipe, demo.train, demo.users
     client_scores = np.zeros((train.n_users, train.n_items), dtype=np.float32)
     for user, scores in zip(users, fleet.scores(), strict=True):
         client_scores[user] = scores
     rows, graph_filter = interaction_rows(train), matching_filter(recipe)
 
     def rank(components: Components) -> RankingResult:
-        return rank_all(lambda asked: graph_filter.scores(components, rows[asked]), train, setup.test, users=users)
+        return rank_all(lambda asked: graph_filter.scores(components, rows[asked]), train, demo.test, users=users)
 
     p = recipe.parameters
     factors, exact = central_components(train, p.components, exponents=(p.user_exponent, p.degree_exponent))
-    on_devices = rank_all(client_scores.__getitem__, train, setup.test, users=users)
-    popular = rank_all(popularity_scores(train), train, setup.test, users=users)
-    found = [_ranked(f"EASE, {recipe.name} {setup.mechanism}", on_devices)]
+    on_devices = rank_all(client_scores.__getitem__, train, demo.test, users=users)
+    popular = rank_all(popularity_scores(train), train, demo.test, users=users)
+    found = [_ranked(f"EASE, {recipe.name} {demo.mechanism}", on_devices)]
     if recipe.name == "privirec-k":
         found.append(_ranked("EASE, central, the same vectors exactly", rank(factors)))
     whole = _ranked("EASE, central, the whole matrix", rank(exact))
@@ -273,110 +224,112 @@ _STAGES: Final = {
 class SpectrumDemo:
     """PriviRec over sums of all clients, ranked by EASE on the devices, beside EASE on central data and popularity.
 
-    report: called with what was found in a file. Raises what `prepare` raises.
+    users: those with training interactions, ascending: the clients of the demo, in this order. report: called with what
+    was found in a file. Raises `ParameterError` for invalid parameters and another mechanism, and `DataError` for an
+    unknown data set or missing files.
     """
 
     def __init__(self, request: DemoRequest, report: Report | None = None) -> None:
-        self.setup = prepare(request, report)
+        self.request, self.mechanism = request, request.mechanism or "masked"
+        if self.mechanism not in PRIVIREC_MECHANISMS:
+            known = ", ".join(PRIVIREC_MECHANISMS)
+            raise ParameterError(f"this demo runs {known} sums, not {self.mechanism!r}: that is for --recipe colr")
+        if request.cohort is not None:
+            raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
+        self.train, self.test = load_split(request, report)
+        self.recipe = _recipe(request, self.train.n_items)
+        self.users = np.flatnonzero(self.train.user_degrees())
+        self._organiser = None if self.mechanism == "plain" else TrialOrganiser()
 
     def announcement(self) -> str:
         """Return what the demo is about to do, and how long its sums will take on this machine."""
-        setup = self.setup
         words = (
-            f"{setup.recipe.name} on [bold]{setup.request.dataset}[/]: every client is in every {setup.mechanism} sum; "
+            f"{self.recipe.name} on [bold]{self.request.dataset}[/]: every client is in every {self.mechanism} sum; "
             "nothing is trained."
         )
-        seconds = estimated_seconds(setup)
+        seconds = estimated_seconds(self)
         if seconds is None:
             return words
         span = f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
-        sums = f"{setup.recipe.steps} masked sums of {setup.users.size} clients"
+        sums = f"{self.recipe.steps} masked sums of {self.users.size} clients"
         return f"{words}\n{sums} take about {span} on this machine, longer if it is busy."
 
     def run(self, server: DemoServer, console: Console) -> DemoResult:
         """Run one task and rank all items for all users."""
-        setup = self.setup
-        name, steps = setup.recipe.name, setup.recipe.steps
+        name, steps, clients = self.recipe.name, self.recipe.steps, self.users.size
         with (
             Display(console, {name: steps}, SUM_HEADINGS) as display,
             Operator(server.url, server.operator_token) as operator,
-            _fleet(setup, server) as fleet,
+            self._fleet(server) as fleet,
         ):
 
             def show_stage(view: RoundView) -> None:
                 subject = f"round {view.number}, sum {view.step} of {steps}"
-                stages = _STAGES[setup.mechanism]
+                stages = _STAGES[self.mechanism]
                 words = " > ".join(f"[bold]{stage}[/]" if stage == view.state else stage for stage in stages)
                 if view.state in stages:
                     display.stage(name, words, (subject, view.state))
 
-            task = operator.create_task(setup.task_request())
-            certificates = None if setup.organiser is None else setup.organiser.source
-
-            def stage(text: str) -> None:
-                display.stage(name, text)
-
-            enrol(operator, fleet, task.task_id, setup.users.size, setup.mechanism, certificates, stage)
+            task = operator.create_task(self._task_request())
+            certificates = None if self._organiser is None else self._organiser.source
+            stage = partial(display.stage, name)
+            enrol(operator, fleet, task.task_id, clients, self.mechanism, certificates, stage)
             watcher = _watch_stages(server, task, show_stage)
             sums: list[SumResult] = []
 
             def on_round(report: FleetRound) -> None:
-                sums.append(_sum_result(setup.recipe, fleet, report))
+                sums.append(_sum_result(self.recipe, fleet, report))
                 display.round(name, report, sum_line(sums[-1]), sum_cells(sums[-1]))
 
             rounds = fleet.run(on_round)
             watcher.join(30)
             stage("ranking all items for each user, on its own device")
-            first, *others = rank_filters(setup, fleet)
-            return self._result(operator.task(task.task_id), rounds, sums, [_costs(first, rounds, sums), *others])
-
-    def _result(
-        self, task: TaskView, rounds: Sequence[FleetRound], sums: Sequence[SumResult], arms: Sequence[ArmResult]
-    ) -> DemoResult:
-        setup = self.setup
+            first, *others = rank_filters(self, fleet)
+            first = replace(with_costs(first, rounds), seconds=sum(done.seconds for done in sums))
+            task = operator.task(task.task_id)
         return DemoResult(
-            dataset=setup.request.dataset,
-            users=setup.train.n_users,
-            items=setup.train.n_items,
-            interactions=setup.train.size + setup.test.size,
-            recipe=setup.recipe.name,
-            mechanism=setup.mechanism,
+            dataset=self.request.dataset,
+            users=self.train.n_users,
+            items=self.train.n_items,
+            interactions=self.train.size + self.test.size,
+            recipe=name,
+            mechanism=self.mechanism,
             rounds=len(rounds),
-            cohort=setup.users.size,
+            cohort=clients,
             plan=task.plan,
-            arms=arms,
+            arms=[first, *others],
             evaluation="full ranking of all items outside the training items, against held-out items of each user",
             next=Advised(trains=False),
             sums=sums,
-            parameters=setup.recipe.parameters.model_dump(),
+            parameters=self.recipe.parameters.model_dump(),
             warnings=task.warnings,
         )
 
+    def _task_request(self) -> TaskRequest:
+        """Return the task: one round for each sum of the recipe, over all clients."""
+        clients = self.users.size
+        schedule = Schedule(
+            rounds=self.recipe.steps,
+            cohort_size=clients,
+            min_clients=max(3, clients // 2),
+            min_difference=_MIN_DIFFERENCE,
+            start_clients=clients,
+            # With dropouts every sum waits for its deadline, so the deadline is near the time that a sum takes.
+            collect_seconds=300.0 if self.request.dropout == 0 else max(30.0, clients / 5),
+            stage_seconds=300.0,
+        )
+        organiser = None if self._organiser is None else self._organiser.pin
+        return task_request(self.recipe.name, self.recipe, self.mechanism, schedule, organiser=organiser)
 
-def _costs(arm: ArmResult, rounds: Sequence[FleetRound], sums: Sequence[SumResult]) -> ArmResult:
-    """Return the arm with its costs: bytes and seconds of the sums, and the contributions that were missing."""
-    parts = max(1, sum(len(report.reports) for report in rounds))
-    return replace(
-        arm,
-        bytes_up=sum(report.bytes_up for report in rounds) / parts,
-        bytes_down=sum(report.bytes_down for report in rounds) / parts,
-        seconds=sum(done.seconds for done in sums),
-        clipped=sum(report.clipped for report in rounds),
-        dropouts=sum(len(report.missed) for report in rounds),
-        contributions=sum(len(report.reports) for report in rounds),
-    )
-
-
-def _fleet(setup: SpectrumSetup, server: DemoServer) -> Fleet:
-    request = setup.request
-    options = FleetOptions(
-        policy=_POLICY,
-        seed=request.seed,
-        # the share per sum that leaves `1 - request.dropout` of the clients after the last sum
-        dropout=1 - (1 - request.dropout) ** (1 / setup.recipe.steps),
-        dropout_rng=np.random.default_rng(request.seed),
-    )
-    return Fleet(server.url, [setup.train.positives(int(user)) for user in setup.users], options)
+    def _fleet(self, server: DemoServer) -> Fleet:
+        options = FleetOptions(
+            policy=_POLICY,
+            seed=self.request.seed,
+            # the share per sum that leaves `1 - request.dropout` of the clients after the last sum
+            dropout=1 - (1 - self.request.dropout) ** (1 / self.recipe.steps),
+            dropout_rng=np.random.default_rng(self.request.seed),
+        )
+        return Fleet(server.url, [self.train.positives(int(user)) for user in self.users], options)
 
 
 def _watch_stages(server: DemoServer, task: TaskView, on_view: Callable[[RoundView], None]) -> threading.Thread:

@@ -26,41 +26,19 @@ def popularity_control(data: LeaveOneOut, candidates: NDArray[np.int32], k: int 
     return evaluate_scores(lambda _, items: degrees[items], data, candidates, k)
 
 
-def popularity_full_control(data: LeaveOneOut, k: int = 10) -> EvaluationResult:
-    """Evaluate ranking by popularity against all items outside the user's training items."""
-    return evaluate_full_scores(popularity_scores(data.train), data, k)
-
-
-def random_control(
-    data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator, k: int = 10
-) -> EvaluationResult:
-    """Evaluate random scores against `candidates`, int32 (n_users, n). HR@k is about k / (n + 1)."""
-    return evaluate_scores(lambda _, items: rng.random(items.shape), data, candidates, k)
-
-
-def random_full_control(data: LeaveOneOut, rng: np.random.Generator, k: int = 10) -> EvaluationResult:
-    """Evaluate random scores against all items outside the user's training items."""
-    return evaluate_full_scores(random_scores(data.train, rng), data, k)
-
-
 def controls(
-    data: LeaveOneOut,
-    candidates: NDArray[np.int32] | None,
-    rng: np.random.Generator,
-    k: int = 10,
+    data: LeaveOneOut, candidates: NDArray[np.int32] | None, rng: np.random.Generator, k: int = 10
 ) -> ControlTable:
     """Return the controls popularity and random, each against `candidates`, if any, and against all items.
 
     candidates: int32 (n_users, n), from `candidates_of`; None where users have too few items.
     """
-    found: dict[str, tuple[EvaluationResult, ...]] = {
-        "popularity": (popularity_full_control(data, k),),
-        "random": (random_full_control(data, rng, k),),
-    }
+    scorers = {"popularity": popularity_scores(data.train), "random": random_scores(data.train, rng)}
+    rows = [control_row(name, evaluate_full_scores(scores, data, k)) for name, scores in scorers.items()]
     if candidates is not None:
-        found["popularity"] = (popularity_control(data, candidates, k), *found["popularity"])
-        found["random"] = (random_control(data, candidates, rng, k), *found["random"])
-    rows = [control_row(name, result) for name, results in found.items() for result in results]
+        chance = evaluate_scores(lambda _, items: rng.random(items.shape), data, candidates, k)
+        rows.insert(0, control_row("popularity", popularity_control(data, candidates, k)))
+        rows.insert(2, control_row("random", chance))
     return ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
 
 

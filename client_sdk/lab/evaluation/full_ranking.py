@@ -104,7 +104,9 @@ def _ranks(
     width = found.shape[1]
     best = np.sort(np.partition(found, width - k, axis=1)[:, width - k :], axis=1)
     kth_best = best[:, 0]
-    at_least = k - _count_lower_scores(best, owners, values)  # items of the row that score at least as high
+    at_least = np.full(values.size, k, dtype=np.int64)  # items of the row that score at least as high
+    for column in best.T:
+        at_least -= column[owners] < values
     tied = values == kth_best[owners]
     rows = np.unique(owners[tied])
     in_row = np.zeros(found.shape[0], dtype=np.int64)
@@ -124,13 +126,3 @@ def _number_ties(owners: NDArray[np.int64], values: NDArray[np.floating[Any]]) -
     numbers = np.empty(order.size, dtype=np.int64)
     numbers[order] = position - np.maximum.accumulate(np.where(starts_tie, position, 0))
     return numbers
-
-
-def _count_lower_scores(
-    best: NDArray[np.floating[Any]], owners: NDArray[np.int64], values: NDArray[np.floating[Any]]
-) -> NDArray[np.int64]:
-    """Return, for each test item, how many of the k best scores of its user are lower."""
-    below = np.zeros(values.size, dtype=np.int64)
-    for column in best.T:
-        below += column[owners] < values
-    return below

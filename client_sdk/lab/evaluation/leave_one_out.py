@@ -130,16 +130,15 @@ def evaluate_scores(
         raise ParameterError(f"negatives must have {data.test_items.size} rows, got shape {negatives.shape}")
     if tested.size and negatives[tested].min(initial=0) < 0:
         raise ParameterError("a user with a held-out item has no negatives")
-    step = max(1, CHUNK_VALUES // ((negatives.shape[1] + 1) * width))
-    ranks = [np.zeros(0, dtype=np.int64)]
-    for start in range(0, tested.size, step):
-        chunk = tested[start : start + step]
+
+    def ranks(chunk: NDArray[np.intp]) -> NDArray[np.int64]:
         items = np.column_stack([data.test_items[chunk], negatives[chunk]])
         found = np.asarray(scores(chunk, items))
         if found.shape != items.shape:
             raise ParameterError(f"scores must have shape {items.shape}, got {found.shape}")
-        ranks.append(ranks_of(found[:, 0], found[:, 1:]))
-    return _result(np.concatenate(ranks), k, f"{negatives.shape[1]} sampled negatives")
+        return ranks_of(found[:, 0], found[:, 1:])
+
+    return _result(ranks, tested, (negatives.shape[1] + 1) * width, k, f"{negatives.shape[1]} sampled negatives")
 
 
 def evaluate(
@@ -170,13 +169,10 @@ def evaluate_full_scores(
     scores: called with chunks of users. users: evaluate only these. Raises `ParameterError` for wrong shapes.
     """
     tested, train = _tested_users(data, users), data.train
-    step = max(1, CHUNK_VALUES // train.n_items)
-    ranks = [np.zeros(0, dtype=np.int64)]
-    for start in range(0, tested.size, step):
-        chunk = tested[start : start + step]
-        found = np.array(
-            scores(chunk), dtype=np.float64
-        )  # a copy, because it is written to; float64 keeps the order of float32
+
+    def ranks(chunk: NDArray[np.intp]) -> NDArray[np.int64]:
+        # a copy, because it is written to; float64 keeps the order of float32
+        found = np.array(scores(chunk), dtype=np.float64)
         if found.shape != (chunk.size, train.n_items):
             raise ParameterError(f"scores must have shape {(chunk.size, train.n_items)}, got {found.shape}")
         rows = np.arange(chunk.size)
@@ -184,8 +180,9 @@ def evaluate_full_scores(
         known = [train.positives(int(user)) for user in chunk]
         found[np.repeat(rows, [len(items) for items in known]), np.concatenate(known)] = np.nan
         found[rows, data.test_items[chunk]] = np.nan
-        ranks.append(ranks_of(target, found))
-    return _result(np.concatenate(ranks), k, "full ranking")
+        return ranks_of(target, found)
+
+    return _result(ranks, tested, train.n_items, k, "full ranking")
 
 
 def evaluate_full(
@@ -217,7 +214,17 @@ def _check_factors(user_factors: NDArray[np.float32], item_factors: NDArray[np.f
         )
 
 
-def _result(ranks: NDArray[np.int64], k: int, protocol: str) -> EvaluationResult:
+def _result(
+    ranks_of_chunk: Callable[[NDArray[np.intp]], NDArray[np.int64]],
+    users: NDArray[np.intp],
+    width: int,
+    k: int,
+    protocol: str,
+) -> EvaluationResult:
+    """Rank for chunks of the users that need `width` values each."""
+    step = max(1, CHUNK_VALUES // width)
+    found = [ranks_of_chunk(users[start : start + step]) for start in range(0, users.size, step)]
+    ranks = np.concatenate([np.zeros(0, dtype=np.int64), *found])
     return EvaluationResult(hit_ratio(ranks, k), ndcg(ranks, k), k, int(ranks.size), protocol, ranks)
 
 

@@ -217,12 +217,15 @@ def test_a_json_answer_is_read_up_to_one_mebibyte(asynchronous: bool, status: in
     assert [fields["accept-encoding"] for fields in server.asked] == ["identity"]
 
 
-BOMB = gzip.compress(bytes(64 * MIB))
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """64 MiB of zeros, compressed."""
+    return gzip.compress(bytes(64 * MIB))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_compressed_answer_is_refused_and_not_expanded(asynchronous: bool) -> None:
-    with serving(LyingServer(200, {}, [BOMB])) as server:
+def test_a_compressed_answer_is_refused_and_not_expanded(asynchronous: bool, bomb: bytes) -> None:
+    with serving(LyingServer(200, {}, [bomb])) as server:
         for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
             server.headers["content-encoding"] = encoding
             (error,), traffic = run(asynchronous, ApiCalls(server.url, "token", ONCE).task("t_1"))
@@ -231,9 +234,9 @@ def test_a_compressed_answer_is_refused_and_not_expanded(asynchronous: bool) -> 
             assert traffic.down == 0
 
 
-def test_attack_a_data_set_is_compressed_a_thousandfold() -> None:
+def test_attack_a_data_set_is_compressed_a_thousandfold(bomb: bytes) -> None:
     """The data set's length is checked only after a piece is expanded: a compressed body is not expanded at all."""
-    with serving(LyingServer(200, {"content-encoding": "gzip"}, [BOMB])) as server:
+    with serving(LyingServer(200, {"content-encoding": "gzip"}, [bomb])) as server:
 
         def refuse() -> None:
             with pytest.raises(ConnectionFailed, match="compressed"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk.api.calls import ApiCalls
+from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, retry_after, send
 from client_sdk.api.wire import Program, Request, Response, Traffic, through
 from client_sdk.errors import (
@@ -30,11 +30,11 @@ from client_sdk.rounds.polling import (
     NothingNew,
     Outage,
     RoundChange,
-    RoundChanged,
     StoppedInOutage,
     await_round,
-    await_start,
     follow_rounds,
+    is_over,
+    report_waiting,
 )
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
@@ -348,7 +348,7 @@ def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -
     runner = ProgramRunner(server([round_view(1, "collecting"), None]))
     change = runner.run(follow_rounds(CALLS, "t_1", None, wait=0.0))
     assert change == RoundChanged(round_view(1, "collecting"), '"1-collecting"')
-    assert not change.is_over
+    assert not is_over(change.view)
     change = runner.run(follow_rounds(CALLS, "t_1", change, wait=5.0))
     assert change == NothingNew(task_view(**FEW), '"1-collecting"')
     assert paths(runner) == ["/rounds/current", "/rounds/current?wait=5.0", ""]
@@ -357,7 +357,7 @@ def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -
 
 def test_the_end_of_a_task_is_found_after_a_round_or_a_poll_without_a_change_and_stays() -> None:
     over = RoundChanged(round_view(1, "failed"), "etag")
-    assert over.is_over
+    assert is_over(over.view)
     runner = ProgramRunner(server([round_view(2, "collecting")]))
     assert isinstance(runner.run(follow_rounds(CALLS, "t_1", over)), RoundChanged)
     assert paths(runner) == ["", "/rounds/current?wait=20.0"], "the task is asked for before the next poll"
@@ -370,8 +370,9 @@ def test_the_end_of_a_task_is_found_after_a_round_or_a_poll_without_a_change_and
 
 def test_what_round_1_waits_for_is_reported_once() -> None:
     runner, events = ProgramRunner(server([])), list[object]()
-    first = runner.run(await_start(task_view(**FEW), False, None, events.append))
-    assert runner.run(await_start(task_view(**FEW), False, first, events.append)) == first
+    change = NothingNew(task_view(**FEW), None)
+    first = runner.run(report_waiting(change, False, None, events.append))
+    assert runner.run(report_waiting(change, False, first, events.append)) == first
     assert events == [first]
     assert isinstance(first, Waiting)
     assert runner.pauses == [0.2, 0.2]

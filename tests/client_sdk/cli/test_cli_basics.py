@@ -6,8 +6,10 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from re import fullmatch
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ import client_sdk.cli.doctor as doctor_module
 from client_sdk.cli import app
 from client_sdk.cli.doctor import Finding
 from client_sdk.cli.membership import certificate_choice
+from client_sdk.cli.monitor import line_of
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.data import DataError
 from client_sdk.lab.data.files import read_history, read_titles
@@ -26,6 +29,7 @@ from client_sdk.organiser import Organiser
 from client_sdk.organiser.app import create_issuer
 from client_sdk.organiser.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import Issuer, request_for
+from client_sdk.rounds.events import Event, ModelMeasured
 from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate, CertifiedRole
@@ -186,6 +190,16 @@ def test_doctor(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = hushrec("doctor")
     assert (code, "pip install 'hushrec[sums]'" in out) == (1, True)
     assert err == "error: missing required components: sums\n"
+
+
+@pytest.mark.parametrize("kind", get_args(Event))
+def test_every_event_has_a_line(kind: type[Event]) -> None:
+    several: Any = 2 if kind is ModelMeasured else ("c_1", "c_2")
+    values = {"metrics": {"hr@10": 0.5}, "reason": "no reason", "clients": several}
+    names = [field.name for field in fields(kind)]
+    line = line_of(kind(**{name: values.get(name, 17) for name in names}))
+    assert line and "{" not in line
+    assert ("no reason" in line) == ("reason" in names)
 
 
 @pytest.mark.parametrize("invitation", ["", " ", "hri_ünïcode", "hri_x\n"])

@@ -18,7 +18,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
-from client_sdk.model.follow import ModelFollower, best_model, curve_of, keep_if_best
+from client_sdk.model.follow import ModelFollower, curve_of, keep_if_best
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store.client_store import ClientStore, read_best_state
 from client_sdk.store.stores import MemoryStore
@@ -86,7 +86,8 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     plan = plan_sync(known, Catalogue(upto, rounds, snapshot(*shot) if shot else None))
     missed = [n for n in sorted(completed) if known < n <= upto]
     assert plan.target == (missed[-1] if missed else None)
-    assert plan.bytes + 16384 * plan.requests <= (100 + 16384) * len(missed)
+    requests = len(plan.rounds) + (plan.snapshot is not None)
+    assert plan.bytes + 16384 * requests <= (100 + 16384) * len(missed)
     start = plan.snapshot.round if plan.snapshot else known
     assert [view.number for view in plan.rounds] == [n for n in missed if n > start]
 
@@ -284,7 +285,7 @@ def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:
 def best_of(server: Server, newest: ModelState, store: ClientStore | None = None) -> tuple[ModelState, int]:
     """The best model that a client finds, and the number of its requests."""
     runner = ProgramRunner(server)
-    return runner.run(best_model(CALLS, server.terms, store, newest, None)), len(runner.requests)
+    return runner.run(ModelFollower(CALLS, server.terms, store).final(newest)), len(runner.requests)
 
 
 BEST = {"every": 1, "keep": "best"}

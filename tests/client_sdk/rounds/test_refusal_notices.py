@@ -129,7 +129,7 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
         masked_rounds.MaskedRound(member.part, opened, HISTORY),
     )
     runner = ProgramRunner(lambda _: problem("round-closed"))
-    runner.run(one.send_message(opened)())
+    runner.run(one.send_message(opened))
     assert [json.loads(request.body) for request in runner.requests] == [{"reason": reason}]
     assert one.missed == "of c_3"
 

@@ -24,6 +24,7 @@ import httpx
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Effect, Request
@@ -40,7 +41,6 @@ from client_sdk.rounds.events import (
     TaskEnded,
 )
 from client_sdk.rounds.loop import _Contributor
-from client_sdk.rounds.polling import RoundChanged
 from client_sdk.store.signed_sets import SignedSets
 from protocols.errors import AlreadySummed
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, terms_of

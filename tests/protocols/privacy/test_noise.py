@@ -67,7 +67,7 @@ def test_epsilon_beside_the_gaussian() -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 20), st.integers(1, 300), st.floats(1e-9, 1e-3))
 def test_the_multiplier_is_the_smallest(epsilon: float, sums: int, delta: float) -> None:
-    kinds = [(100.0, 10.0), (4.0, 2.0)]
+    kinds = ((100.0, 10.0), (4.0, 2.0))
 
     def cost(z: float) -> float:
         curves = [skellam_curve((l1, l2), (z * l2) ** 2) for l1, l2 in kinds]
@@ -78,8 +78,8 @@ def test_the_multiplier_is_the_smallest(epsilon: float, sums: int, delta: float)
 
 
 def test_budgets_without_a_multiplier() -> None:
-    one = [(1.0, 1.0)]
-    for kinds, sums, epsilon in (([], 1, 1.0), (one, 0, 1.0), (one, 1, 0.0), (one, 1, math.inf), (one, 1, -2.0)):
+    one = ((1.0, 1.0),)
+    for kinds, sums, epsilon in (((), 1, 1.0), (one, 0, 1.0), (one, 1, 0.0), (one, 1, math.inf), (one, 1, -2.0)):
         with pytest.raises(ParameterError, match="a positive epsilon and at least one sum"):
             smallest_multiplier(kinds, sums, epsilon, 1e-6)
 
@@ -87,10 +87,10 @@ def test_budgets_without_a_multiplier() -> None:
 def test_an_epsilon_below_what_the_orders_can_show_is_refused() -> None:
     least = min(math.log1p(-1 / a) - (math.log(1e-9) + math.log(a)) / (a - 1) for a in ORDERS)
     with pytest.raises(ParameterError, match="no noise gives epsilon"):
-        smallest_multiplier([(9.0, 3.0)], 1, least * 0.99, 1e-9)
-    z = smallest_multiplier([(9.0, 3.0)], 1, least * 1.01, 1e-9)
+        smallest_multiplier(((9.0, 3.0),), 1, least * 0.99, 1e-9)
+    z = smallest_multiplier(((9.0, 3.0),), 1, least * 1.01, 1e-9)
     assert epsilon_of(skellam_curve((9.0, 3.0), (3 * z) ** 2), 1e-9) <= least * 1.01
-    assert smallest_multiplier([(9.0, 3.0)], 1, least * 0.5, 1e-4) > z / 100  # at a larger delta there is one
+    assert smallest_multiplier(((9.0, 3.0),), 1, least * 0.5, 1e-4) > z / 100  # at a larger delta there is one
 
 
 @settings(max_examples=12, deadline=None)

@@ -27,7 +27,7 @@ from client_sdk.lab.demo.arms import leave_one_out
 from client_sdk.lab.demo.report import render_report, result_table
 from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoRequest, DemoResult
 from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
-from client_sdk.lab.demo.spectrum import prepare
+from client_sdk.lab.demo.spectrum import SpectrumDemo
 from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.fleet import Fleet
@@ -203,7 +203,7 @@ def test_cohort_is_at_most_all_users(path: Path) -> None:
     said: list[str] = []
     request = DemoRequest(str(path), columns=Columns(1, 0))
     shared, replaced = shared_setup(request, chosen_settings(request), said.append)
-    assert (shared.cohort, len(shared.identities), replaced) == (40, 40, 0)
+    assert (shared.settings.cohort, len(shared.identities), replaced) == (40, 40, 0)
     assert shared.data.train.user_ids[2] == "member 10"
     assert said[0].endswith("separated by semicolons, no header; columns user=1,item=0")
     large = DemoRequest(str(path), columns=Columns(1, 0), cohort=60)
@@ -218,7 +218,7 @@ def test_some_of_many_users_are_clients(path: Path, monkeypatch: pytest.MonkeyPa
     shared, _ = shared_setup(request, chosen_settings(request), said.append)
     assert len(shared.identities) == 20
     assert said[1] == "20 of 40 users, drawn with seed 0, are clients of the demo"
-    made = prepare(DemoRequest(str(path), recipe="privirec-k", columns=Columns(1, 0)), said.append)
+    made = SpectrumDemo(DemoRequest(str(path), recipe="privirec-k", columns=Columns(1, 0)), said.append)
     assert made.users.size == 20
     assert made.recipe.parameters.components <= made.train.n_items
 
@@ -232,7 +232,7 @@ def test_the_default_rounds_end_above_popularity_on_a_flat_curve() -> None:
 
     parameters = {"items": shared.data.train.n_items, **arm.recipe_parameters}
     federation = Federation(
-        shared.data.train, arm.recipe, parameters, "plain", {}, settings.training, shared.cohort, request.seed
+        shared.data.train, arm.recipe, parameters, "plain", {}, settings.training, shared.settings.cohort, request.seed
     )
     hr: dict[int, float] = {}
     for done in federation.run(settings.rounds):

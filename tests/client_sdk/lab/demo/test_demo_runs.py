@@ -20,7 +20,7 @@ from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import run, spectrum
 from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
-from client_sdk.lab.demo.report import result_table, write_results
+from client_sdk.lab.demo.report import Display, result_table, write_results
 from client_sdk.lab.demo.results import DemoRequest
 from client_sdk.lab.demo.run import arms_of, chosen_settings, run_demo, shared_setup
 from client_sdk.lab.demo.spectrum import central_components
@@ -94,7 +94,8 @@ class Run:
             self.factors += factor_rows("user factor", fleet.user_factors())
 
         named = replace(arm, name=f"{arm.name} {secrets.token_hex(4)}")  # a server has each name of a task once
-        self.result, _ = run_arm(named, shared, server, None, inspect)
+        display = Display(Console(file=StringIO()), {named.name: shared.settings.rounds})
+        self.result, _ = run_arm(named, shared, server, display, inspect)
         self.curve = [
             (point.round_number, point.values["HR@10"], point.values["NDCG@10"]) for point in self.result.curve
         ]

@@ -23,8 +23,8 @@ from client_sdk.lab.evaluation import leave_one_out as module
 from client_sdk.lab.evaluation.controls import (
     controls,
     popularity_control,
-    popularity_full_control,
-    random_full_control,
+    popularity_scores,
+    random_scores,
     ranking_controls,
     rating_controls,
     rating_errors,
@@ -315,12 +315,12 @@ def test_each_control_is_evaluated_against_candidates_and_all_items(data, candid
     popularity = popularity_control(data, candidates, 5)
     assert figures["popularity.99_sampled_negatives.hr5"] == popularity.hr
     assert figures["popularity.99_sampled_negatives.ndcg5"] == popularity.ndcg
-    assert figures["popularity.full_ranking.hr5"] == popularity_full_control(data, 5).hr
+    assert figures["popularity.full_ranking.hr5"] == evaluate_full_scores(popularity_scores(data.train), data, 5).hr
     assert figures["popularity.full_ranking.hr5"] > figures["random.full_ranking.hr5"]
 
 
-def test_random_full_control_hits_by_chance(data) -> None:
-    found = random_full_control(data, np.random.default_rng(0))
+def test_random_scores_hit_by_chance(data) -> None:
+    found = evaluate_full_scores(random_scores(data.train, np.random.default_rng(0)), data)
     assert 0.02 < found.hr < 0.15  # 10 of about 130 items
 
 
