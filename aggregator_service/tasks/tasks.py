@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -131,13 +130,6 @@ def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:
     return session.scalars(query if name is None else query.where(TaskRow.name == name)).all()
 
 
-_AS_STORED: Final = (
-    *("name", "state", "data_set", "catalogue_digest", "best_round", "opened_by"),
-    *("completed_rounds", "abandoned_sums", "failed_rounds"),
-)
-"""Values of a task that its view repeats."""
-
-
 def task_view(session: Session, task: TaskRow, signatures: Signatures = "required", now: float = 0.0) -> TaskView:
     """Return a task as operators and members see it, with its plan, counts and warnings.
 
@@ -153,8 +145,9 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
     able = able_members(session, task, plan.recipe.device_groups, plan.sum_class, plan.recipe.main_sum)
     return TaskView.model_validate(
         {
-            **{name: getattr(task, name) for name in _AS_STORED},
             "task_id": task.id,
+            "name": task.name,
+            "state": task.state,
             "recipe": RecipeChoice(
                 name=task.recipe_name,
                 parameters=task.recipe_parameters,
@@ -167,14 +160,21 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             ),
             "schedule": schedule,
             "seed": b64encode(task.seed),
+            "data_set": task.data_set,
             "organiser": _organiser(task),
             "evaluation": row_evaluation(task),
+            "catalogue_digest": task.catalogue_digest,
             "privacy": row_privacy(task),
+            "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "resolved": resolved_task(terms),
+            "opened_by": task.opened_by,
             "members": members,
             "keyed_members": sum(able) if task.needs_keyring else 0,
             "able_members": able,
+            "completed_rounds": task.completed_rounds,
+            "abandoned_sums": task.abandoned_sums,
+            "failed_rounds": task.failed_rounds,
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
             or awaited_uncounted(session, task, plan.recipe),
