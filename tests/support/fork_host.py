@@ -116,6 +116,9 @@ def main() -> None:
     for name in _IMPORTED[kind]:
         import_module(name)
     if kind == "server":
+        from sqlalchemy.orm import configure_mappers  # which the other kinds do not need
+
+        configure_mappers()  # each server would do it at its first statement
         start_worker_host()
     gc.collect()
     gc.freeze()  # the forks share the memory of what was imported
