@@ -260,9 +260,10 @@ def table(script: str, figures: Mapping[str, Figure], meaning: bool = False) -> 
 def page(results: Mapping[str, Mapping[str, Figure]], failures: Mapping[str, str], subtitle: str) -> str:
     """One self-contained HTML page: a table per script, and the reason where it failed, by script."""
     console = Console(record=True, file=StringIO(), width=180)
-    console.print(subtitle)
+    console.print(subtitle, highlight=False)
     for script in sorted({*results, *failures}):
-        console.print(table(script, results.get(script, {}), meaning=True))
+        own = table(script, results.get(script, {}), meaning=True)
+        console.print(own if own.row_count else script)
         console.print(failures.get(script, ""), style="red", markup=False)
     return console.export_html()
 
