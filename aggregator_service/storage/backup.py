@@ -72,7 +72,7 @@ def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> B
 
 def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> Backup:
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
-        if blobs is None:
+        if blobs is None or _has_none(database, blobs):
             _begin_reading(reading)
             _copy_database(reading, partial / DATABASE_NAME)
             return Backup(partial, 0, [])
@@ -87,6 +87,16 @@ def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial:
             present = {key: digest for key, digest in named.items() if key not in set(missing)}
             damaged = copy_blobs(present, staged, copies)
     return Backup(partial, len(present) - len(damaged), missing + damaged)
+
+
+def _has_none(database: Database, blobs: DirectoryBlobs) -> bool:
+    """Return whether no server has stored blobs yet; `BackupError` if the directory of those that rows name is gone."""
+    if blobs.root.exists():
+        return False
+    with database.read() as session:
+        if named_blobs(session):
+            raise BackupError(f"the directory of the blobs, {blobs.root}, does not exist")
+    return True
 
 
 def _begin_reading(connection: sqlite3.Connection) -> None:

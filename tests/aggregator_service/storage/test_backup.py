@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -54,6 +55,17 @@ def test_a_backup_of_a_running_server_continues_its_round(tmp_path: Path, run: R
     assert list(data.glob("blobs/.backup-*")) == []
     with running_aggregator(copy) as restored:
         complete(restored, task, members)
+
+
+def test_a_backup_without_blobs_needs_no_directory_of_them_and_one_with_blobs_does(tmp_path: Path, run: Run) -> None:
+    data = tmp_path / "data"
+    run("init", "--data-dir", str(data))
+    assert "the database and 0 blobs" in run("backup", str(tmp_path / "new"), "--data-dir", str(data))
+    with serving(tmp_path / "new", inline_bytes=0) as (_, api):
+        half_a_round(api)
+    shutil.rmtree(tmp_path / "new" / "blobs")
+    assert "does not exist" in run("backup", str(tmp_path / "lost"), "--data-dir", str(tmp_path / "new"), status=1)
+    assert not (tmp_path / "lost").exists()
 
 
 def test_storage_moves_to_postgresql_and_s3(
