@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -126,10 +126,7 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
     return user_exponent is None or (isclose(a, user_exponent) and isclose(b, 1 - user_exponent))
 
 
-def half(
-    recipe: PriviRecK,
-    training: TrainingConfig | None = None,  # noqa: ARG001 - PriviRec trains nothing
-    graph_filter: str | None = None,
-) -> ClientHalf:
-    """Return the client half; `ParameterError` for a filter that does not fit the task."""
+def half(recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+    """Return the client half; `ParameterError` for training settings, and for a filter that does not fit the task."""
+    refuse_settings(recipe, training, why="recipe {} trains nothing")
     return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))

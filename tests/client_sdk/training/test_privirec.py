@@ -18,7 +18,7 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half, graph_filters
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
 from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
 from protocols.errors import ParameterError
@@ -146,6 +146,8 @@ def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
         chosen(0.5, "svd")
     with pytest.raises(ParameterError, match="has no graph filter"):
         client_half(recipe("fedmf", {"items": ITEMS}), graph_filter="gf-cf")
+    with pytest.raises(ParameterError, match="'privirec-k' trains nothing: leave out the training settings"):
+        client_half(recommended, TrainingConfig())
 
 
 def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
