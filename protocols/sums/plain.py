@@ -74,14 +74,7 @@ class PlainPlan(SumPlan):
         return 4 * _limits(self.layout, route)[-1][0] if route else 0
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "mechanism": self.mechanism,
-            "security_bits": 0,
-            "max_contributions": self.max_contributions,
-            "bytes_per_value": 4.0,
-            "aggregate_bytes": self.aggregate_bytes,
-            "predicted_error": self.predicted_error,
-        }
+        return {**super().describe(), "security_bits": 0, "bytes_per_value": 4.0}
 
 
 class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
@@ -97,8 +90,6 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
         """
         if parameters:
             raise ParameterError("the plain mechanism takes no parameters")
-        if max_contributions < 1:
-            raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
         counts = [s.clip for block in layout.blocks for s in block.segments if s.integral]
         if counts and max(counts) * max_contributions > _FLOAT32_WHOLE:
             most = int(_FLOAT32_WHOLE / max(counts))

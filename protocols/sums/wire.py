@@ -19,6 +19,7 @@ exactly `bits` words of 64 bits, so packing is a few shifts over all groups of 6
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from io import BytesIO
 from typing import Any, Final, Generic, TypeVar
 
@@ -116,7 +117,10 @@ class PartialSum(Generic[Number]):
 
     def __init__(self, plan: SumPlan, dtype: np.dtype[Number]) -> None:
         self._plan, self._dtype, self._count = plan, dtype.newbyteorder("<"), 0
-        self._builder = BytesBuilder(plan.partial_bytes)
+
+    @cached_property
+    def _builder(self) -> BytesBuilder:
+        return BytesBuilder(self._plan.partial_bytes)  # once the sums are asked for: a fold may need its memory before
 
     @property
     def sums(self) -> NDArray[Number]:

@@ -46,25 +46,37 @@ Planes = tuple[NDArray[np.unsignedinteger], ...]
 
 @dataclass(frozen=True, repr=False)
 class WireBuffer:
-    """A contribution being written: `planes` and `seeds` are views into `body`."""
+    """Ciphertexts in one of the wire forms: `planes` and `seeds` (ciphertexts, 64) are views into `body`."""
 
-    body: bytearray
+    body: Buffer
     planes: Planes
     seeds: NDArray[np.uint8]
 
     @classmethod
+    def of(
+        cls, body: Buffer, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool
+    ) -> WireBuffer:
+        """Return the ciphertexts of `body` without copying; `CodecError` unless its length is exact."""
+        polynomials, suffix = (1, ciphertexts * SEED_BYTES) if seeded else (2, 0)
+        view = memoryview(body)
+        residues = view.nbytes - suffix
+        planes = view_planes(view[:residues], parameter_set, ciphertexts, polynomials, degree)
+        return cls(body, planes, np.frombuffer(view[residues:], np.uint8).reshape(-1, SEED_BYTES))
+
+    @classmethod
     def empty(cls, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool) -> WireBuffer:
-        """Return a buffer of zeros with the exact length."""
-        polynomials = 1 if seeded else 2
-        residues = ciphertexts * polynomials * degree * parameter_set.residue_bytes
-        body = bytearray(residues + (ciphertexts * SEED_BYTES if seeded else 0))
-        planes = view_planes(memoryview(body)[:residues], parameter_set, ciphertexts, polynomials, degree)
-        seeds = np.frombuffer(body, np.uint8, offset=residues).reshape(-1, SEED_BYTES)
-        return cls(body, planes, seeds)
+        """Return ciphertexts of zeros, writable."""
+        residues = degree * parameter_set.residue_bytes
+        body = bytearray(ciphertexts * (residues + SEED_BYTES if seeded else 2 * residues))
+        return cls.of(body, parameter_set, ciphertexts, degree, seeded=seeded)
 
     def put(self, index: int, residues: NDArray[np.uint64]) -> None:
         """Write the residues (polynomials * degree, contiguous uint64) of ciphertext `index`."""
         split_residues(residues, tuple(plane[index].reshape(-1) for plane in self.planes))
+
+    def residues(self, index: int) -> NDArray[np.uint64]:
+        """Return the residues (polynomials * degree) of ciphertext `index`."""
+        return join_planes(tuple(plane[index].reshape(-1) for plane in self.planes))
 
 
 def split_residues(residues: NDArray[np.uint64], planes: Planes) -> None:
@@ -162,10 +174,6 @@ class MemoryFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file and free its memory."""
         for fd in (self._fd, *(self._pipe or ())):
             os.close(fd)
 
@@ -173,10 +181,6 @@ class MemoryFile:
         """Replace the whole content."""
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, body, 0)
-
-    def overwrite(self, body: bytes | bytearray | memoryview, offset: int) -> None:
-        """Replace part of the content."""
-        os.pwrite(self._fd, body, offset)
 
     def raw(self, item: Any) -> memoryview:
         """Return the bytes that SEAL saves for `item`, valid until the next call; `CodecError` if they are too long."""
@@ -293,13 +297,14 @@ class SealContext:
         body = prefix + residues.tobytes() + suffix
         return self._header(len(body)) + body
 
-    def load(self, file: MemoryFile, item: Any, stream: bytes) -> None:
-        """Load `stream` into the SEAL object `item`; `CodecError` if SEAL rejects it, as for residues out of range."""
+    def load(self, file: MemoryFile, item: Any, stream: bytes) -> Any:
+        """Return the SEAL object `item`, into which `stream` is loaded; `CodecError` if SEAL rejects the stream."""
         file.write(stream)
         try:
             item.load(self.seal, file.path)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError) as error:  # as for residues out of range
             raise CodecError("SEAL rejects this object") from error
+        return item
 
 
 @lru_cache(maxsize=len(PARAMETER_SETS) * len(DEGREES))

@@ -20,9 +20,10 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.ckks import mechanism, wire
+from protocols.sums.ckks import wire
+from protocols.sums.ckks.fold import ExpandedSum
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksParameters, CkksPlan, make_plan
 from protocols.sums.ckks.wire import (
     MemoryFile,
     SealContext,
@@ -109,11 +110,10 @@ def test_accumulators_never_overflow() -> None:
         top, times = parameter_set.modulus - 1, 33_000
         wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
         wire.put(0, np.full(8, top, np.uint64))
-        total = mechanism._Accumulator(parameter_set, (1, 2, 4))
+        total = ExpandedSum(CkksPlan(CkksParameters(set=parameter_set.name), layout(4), times, 4))
         for _ in range(times):
-            total.count()
-            total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
-        assert set(total.residues(0).tolist()) == {times * top % parameter_set.modulus}
+            total.add(((0,),), wire)
+        assert set(total.take(0).tolist()) == {times * top % parameter_set.modulus}
 
 
 SET = st.sampled_from(sorted(PARAMETER_SETS))
