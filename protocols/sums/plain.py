@@ -124,9 +124,7 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         own = PlainPlan.of(plan)
-        total = PartialSum(own, _FLOAT64)
-        if partial is not None:
-            _add_partial(total, partial)
+        total = _total(own, () if partial is None else (partial,))
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
         grains = [_rounding_constants(block, own.max_contributions) for block in blocks]
@@ -144,10 +142,7 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
-        total = PartialSum(PlainPlan.of(plan), _FLOAT64)
-        for partial in partials:
-            _add_partial(total, partial)
-        return total.encode()
+        return _total(PlainPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums rounded to float32; `CodecError` for sums that are not finite or exceed its range."""
@@ -259,9 +254,11 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
             sums[start:end] += piece
 
 
-def _add_partial(total: PartialSum[np.float64], partial: Buffer) -> None:
-    """Add a partial sum, which is exact: all are multiples of the same grains."""
-    np.add(total.sums, _in_range(total.take(partial)), out=total.sums)
+def _total(plan: PlainPlan, partials: Iterable[Buffer]) -> PartialSum[np.float64]:
+    total = PartialSum(plan, _FLOAT64)
+    for partial in partials:
+        np.add(total.sums, _in_range(total.take(partial)), out=total.sums)
+    return total
 
 
 def _in_range(sums: NDArray[np.float64]) -> NDArray[np.float64]:

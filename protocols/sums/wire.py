@@ -180,8 +180,6 @@ def pack(elements: Ring, bits: int) -> bytes:
         raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
     if bits in RAW_BITS:
         return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
-    if elements.size <= _PIECE:
-        return _pack_piece(elements, bits)
     builder = BytesBuilder(packed_bytes(elements.size, bits))
     for start in range(0, elements.size, _PIECE):
         piece = _pack_piece(elements[start : start + _PIECE], bits)

@@ -249,13 +249,13 @@ class SealContext:
     """
 
     def __init__(self, set_name: str, degree: int) -> None:
-        self.parameter_set = PARAMETER_SETS[set_name]
+        own = PARAMETER_SETS[set_name]
         self.degree = degree
         parameters = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
         parameters.set_poly_modulus_degree(degree)
-        parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREES[-1], [self.parameter_set.modulus_bits]))
+        parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREES[-1], [own.modulus_bits]))
         (prime,) = (modulus.value() for modulus in parameters.coeff_modulus())
-        if prime != self.parameter_set.modulus:
+        if prime != own.modulus:
             raise ParameterError(f"SEAL's prime for {set_name!r} is {prime:#x}, not the pinned one")
         self.seal = sealapi.SEALContext(parameters, True, sealapi.SEC_LEVEL_TYPE.TC128)
         if not self.seal.parameters_set():
@@ -265,13 +265,8 @@ class SealContext:
         self.encoder = sealapi.CKKSEncoder(self.seal)
         self.evaluator = sealapi.Evaluator(self.seal)
         self._parms_id = struct.pack("<4Q", *self.seal.first_parms_id())
-        self._version = self._saved_version(parameters)
-
-    @staticmethod
-    def _saved_version(parameters: Any) -> tuple[int, int, int, int]:
         with MemoryFile() as file:
-            magic, size, major, minor, _, _, _ = _HEADER.unpack_from(file.raw(parameters))
-        return magic, size, major, minor
+            self._version = _HEADER.unpack_from(file.raw(parameters))[:4]  # magic, header size, version
 
     def _header(self, body: int) -> bytes:
         return _HEADER.pack(*self._version, _UNCOMPRESSED, 0, _HEADER.size + body)

@@ -34,13 +34,13 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from protocols.codec import exact
+from protocols.codec import b64encode, exact
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead
-from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
+from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
 
@@ -130,7 +130,15 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        return name_public_key(parameters, public_key)
+        """Return `parameters` with n added, from its big-endian bytes.
+
+        Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the
+        parameters name another n already.
+        """
+        named = {**parameters, "public_key": b64encode(public_key)}
+        if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
+            raise ParameterError("the task already names another public key, which cannot be replaced")
+        return named
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
         """Return new keys from phe's generator, and a new state key; `ParameterError` if phe is not installed."""

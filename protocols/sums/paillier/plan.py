@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode
 from protocols.crypto.keys import digest
-from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.errors import BudgetError, CodecError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import CiphertextPlan, refuse_public_mode
@@ -73,18 +73,6 @@ def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
     refuse_public_mode(parameters)
     return validated("paillier parameters", PaillierParameters, parameters)
-
-
-def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-    """Return `parameters` with n added, from its big-endian bytes.
-
-    Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the parameters
-    name another n already.
-    """
-    named = {**parameters, "public_key": b64encode(public_key)}
-    if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
-        raise ParameterError("the task already names another public key, which cannot be replaced")
-    return named
 
 
 _LEAST_VALUE_BITS: Final = 8
