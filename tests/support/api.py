@@ -42,7 +42,7 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest
-from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, AggregatorProcess, running_aggregator, tuned
+from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, TLS, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 from tests.support.world import request_json
 
@@ -115,7 +115,7 @@ class Api:
 
     def __init__(self, url: str, operator_token: str, database_url: str = "", http: httpx.Client | None = None) -> None:
         """database_url: for `TestTask.expire`. http: sends the requests, by default a new client for `url`."""
-        self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED)
+        self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED, verify=TLS)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
         self.database_url = database_url
         self._made: list[TestTask] = []

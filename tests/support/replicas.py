@@ -19,7 +19,7 @@ from sqlalchemy import URL, make_url
 
 from tests.support.api import Api
 from tests.support.needs import POSTGRES_SCRIPT, required
-from tests.support.server import AggregatorProcess, free_port
+from tests.support.server import TLS, AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
 
@@ -161,7 +161,7 @@ class RoundRobin(httpx.HTTPTransport):
     """A balancer without sticky sessions: each request goes to the next server that accepts the connection."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
-        super().__init__()
+        super().__init__(verify=TLS)
         self._count, self._ports = len(servers), cycle([server.port for server in servers])
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

@@ -18,7 +18,7 @@ from aggregator_service.problems import Problem
 from tests.support.api import Api, TestTask, contribute
 from tests.support.dashboard import form_token, new_operator, sign_in
 from tests.support.replicas import wait_until
-from tests.support.server import AggregatorProcess
+from tests.support.server import TLS, AggregatorProcess
 
 SECONDS = 60.0
 SERVER = {"operator_rate": 0}
@@ -33,7 +33,7 @@ def visitor(server: AggregatorProcess) -> Iterator[httpx.Client]:
 
 @contextmanager
 def _signed_in(server: AggregatorProcess, token: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=SECONDS) as http:
+    with httpx.Client(base_url=server.url, timeout=SECONDS, verify=TLS) as http:
         assert sign_in(http, server.url, token).status_code == 303
         yield http
 

@@ -20,7 +20,7 @@ from aggregator_service.dashboard.facts import health_facts
 from tests.support.api import Api, aggregator_inside, contribute, digest_field, services, serving
 from tests.support.dashboard import new_operator
 from tests.support.replicas import TestDatabase, connect, wait_until
-from tests.support.server import Authority
+from tests.support.server import TLS, Authority
 from tests.support.signing import Signatures
 
 
@@ -167,7 +167,7 @@ class Scraper:
         self.url = f"{server_api.http.base_url}/metrics"
 
     def __call__(self) -> httpx.Response:
-        return httpx.get(self.url, headers=self.headers, timeout=10)  # as long as Prometheus waits
+        return httpx.get(self.url, headers=self.headers, timeout=10, verify=TLS)  # as long as Prometheus waits
 
 
 def test_the_token_of_a_scraper_reads_that_the_database_is_down(server_api: Api, postgres: TestDatabase) -> None:

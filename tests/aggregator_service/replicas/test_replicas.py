@@ -33,7 +33,7 @@ from tests.support.replicas import (
     wait_until,
     waits_for_lock,
 )
-from tests.support.server import AggregatorProcess
+from tests.support.server import TLS, AggregatorProcess
 from tests.support.tasks import interactions, small_task
 
 COHORT = 7
@@ -70,7 +70,7 @@ def watched(replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) ->
     over, looks, two = threading.Event(), list[list[int]](), list[str]()
 
     def look() -> None:
-        while not over.wait(0.1):
+        while not over.wait(0.2):
             looks.append(replicas.holders() if lock else [])
             if len(looks[-1]) > 1:
                 two.append(f"the lock is held by {looks[-1]}")
@@ -212,7 +212,7 @@ def locked(url: str, table: str) -> Iterator[None]:
 
 
 def readiness(server: AggregatorProcess) -> Any:
-    return httpx.get(f"{server.url}/readyz", timeout=60).json()
+    return httpx.get(f"{server.url}/readyz", timeout=60, verify=TLS).json()
 
 
 def extend(url: str, operator: dict[str, str]) -> None:

@@ -23,8 +23,9 @@ from tests.support.signing import SIGNED, raw_head
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4, test_spawns_workers=1)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AggregatorProcess]:
+    """It is not started. Its settings can be given as the fixture's parameter."""
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4, **getattr(request, "param", {}))
     yield process
     process.stop()
 
@@ -130,6 +131,7 @@ def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: Aggregat
         assert_exact(task, server)
 
 
+@pytest.mark.parametrize("server", [{"test_spawns_workers": 1}], indirect=True, ids=["its-own-worker"])
 def test_death_while_folding(server: AggregatorProcess, api: Api) -> None:
     """The worker stands still in the last batch. Without its server it exits, and what it writes does not count."""
     server.start()
