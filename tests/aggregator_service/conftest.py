@@ -111,7 +111,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The clock of a server in the test process."""
     return ManualClock(1_790_000_000.0)
 
 

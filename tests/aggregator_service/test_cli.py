@@ -25,8 +25,6 @@ from tests.support.world import round_row
 
 
 class Command:
-    """Runs `hushrec-server` in the test process; the server is another process."""
-
     def __init__(self, data_dir: Path, run: Callable[..., str]) -> None:
         self.data_dir, self._run = data_dir, run
 
@@ -303,9 +301,7 @@ def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
         assert "graceful shutdown exceeded" not in server.log()
 
 
-def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_an_evaluation_is_shown_with_its_curve(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command("init")
     made = command(
         "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from bench.experiments.rfrec import Devices
-from bench.experiments.ring_sums import (
-    RingSums,
-    blocks,
-    normalised,
-    power_iteration,
-    product_of,
-    start_vectors,
-)
+from bench.experiments.ring_sums import RingSums, blocks, normalised, power_iteration, product_of, start_vectors
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe
@@ -35,7 +28,6 @@ def interactions(seed: int = 0) -> Interactions:
 
 
 def client_rows(data: Interactions, a: float) -> np.ndarray:
-    """Every client's normalised row, computed from its own items and the item degrees."""
     degrees, rows = data.item_degrees(), np.zeros((USERS, ITEMS))
     for user in range(USERS):
         for item in data.positives(user):

@@ -60,7 +60,6 @@ class Run:
         wait_until(lambda: self.task.completed() >= before + more, f"{more} more sums")
 
     def await_unready(self) -> None:
-        """Wait until the server says that it cannot serve."""
         wait_until(lambda: self.status("/readyz") == 503, "/readyz to report the fault")
         assert self.status("/healthz") == 200
 

@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the programs that the examples start."""
     fork_programs(monkeypatch, cross_silo)
 
 

@@ -144,7 +144,7 @@ def test_masked_rounds_over_http_equal_plain_fedavg(
     assert (after["scale"] > 1).all(), "the model moves"
 
 
-def test_without_pytorch_the_program_says_what_is_missing(
+def test_the_program_says_that_pytorch_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)

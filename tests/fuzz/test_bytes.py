@@ -28,7 +28,6 @@ KINDS = plain, keyed, masked, operators
 
 
 def head(method: str, target: str, *lines: str, version: str = "HTTP/1.1") -> bytes:
-    """Return a request line and headers as bytes, unchecked."""
     return "\r\n".join([f"{method} {target} {version}", "Host: test", *lines, "", ""]).encode("latin-1")
 
 
@@ -181,7 +180,6 @@ def holes(value: Any) -> Iterator[str]:
 
 
 def bodies(world: World) -> dict[str, Any]:
-    """Return a valid body for each route that takes JSON, by path."""
     recipe = {"name": "colr", "parameters": {"items": 50, "dim": 8, "rank": 2, "clip": 0.5}}
     schedule = {"rounds": 1, "cohort_size": 3, "min_clients": 2, "start_clients": 0, "sampling": "uniform"}
     seconds = {"collect_seconds": 9.5, "stage_seconds": 9, "max_failed_rounds": 1, "min_difference": None}

@@ -57,7 +57,6 @@ class ValidFields:
         return self._random.choice([*self._world.callers.values(), Caller()])
 
     def _token_of(self, sender: Caller) -> dict[str, str]:
-        """Return the sender's token, sometimes an invalid one."""
         if self._often(0.95):
             return sender.auth
         token = sender.token or "hro_nobody-has-ever-had-this-token"

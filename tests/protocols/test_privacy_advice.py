@@ -12,14 +12,7 @@ import pytest
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, sampled_curve
-from protocols.privacy_advice import (
-    NOISY_RECIPES,
-    Left,
-    Sizes,
-    modelled_eigenvalue,
-    outlook,
-    sizes_for,
-)
+from protocols.privacy_advice import NOISY_RECIPES, Left, Sizes, modelled_eigenvalue, outlook, sizes_for
 from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe
 

@@ -44,7 +44,6 @@ def pages() -> list[Path]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """The anchors of a page's headings."""
     found: list[str] = []
     for heading in re.findall(r"^#+ (.+)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.M):
         slug = slugify(re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading), "-")
@@ -146,7 +145,6 @@ ALIASES = {"Event", "Progress"}
 
 
 def defined_in(module: ModuleType) -> set[str]:
-    """The public names of a module, without those that it imports."""
     own = {name for name, one in vars(module).items() if getattr(one, "__module__", None) == module.__name__}
     return {name for name in own if not name.startswith("_")}
 

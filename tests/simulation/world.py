@@ -94,7 +94,6 @@ class World:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each fault happened, and how rounds ended."""
         return self.injector.injected + Counter(f"round {state}" for state in self.ledger.ended.values())
 
     async def _tick(self) -> None:
@@ -264,7 +263,6 @@ class World:
 
     @property
     def view(self) -> View:
-        """The task as read from the database."""
         if self._view is None:
             self._view, self._changed_at = read_view(self.disk, self.task_id), self.clock.now()
             self.ledger.check_asked(self._view)
@@ -344,7 +342,6 @@ def play(disk: Disk, plan: Plan) -> World:
 
 @contextmanager
 def playing() -> Iterator[Play]:
-    """Yield what runs schedules, one after the other on one disk."""
     with new_disk() as disk:
         yield partial(play, disk)
 

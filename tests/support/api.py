@@ -50,12 +50,10 @@ Kind = TypeVar("Kind", bound="TestMember")
 
 
 def digest_field(body: bytes) -> str:
-    """The value of Content-Digest for `body`."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def slug(answer: httpx.Response) -> str:
-    """The name of the problem that a refusal states."""
     return str(answer.json()["type"]).rpartition(":")[2]
 
 
@@ -171,14 +169,12 @@ class Api:
         )
 
     def task_of(self, request: dict[str, Any]) -> TestTask:
-        """The task that a whole request asks for."""
         answer = self.http.post("/v1/tasks", json=jsonable_encoder(request), headers=self.operator)
         assert answer.status_code == 201, answer.text
         self._made.append(TestTask(self, answer.json()))
         return self._made[-1]
 
     def invite(self, task_id: str, uses: int = 1, role: str = "member", expires_seconds: float = 600.0) -> str:
-        """An invitation."""
         body = {"uses": uses, "role": role, "expires_seconds": expires_seconds}
         answer = self.http.post(f"/v1/tasks/{task_id}/invitations", json=body, headers=self.operator)
         assert answer.status_code == 201, answer.text
@@ -247,7 +243,6 @@ class TestTask:
         return self.api.found(f"{self.path}/{path}".rstrip("/"), **query)
 
     def now(self) -> dict[str, Any]:
-        """The task as its operator sees it now."""
         return self.found()
 
     def post(self, path: str, body: Any = None, auth: dict[str, str] | None = None) -> httpx.Response:
@@ -255,18 +250,15 @@ class TestTask:
         return self.api.http.post(f"{self.path}/{path}", json=body, headers=self.api.operator if auth is None else auth)
 
     def close(self) -> None:
-        """Close the task."""
         answer = self.post("close")
         assert answer.status_code == 200, answer.text
 
     def revoke(self, member: TestMember) -> dict[str, Any]:
-        """Revoke a membership."""
         answer = self.api.http.delete(f"{self.path}/members/{member.client_id}", headers=self.api.operator)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
 
     def cohort(self, number: int) -> set[str]:
-        """The ids of the clients that a round asks."""
         return set(self.found(f"rounds/{number}/cohort")["clients"])
 
     def round(self, number: int) -> dict[str, Any]:
@@ -347,7 +339,6 @@ class TestMember:
 
     @property
     def identity(self) -> Ed25519PrivateKey:
-        """The key that it enrolled with."""
         return enrolled_as(self.token)[2]
 
     def get(self, path: str) -> httpx.Response:
@@ -361,7 +352,6 @@ class TestMember:
         return answer
 
     def view(self, number: int) -> dict[str, Any]:
-        """The round as this client sees it."""
         return dict(self.found(f"rounds/{number}").json())
 
     def fetch(self, number: int, what: str) -> bytes:
@@ -465,6 +455,5 @@ def aggregator_inside(
 
 
 def services(api: Api) -> Services:
-    """Return the services of this aggregator."""
     found: Services = api.http.app.state.services  # type: ignore[attr-defined]
     return found

@@ -91,7 +91,6 @@ class MaskedClient(TestMember):
     bodies: dict[str, bytes] = field(default_factory=dict)
 
     def fetch(self, number: int, what: str) -> bytes:
-        """Something that the server hands out in a round, with its digest."""
         answer = self.found(f"rounds/{number}/{what}")
         assert answer.headers["content-digest"] == digest_field(answer.content)
         return answer.content
@@ -105,7 +104,6 @@ class MaskedClient(TestMember):
         return self.task.handouts[number, kind]
 
     def send(self, number: int, step: str, body: bytes) -> httpx.Response:
-        """PUT the body of a step."""
         self.bodies[step] = body
         place = "contributions" if step == "contribute" else f"stages/{step}"
         return self.deliver(f"rounds/{number}/{place}/{self.client_id}", body)
@@ -133,7 +131,6 @@ class MaskedClient(TestMember):
         return context
 
     def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
-        """Take a step of the protocol; what it sends."""
         if step == "advertise":
             self.state, body = client.advertise(self.context(number), self.client_id, self.identity, POLICY)
         else:
@@ -152,12 +149,10 @@ def enrol_masked(task: TestTask, count: int) -> dict[int, MaskedClient]:
 
 
 def mode_of(task: TestTask) -> str:
-    """The mode of a masked task."""
     return MaskedPlan.of(task.plan).mode
 
 
 def steps_of(task: TestTask) -> list[Step]:
-    """The steps of a round of this task."""
     return [step for step in STAGES if not (mode_of(task) == "curious" and step == "confirm")]
 
 

@@ -47,7 +47,6 @@ class Door:
 
     @property
     def url(self) -> str:
-        """The address for HTTP clients."""
         return f"{'http' if self.context is None else 'https'}://127.0.0.1:{self.port}"
 
     @contextmanager
@@ -196,7 +195,6 @@ def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> 
 
 @contextmanager
 def _running(command: Sequence[str], door: Door, log_path: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Run a proxy until the block ends."""
     with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
             end = time.monotonic() + _START_SECONDS

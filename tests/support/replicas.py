@@ -24,8 +24,6 @@ from tests.support.signing import SIGNED
 
 
 class TestDatabase:
-    """A temporary database."""
-
     __test__ = False
 
     def __init__(self, server: URL, name: str) -> None:
@@ -46,7 +44,6 @@ class TestDatabase:
             return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
 
     def cut_off(self) -> None:
-        """End all connections to the database, as a restart of the server does."""
         with connect(self._server) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
@@ -66,7 +63,6 @@ class TestDatabase:
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
-    """Return a connection that commits each statement."""
     return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
 
 
@@ -112,7 +108,6 @@ class Cluster:
         self._run("stop")
 
     def start_again(self) -> None:
-        """Start the cluster after `crash`."""
         self._run("again")
 
     @contextmanager
@@ -181,7 +176,6 @@ class Replicas:
         self.database_url = servers[0].database_url
 
     def but(self, server: AggregatorProcess) -> list[AggregatorProcess]:
-        """The other servers."""
         return [one for one in self.servers if one is not server]
 
     @contextmanager
@@ -201,7 +195,6 @@ class Replicas:
             return False
 
     def leaders(self) -> list[AggregatorProcess]:
-        """The servers that say that they lead, asked one after the other."""
         return [server for server in self.servers if server.running and self.leading(server)]
 
     def leader(self) -> AggregatorProcess:

@@ -182,9 +182,7 @@ def test_rounds_with_the_page_are_exact_also_when_it_closes_while_it_sends(
         assert again.evaluate(_STORED) == 0
 
 
-def test_a_masked_round_with_the_page_is_exact(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_masked_round_is_exact(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         recorded_demo(tmp_path / "server", monkeypatch, mechanism="masked") as recorded,
         context_of(browser, "wide", "dark") as context,

@@ -75,9 +75,7 @@ def test_a_token_without_a_signature_is_refused(members: list[TestMember]) -> No
         assert "are missing" in refused(members[0], request)
 
 
-def test_a_signature_with_another_key_or_of_another_client_is_refused(
-    members: list[TestMember], clock: ManualClock
-) -> None:
+def test_a_signature_of_another_key_or_client_is_refused(members: list[TestMember], clock: ManualClock) -> None:
     one, other = members
     own, theirs = Ed25519PrivateKey.generate(), enrolled_as(other.token)[2]
     for client_id, key, words in (
@@ -153,9 +151,7 @@ def test_failed_signatures_count_against_the_address_and_stale_ones_do_not(tmp_p
         assert sent(member, signed(build(member), member, clock)).status_code == 200  # the client itself is not limited
 
 
-def test_signatures_can_be_switched_off_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
-) -> None:
+def test_signatures_off_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock) -> None:
     assert Settings().signatures == "required"
     caplog.set_level(logging.WARNING)
     with aggregator_inside(tmp_path / "off", clock=clock, signatures="off") as api:
@@ -261,10 +257,6 @@ def test_the_addresses_of_a_connection(scheme: str, server: Any, found: tuple[st
 def test_public_origins_are_normalised() -> None:
     given = " https://Hushrec.Example.org:443 ,http://[2001:DB8::1]:80/,https://10.0.0.5:8443"
     settings = Settings(public_origins=given)  # type: ignore[arg-type]
-    assert settings.public_origins == (
-        "https://hushrec.example.org",
-        "http://[2001:db8::1]",
-        "https://10.0.0.5:8443",
-    )
+    assert settings.public_origins == ("https://hushrec.example.org", "http://[2001:db8::1]", "https://10.0.0.5:8443")
     assert settings.public_authorities == ("hushrec.example.org", "[2001:db8::1]", "10.0.0.5:8443")
     assert Settings().public_authorities == ()

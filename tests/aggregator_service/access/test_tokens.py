@@ -205,8 +205,6 @@ def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(da
 
 
 class Time:
-    """A monotonic clock that tests set."""
-
     def __init__(self) -> None:
         self.seconds = 100.0
 

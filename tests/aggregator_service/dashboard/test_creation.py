@@ -122,16 +122,12 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
         ("a\nb\n", {"name": "Two Words"}, "name: "),
     ],
 )
-def test_what_is_wrong_with_the_file_is_shown_in_the_form(
-    api: Api, text: str | bytes, fields: dict[str, str], words: str
-) -> None:
+def test_the_form_shows_the_fault_of_a_file(api: Api, text: str | bytes, fields: dict[str, str], words: str) -> None:
     page = refused(api, with_file(api, text, **{"name": "not-made", "schedule.rounds": "12", **fields}), words)
     assert ("Choose the file again" in page) == ("recipe" not in fields)
 
 
-def test_a_task_that_cannot_be_created_leaves_no_catalogue_in_the_store(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_cannot_be_created_leaves_no_catalogue(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     deleted: list[str] = []
     delete = DirectoryBlobs.delete
     monkeypatch.setattr(DirectoryBlobs, "delete", lambda blobs, *keys: deleted.extend(keys) or delete(blobs, *keys))

@@ -30,7 +30,6 @@ def started(api: Api, name: str, **schedule: Any) -> TestTask:
 
 
 def post(api: Api, path: str, carried: str, **fields: str) -> httpx.Response:
-    """Send a form of a page of ours."""
     return api.http.post(path, data={"form_token": carried, **fields}, headers=OURS)
 
 

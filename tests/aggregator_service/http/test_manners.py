@@ -166,10 +166,7 @@ PREFLIGHT = {
 def test_head_is_get_without_the_body(api: Api) -> None:
     task = api.create_task("heads")
     for path in ("/", "/healthz", "/openapi.json", f"/v1/tasks/{task.id}", "/v1/tasks/t_none", "/dashboard/sign-in"):
-        head, got = (
-            api.http.head(path, headers=api.operator),
-            api.http.get(path, headers=api.operator),
-        )
+        head, got = (api.http.head(path, headers=api.operator), api.http.get(path, headers=api.operator))
         assert (head.status_code, head.content) == (got.status_code, b""), path
         assert head.headers.get("content-type") == got.headers.get("content-type")
         if "text/html" not in got.headers["content-type"]:  # pages hold the time

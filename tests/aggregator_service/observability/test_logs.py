@@ -227,8 +227,6 @@ SENTINEL = "Sentinel7Value"
 
 
 class Record(httpx.HTTPTransport):
-    """Records sent bodies, received tokens, and problems."""
-
     def __init__(self) -> None:
         super().__init__()
         self.bodies, self.texts, self.problems, self.signed = list[bytes](), set[str](), list[str](), 0

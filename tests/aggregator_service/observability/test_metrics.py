@@ -40,7 +40,6 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def figures(api: Api) -> dict[tuple[str, ...], float]:
-    """The samples that an operator reads."""
     answer = api.http.get("/metrics", headers=api.operator)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain")
@@ -218,8 +217,6 @@ def test_the_blob_directory_and_the_end_of_the_certificate_are_metrics(api: Api,
 
 
 class WrongClock:
-    """A machine's clock that is `ahead` seconds ahead."""
-
     def __init__(self, ahead: float) -> None:
         self.ahead = ahead
 
@@ -227,9 +224,7 @@ class WrongClock:
         return time.time() + self.ahead
 
 
-def test_a_clock_that_differs_from_the_databases_is_reported(
-    tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_unlike_the_databases(tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aggregator_service")
     clock = WrongClock(-10.0)
     with aggregator_inside(tmp_path / "data", clock=clock, database_url=postgres.schema(), signature_window=60) as api:

@@ -205,7 +205,6 @@ def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, post
 
 @contextmanager
 def locked(url: str, table: str) -> Iterator[None]:
-    """Lock the rows of a table, as a transaction that stands still does."""
     with connect(make_url(url)) as connection, connection.transaction():
         connection.execute(SQL("SELECT id FROM {} FOR UPDATE").format(Identifier(table)))
         yield
@@ -304,7 +303,6 @@ def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api,
 
 
 def completed(server: AggregatorProcess, task: TestTask) -> bool:
-    """Whether a server has completed a round of this task."""
     return any("round complete" in line and task.id in line for line in server.log().splitlines())
 
 

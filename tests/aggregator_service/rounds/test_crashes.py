@@ -67,7 +67,6 @@ def test_every_named_point_is_met() -> None:
 
 
 def play_round(api: Api, kind: str) -> TestTask:
-    """Play the first round of a task of this kind."""
     if kind == "masked":
         task = masked_task(api, "points", COHORT)
         play(task, enrol_masked(task, COHORT))

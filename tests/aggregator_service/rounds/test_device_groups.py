@@ -43,7 +43,6 @@ class Groups(World):
         return task_id
 
     def join(self, task_id: str, *device_groups: int) -> None:
-        """Enrol one member for each entry of `groups`."""
         with self.database.write() as session:
             known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
             for index, device_group in enumerate(device_groups, start=known):

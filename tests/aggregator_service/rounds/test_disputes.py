@@ -96,7 +96,6 @@ def small(api: Api, name: str, first: type[MaskedClient]) -> tuple[TestTask, Cli
 
 
 def asked(task: TestTask, number: int) -> set[str]:
-    """The clients of a round that has begun."""
     task.wait_round(number, "advertising")
     return task.cohort(number)
 
@@ -370,9 +369,7 @@ def test_a_first_sum_over_a_frozen_cohort_is_repeated_within_its_roster(api: Api
     ("refusing", "reason", "abandoned"),
     [(3, "survivors", 1), (2, "survivors", 0), (6, "policy", 0)],
 )
-def test_a_sum_that_most_clients_took_part_in_before_is_abandoned_at_once(
-    api: Api, refusing: int, reason: str, abandoned: int
-) -> None:
+def test_a_sum_that_most_were_in_is_abandoned(api: Api, refusing: int, reason: str, abandoned: int) -> None:
     """As after a restore: 3 of 6 refuse it, and 3 are fewer than min_clients, 4. The stage is an hour long."""
     task, clients = begun(api, f"taken-{refusing}-{reason}", max_failed_rounds=2, rounds=5)
     here = {index: one for index, one in clients.items() if index >= refusing}

@@ -48,14 +48,11 @@ def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
 
 
 def kinds(world: World) -> set[str]:
-    """The kinds of the stored blobs."""
     return {key.partition("/")[0] for key in world.blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
 
 @pytest.mark.parametrize(("start", "cohorts"), [(0, []), (3, [3])])
-def test_a_round_waits_for_its_members_and_start_clients_opens_it_earlier(
-    world: World, start: int, cohorts: list[int]
-) -> None:
+def test_a_round_waits_for_its_cohort_or_for_start_clients(world: World, start: int, cohorts: list[int]) -> None:
     task = world.task(members=3, start_clients=start)
     assert world.run(task) is not None
     assert [row.cohort for row in world.rounds(task)] == cohorts
@@ -212,7 +209,7 @@ def test_only_orphans_are_deleted(any_world: World) -> None:
     assert set(world.blobs.keys()) == {*kept, strangers}
 
 
-def test_messages_that_arrive_together_cause_one_read_and_later_ones_another_after_a_pause(
+def test_messages_that_arrive_together_cause_one_read_later_ones_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "_MIN_PAUSE", 0.1)
@@ -263,8 +260,6 @@ async def woken_driver() -> asyncio.Task[Any]:
 
 
 class Pending(ThreadPoolExecutor):
-    """Gives the answers of the leader lock when the test says so."""
-
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
         self.asked: Future[Any] = Future()
         return self.asked
@@ -332,9 +327,7 @@ EARLY = 4
 
 
 @pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", EARLY), ("plain", COHORT - 1)], ids=["slow", "fast"])
-def test_a_few_contributions_are_folded_while_collecting_where_each_takes_long(
-    tmp_path: Path, mechanism_name: str, early: int
-) -> None:
+def test_slow_contributions_are_folded_while_collecting(tmp_path: Path, mechanism_name: str, early: int) -> None:
     """A fold of a few fast ones would cost more than it adds: they wait for a whole batch."""
     with serving(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as (server, api):
         round_ = KeyedRound(api, mechanism_name)

@@ -42,7 +42,6 @@ def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> ht
 
 @contextmanager
 def rows_of(task: TestTask, number: int) -> Iterator[tuple[Session, RoundRow]]:
-    """A session, and the row of a round."""
     with services(task.api).database.read() as session:
         round_ = find_round(session, task.id, number)
         assert round_ is not None

@@ -25,7 +25,6 @@ EVERYBODY = [2.0**place for place in range(COHORT)]
 
 
 def begin(api: Api, name: str, **changes: object) -> Parties:
-    """A task whose first round collects."""
     task = oneshot_task(api, name, COHORT, **changes)
     members = enrol_committee(task, COMMITTEE)
     publish_keys(members, 1)

@@ -55,9 +55,7 @@ def test_a_database_keeps_its_store(sqlite: Database, place: Callable[[], str], 
     bound.check()
 
 
-def test_a_store_that_takes_the_place_of_the_right_one_has_lost_no_blob(
-    sqlite: Database, place: Callable[[], str], tmp_path: Path
-) -> None:
+def test_a_store_in_its_place_has_lost_no_blob(sqlite: Database, place: Callable[[], str], tmp_path: Path) -> None:
     location, scratch = place(), tmp_path / "scratch"
     bound = bind_store(sqlite, open_store(location, scratch))
     key = new_key("contributions", "t_1", 1)
@@ -88,9 +86,7 @@ def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase,
         assert not (tmp_path / "second" / "blobs").exists()
 
 
-def test_commands_that_need_no_blobs_need_no_store(
-    postgres: TestDatabase, tmp_path: Path, run: Callable[..., str]
-) -> None:
+def test_commands_without_blobs_need_no_store(postgres: TestDatabase, tmp_path: Path, run: Callable[..., str]) -> None:
     """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
     url = postgres.schema()
     with closing(Database(url, 1)) as database:

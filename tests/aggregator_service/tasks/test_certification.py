@@ -22,8 +22,6 @@ PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), sco
 
 
 class Person:
-    """A client's keys, and certificates for them."""
-
     def __init__(self) -> None:
         self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
         self.serial = secrets.randbits(64)

@@ -238,9 +238,7 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
     assert world.row(task).ended is None
 
 
-def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_cohort_ends_the_task_though_others_have_budget(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sum_again(monkeypatch, FedMF)
     task = private_task(world, pays_for=3, members=8)
     play(world, task)

@@ -57,7 +57,6 @@ def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mecha
 
 @pytest.fixture(scope="module")
 def source(server: AggregatorProcess, operator: Operator) -> Any:
-    """A complete plain privirec-k task: its id and its last state."""
     schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
     parameters = {"items": ITEMS, "components": 5, "iterations": 3}
     task_id = operator.create_task(task_request("spectrum", "privirec-k", "plain", schedule, parameters)).task_id
@@ -91,9 +90,7 @@ def create(
 TWO = ("-r", "dim=4", "-s", "rounds=2")
 
 
-def test_an_encrypted_task_trains_on_from_the_announced_factors(
-    server: AggregatorProcess, operator: Operator, source: Any
-) -> None:
+def test_an_encrypted_task_trains_on_from_a_start(server: AggregatorProcess, operator: Operator, source: Any) -> None:
     source_id, spectrum = source
     made = create(server, "started", "ckks", "spectrum", *TWO)
     assert made["recipe"]["parameters"]["start_from"]["task"] == source_id

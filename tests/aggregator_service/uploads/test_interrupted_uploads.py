@@ -47,7 +47,6 @@ def begun(api: Api, name: str, **how: Any) -> tuple[TestTask, TestMember, TestMe
 
 
 def finish(task: TestTask, second: TestMember) -> None:
-    """The second client contributes; check the sum."""
     assert second.put(1, second.contribution(1, 103.0)).status_code == 201
     task.assert_sum(1, [101.0, 103.0])
 
@@ -66,12 +65,10 @@ def half_sent(
 
 
 def bodies(server: AggregatorProcess) -> list[Path]:
-    """The files of bodies that the server is receiving."""
     return list((server.data_dir / "uploads").iterdir())
 
 
 def chunks(server: AggregatorProcess, task: TestTask) -> list[str]:
-    """The keys of all stored chunks."""
     return [key for key in server.blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118 - a store
 
 
@@ -86,9 +83,7 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     ("last", "wrong", "slug"),
     [(False, False, "round-closed"), (True, False, "round-closed"), (False, True, "bad-digest")],
 )
-def test_the_round_ends_while_a_chunk_arrives(
-    server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str
-) -> None:
+def test_a_round_ends_during_a_chunk(server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str) -> None:
     task, member, _, body = begun(api, f"ends-{last}-{wrong}".lower())
     assert member.piece(0, body[:20]).status_code == 204
     rest = body[20:] if last else body[20:40]
@@ -174,9 +169,7 @@ def test_the_number_of_chunks_is_limited(server: AggregatorProcess, api: Api) ->
 
 
 @pytest.mark.parametrize("fault", ["lost", "changed"])
-def test_a_chunk_that_the_storage_lost_or_changed_is_sent_again(
-    server: AggregatorProcess, api: Api, fault: str
-) -> None:
+def test_a_chunk_that_storage_lost_or_changed_is_sent_again(server: AggregatorProcess, api: Api, fault: str) -> None:
     task, member, _, body = begun(api, f"{fault}-chunk")
     assert member.piece(0, body[:20]).status_code == 204
     (key,) = chunks(server, task)

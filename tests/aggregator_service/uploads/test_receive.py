@@ -104,9 +104,7 @@ def test_no_file_is_left_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_body_is_completed_where_the_system_writes_only_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_is_completed_where_the_system_writes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = os.write
 
     def some(descriptor: int, chunks: Sequence[bytes]) -> int:
@@ -128,7 +126,6 @@ def world(tmp_path: Path, database_url: str) -> Iterator[World]:
 
 
 def begun(world: World) -> str:
-    """A task whose first round is collecting, of all clients."""
     task_id = world.task(4, min_clients=3)
     world.run(task_id)
     assert world.cohort(task_id) == list(CLIENTS)
@@ -149,7 +146,6 @@ def contribution(world: World, task_id: str, client: str, value: float) -> Small
 
 
 def stored(world: World) -> dict[str, bytes]:
-    """The stored bodies by client. Each body is named by one row."""
     with world.database.read() as session:
         rows = session.execute(select(ContributionRow.client_id, ContributionRow.blob_key)).all()
         bodies = {key: bytes(body) for key, body in session.execute(select(SmallBodyRow.key, SmallBodyRow.body))}

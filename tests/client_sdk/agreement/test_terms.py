@@ -99,7 +99,6 @@ HUGE: dict[str, dict[str, Any]] = {
 
 
 def fields_of(name: str) -> list[str]:
-    """The names of a recipe's parameters."""
     return list(recipe_entry(name).parameters.model_fields)
 
 

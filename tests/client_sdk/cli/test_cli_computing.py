@@ -17,7 +17,6 @@ from tests.support.pages import cells, hushrec
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """First cell of each row -> its other cells."""
     return {first: rest for first, *rest in cells(out)}
 
 

@@ -53,7 +53,6 @@ def command_lines(text: str) -> list[str]:
 
 
 def run(command: str) -> str:
-    """Run a command of a page in this process; return what it prints."""
     program, *words = shlex.split(command)
     done = CliRunner().invoke(APPS[program], words)
     assert done.exit_code == 0, f"{command}: {done.output}"
@@ -299,7 +298,6 @@ def blocks(*pages: str) -> dict[str, str]:
 
 
 def run_block(text: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run a block; return its names."""
     exec(compile(text, "a block of the docs", "exec"), names)  # noqa: S102 - the project's own pages
     return names
 

@@ -101,13 +101,11 @@ class LyingServer:
     # --- the task ------------------------------------------------------------------------------------------------
 
     def plan(self, step: int) -> OneshotPlan:
-        """The plan of a sum."""
         plan = self.terms.sum_plan_at(step)
         assert isinstance(plan, OneshotPlan)
         return plan
 
     def round_view(self, number: int, step: int, cohort: int) -> RoundView:
-        """A round as the server shows it."""
         spec = self.terms.recipe.round_spec(self.terms.seed, max(1, number), max(1, step))
         return round_view(max(1, number), seed=spec.seed, survivors=0, step=max(1, step), cohort=cohort)
 
@@ -121,7 +119,6 @@ class LyingServer:
         self.committee = make_committee(context, keys, lambda _: True)
 
     def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
-        """Let a client contribute `vector`, float64 (layout.length,)."""
         committee, plan = self.committee, self.committee.context.plan
         steps, policy = encode(plan, whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
         made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
@@ -136,7 +133,6 @@ class LyingServer:
         return [name for name in names if name not in self.named]
 
     def statements(self, member: str) -> list[Statement]:
-        """What the clients proposed to a member have signed."""
         return [self.uploads[name].statement for name in self.proposed(member)]
 
     # --- the members ---------------------------------------------------------------------------------------------
@@ -152,7 +148,6 @@ class LyingServer:
     def service(
         self, person: Person, policy: Policy | None = None, progress: Progress | None = None
     ) -> CommitteeMember:
-        """A new process of a member of the committee."""
         return CommitteeMember(self.member(person, policy), progress)
 
     def attend(self, *members: Person) -> list[Event]:
@@ -163,12 +158,10 @@ class LyingServer:
         return events
 
     def publish_keys(self) -> None:
-        """Let all members publish their keys before there is a round."""
         for member in self.members:
             self.runner(member).run(self.service(member).attend(None))
 
     def runner(self, member: Person) -> ProgramRunner:
-        """What runs the programs of a member."""
         return ProgramRunner(lambda request: self.answer(member.name, request))
 
     def opened(self, clients: Sequence[str]) -> NDArray[np.float64]:
@@ -201,7 +194,6 @@ class LyingServer:
         )
 
     def answer(self, member: str, request: Request) -> Response:
-        """Answer a member's request."""
         path = urlsplit(request.url).path.removeprefix("/v1/tasks/t_1")
         if request.method == "PUT":
             return self._store(member, path, bytes(request.body))

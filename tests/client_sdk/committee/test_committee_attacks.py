@@ -66,7 +66,6 @@ def propose(server: LyingServer, names: list[str]) -> None:
 
 
 def opened(server: LyingServer) -> NDArray[np.float64]:
-    """Let the members open the sum of the newest round."""
     server.attend()
     unmask(server)
     return server.opened(NAMES)
@@ -193,7 +192,6 @@ def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> No
 
 
 def keys_of(people: list[Person]) -> list[bytes]:
-    """The keys of these members for round 1."""
     owned = ((each.identity.signing_key, each.name, each.identity.mailbox_key, each.certificate) for each in people)
     return [make_committee_key(key, "t_1", 1, *rest)[1].encode() for key, *rest in owned]
 

@@ -66,7 +66,6 @@ class Endpoint:
         (self.code,) = organiser.issued.new_codes("movies", role, 1)
 
     def post(self, body: object, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Ask for a certificate, with the code unless there are other headers."""
         return send(self.app, "POST", "/v1/certificates", json=body, headers=headers or bearer(self.code))
 
 
@@ -159,7 +158,6 @@ HOUR = 3600
 
 @pytest.fixture
 def clock() -> list[float]:
-    """Seconds since the epoch, moved by hand."""
     return [1_800_000_000.0]
 
 
@@ -173,9 +171,7 @@ def certified(organiser: Organiser, subject: str, who: Identity, scope: str = "m
     return organiser.certify(scope, subject, who.public_key, who.mailbox_key, **how)
 
 
-def test_what_it_certifies_holds_and_what_it_revokes_is_listed_until_it_expires(
-    organiser: Organiser, clock: list[float]
-) -> None:
+def test_certificates_hold_and_revocations_are_listed_until_expiry(organiser: Organiser, clock: list[float]) -> None:
     ann = Identity.generate()
     made = certified(organiser, "ann", ann, lifetime=10 * HOUR)
     certified(organiser, "ann", ann, lifetime=HOUR)  # a shorter renewal does not shorten the listing of the first

@@ -73,8 +73,6 @@ def chain() -> AggregateChain:
 
 @dataclass
 class Person:
-    """A member that signs what it absorbed."""
-
     client_id: str
     organiser: Ed25519PrivateKey = ORGANISER
     identity: Identity = field(default_factory=Identity.generate)
@@ -85,7 +83,6 @@ class Person:
         return certify(self.organiser, "s", *keys, role="member", serial=1, not_after=NOW + 3600).encode()
 
     def attest(self, number: int = LAST, task_id: str = "t_1", client_id: str | None = None) -> Attestation:
-        """State the chain before round 3."""
         name = client_id or self.client_id
         path = f"/v1/tasks/{task_id}/rounds/{number}/contributions/{name}"
         fields = {"aggregate-chain": chain().before.hex(), "content-digest": content_digest(b"its contribution")}
@@ -290,9 +287,7 @@ MEMBERS, ALONE = 5, 2
 SECRET = np.float32([0.25, -0.5, 0.125, 0.75])
 
 
-def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_an_update_of_one_member_among_zeros_is_used_by_nobody(server: AggregatorProcess, operator: Operator) -> None:
     """Through a real server. Everybody has an update in round 2, only one member in round 1."""
 
     def trainer(user: int) -> Any:

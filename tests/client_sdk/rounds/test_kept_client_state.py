@@ -96,7 +96,6 @@ class Member:
         return found
 
     def take_part(self) -> None:
-        """Contribute to the open round."""
         view = self.part.current_round()
         assert view is not None
         if not view.in_cohort:
@@ -132,7 +131,6 @@ def assert_same(one: ClientState, other: ClientState) -> None:
 
 
 def await_round(operator: Operator, task_id: str, number: int) -> None:
-    """Wait until round `number` is open."""
     end = time.monotonic() + 120
     while not any(view.state == "collecting" for view in operator.rounds(task_id, after=number - 1)):
         assert time.monotonic() < end, f"round {number} did not open: {list(operator.rounds(task_id))}"

@@ -55,9 +55,7 @@ def enrolled(server: AggregatorProcess, operator: Operator, wanted: TaskRequest)
     return enrolled_fleet(server.url, SmallTask.of(operator, wanted, USERS), ROWS)
 
 
-def test_noisy_sums_make_a_model_and_each_client_records_their_cost(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_noisy_sums_make_a_model_and_clients_record_their_cost(server: AggregatorProcess, operator: Operator) -> None:
     with enrolled(server, operator, request("private", "colr", "ckks")) as fleet:
         members, task_id = [client.member for client in fleet.clients], fleet.clients[0].member.task_id
         invitation = operator.invite(task_id).invitation
@@ -92,9 +90,7 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.preview(second)
 
 
-def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_ends_once_the_sums_that_it_pays_for_are_made(server: AggregatorProcess, operator: Operator) -> None:
     """The cohort of privirec-k is frozen. A committee keeps publishing keys for one-shot rounds until the end."""
     two = PRIVACY.model_copy(update={"rounds": 2})
     with enrolled(server, operator, request("two-sums", "privirec-k", "oneshot", two)) as fleet:

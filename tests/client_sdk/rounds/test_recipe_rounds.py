@@ -76,9 +76,7 @@ def ratings() -> list[dict[int, float]]:
     return [{i: float(rng.integers(1, 6)) for i in range(RATED) if (i + user) % 3 == 0} for user in range(USERS)]
 
 
-def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
     """Cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
     schedule = Schedule(rounds=50, cohort_size=3, start_clients=USERS)
     parameters = {"items": RATED, "dim": 4, "iterations": 10, "variant": "paper", "moves": "coin"}
@@ -227,7 +225,6 @@ LEARNABLE = (5, 1.5, 0.2)
 
 
 def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
-    """Return ten ratings of every user."""
     seed, spread, noise = kind
     rng = np.random.default_rng(seed)
     means = spread * rng.standard_normal(FILMS) if spread else np.zeros(FILMS)
@@ -263,9 +260,7 @@ def played_task(
         yield parts, events
 
 
-def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_that_overfits_is_stopped_and_has_its_best_model(server: AggregatorProcess, operator: Operator) -> None:
     evaluation = Evaluation(every=1, keep="best", stop_after=3)
     with played_task(server, operator, "plain", 80, evaluation, OVERFITTING) as ((part, other, *_), events):
         task, curve = operator.task("rated-plain-80"), part.evaluation()
@@ -285,9 +280,7 @@ def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
         assert max(measured) > best.model_round
 
 
-def test_members_of_an_encrypted_task_keep_the_best_model_themselves(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_members_of_encrypted_tasks_keep_the_best_model(server: AggregatorProcess, operator: Operator) -> None:
     evaluation = Evaluation(every=2, keep="best")
     with played_task(server, operator, "ckks", 8, evaluation, LEARNABLE) as (parts, _):
         best, points = parts[0].evaluation().best, parts[0].evaluation().points

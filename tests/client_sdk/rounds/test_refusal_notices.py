@@ -142,13 +142,10 @@ NOW = 1_800_000_000
 
 
 class Server:
-    """Returns one revocation list, or none."""
-
     def __init__(self, body: bytes | None) -> None:
         self._body = body
 
     def revocations(self, _task_id: str) -> Program[bytes | None]:
-        """Return the list."""
         return self._body
         yield
 

@@ -10,25 +10,9 @@ from typing import Any
 
 import pytest
 
-from client_sdk import (
-    Client,
-    ClientOptions,
-    Identity,
-    MFConfig,
-    NotEnrolled,
-    Operator,
-    Policy,
-    PolicyRefused,
-)
+from client_sdk import Client, ClientOptions, Identity, MFConfig, NotEnrolled, Operator, Policy, PolicyRefused
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.errors import (
-    ContributionConflict,
-    Forbidden,
-    GaveUp,
-    ModelUnavailable,
-    RoundClosed,
-    TaskFailed,
-)
+from client_sdk.errors import ContributionConflict, Forbidden, GaveUp, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for

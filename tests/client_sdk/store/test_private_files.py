@@ -176,9 +176,7 @@ def test_files_of_a_directory_store_are_private_damaged_ones_are_named_and_ids_c
             store.write("aa", task_id, "x", b"")
 
 
-def test_what_the_system_refuses_is_named_and_the_old_content_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_system_refuses_is_named_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(tmp_path)
     store.write("aa", "t_1", "record", b"old")
     (tmp_path / "bb").write_text("not a folder")

@@ -195,7 +195,6 @@ def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
 
 
 def sharpened(signal: np.ndarray, p: np.ndarray, solver: str, time: float, steps: int) -> list[np.ndarray]:
-    """Solve dy/dt = -y P with the stages of the solver; return the signal after each step."""
     h, points = time / steps, []
     for _ in range(steps):
         k1 = -signal @ p

@@ -219,9 +219,7 @@ SEEDS = st.binary(min_size=32, max_size=32)
 
 
 @given(st.lists(SETS, max_size=5), SETS, st.integers(1, 16), SEEDS)
-def test_what_is_left_may_be_released(
-    earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes
-) -> None:
+def test_the_rest_may_be_released(earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes) -> None:
     """Without the clients that the verdict names, the sum is allowed (or empty), for any earlier sums."""
     verdict = judge(earlier, survivors, threshold, seed)
     if isinstance(verdict, Allowed):

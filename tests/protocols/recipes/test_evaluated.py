@@ -228,8 +228,6 @@ def test_too_many_and_no_measurements_are_refused() -> None:
         *(({"holdout": holdout}, "holdout") for holdout in (0, 0.6, "first")),
     ],
 )
-def test_no_model_that_trained_on_held_out_rows_is_the_best_and_at_most_half_are_held_out(
-    changes: dict[str, Any], problem: str
-) -> None:
+def test_no_model_of_held_out_rows_is_best_and_half_are_held_out_at_most(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         Evaluation.model_validate({"every": 1, **changes})

@@ -145,9 +145,7 @@ def test_without_degrees_the_first_sum_is_an_iteration_and_all_rows_have_their_w
 
 
 @pytest.mark.parametrize(("columns", "zeros"), [(K, 2), (2, 0), (9, 0)])
-def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_they_end(
-    columns: int, zeros: int
-) -> None:
+def test_a_start_from_vectors_has_them_first_and_random_ones_where_they_end(columns: int, zeros: int) -> None:
     rows = matrix(2)
     earlier = np.linalg.svd(normalised(rows, 0.5, 0.0))[2][:columns].T.astype(np.float32)
     earlier[:, columns - zeros :] = 0
@@ -309,9 +307,7 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: In
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
-    name: str, train: Interactions, spectrum: Source
-) -> None:
+def test_a_started_task_counts_nothing_and_is_projected(name: str, train: Interactions, spectrum: Source) -> None:
     made = Federation(train, name, parameters(train.n_items), cohort_size=60, start=spectrum)
     first = made.state
     assert isinstance(first, CountedFactors)

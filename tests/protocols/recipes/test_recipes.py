@@ -108,7 +108,6 @@ def make_topk(mode: str, **changes: Any) -> TopKRecipe:
 
 
 def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
-    """Return the sum as a server computes it."""
     if isinstance(chosen, SharedTopK):
         return np.sum([blocks[0] for blocks in sendings], axis=0)
     total = np.zeros((ITEMS * DIM, 2))
@@ -234,9 +233,7 @@ def test_shares_are_of_all_entries() -> None:
         ("topk", "paillier", OWN, "237,184 blocks"),
     ],
 )
-def test_combinations_look_at_the_support_and_the_size(
-    name: str, mechanism: str, parameters: Any, problem: str
-) -> None:
+def test_combinations_depend_on_support_and_size(name: str, mechanism: str, parameters: Any, problem: str) -> None:
     with pytest.raises(CombinationError, match=problem):
         check_combination(recipe(name, {"items": 3706, "dim": 64, **parameters}), mechanism)
 

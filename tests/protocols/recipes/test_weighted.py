@@ -199,9 +199,7 @@ def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contributio
 
 
 @pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (None, (1, 1, 1, 1))])
-def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interactions(
-    most: int | None, weights: tuple[int, ...]
-) -> None:
+def test_the_model_is_the_mean_of_factors_weighted_by_interactions(most: int | None, weights: tuple[int, ...]) -> None:
     made, rng = make(max_interactions=most, reveal_weights=most is not None), np.random.default_rng(5)
     before = made.initial_state(TASK_SEED)
     own = np.tile(before.item_factors.astype(np.float64), (len(SIZES), 1, 1))  # Q_u, untouched rows being those of Q

@@ -59,9 +59,7 @@ def test_entries_name_what_is_there() -> None:
         MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))  # type: ignore[arg-type]
 
 
-def test_a_mechanism_of_another_package_is_found_and_one_that_does_not_work_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mechanism_of_another_package_is_found_and_a_broken_one_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocols.plugins._found", lambda group: (("broken", "protocols.recipes.colr:FEDMF_ENTRY"),))
     assert list(registry.mechanisms()) == ["broken", *registry.OWN]
     with pytest.raises(ParameterError, match="is no entry of a mechanism called 'broken'"):
@@ -206,7 +204,6 @@ KEYED = pytest.mark.parametrize("name", ["ckks", "paillier"])
 
 
 def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, bool]]) -> tuple[SumPlan, np.ndarray]:
-    """Return the plan and the opened sum of contributions of 0.5, or of zeros, along these routes."""
     how = mechanism(name)
     plan = plan_of_task(how, PARAMETERS[name], layout, 8)
     keyring = keyring_of(how, plan)

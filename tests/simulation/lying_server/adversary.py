@@ -88,7 +88,6 @@ class Contribution:
 
     @property
     def own(self) -> Advertisement:
-        """The member's keys of the round."""
         return self.roster.entries[self.place].advertised
 
     @property
@@ -104,8 +103,6 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum without masks: vector -> coefficient, and the value."""
-
     coefficients: Mapping[Data, int]
     value: Elements
 
@@ -164,7 +161,6 @@ class Adversary:
     # --- sums -----------------------------------------------------------------------------------------------------
 
     def opened(self) -> list[Opened]:
-        """Return a basis of all combinations of contributions in which no unknown mask is left."""
         seeds, keys = self.secrets()
         split = [_split_masks(one, seeds, keys) for one in self.contributions]
         usable = _without_lone_masks([unknown for unknown, _ in split])

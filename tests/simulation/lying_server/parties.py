@@ -58,7 +58,6 @@ class _CompletePlan(MaskedPlan):
 
 
 def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
-    """Return the plan of a round's sum."""
     parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma)
     layout = replace(LAYOUT, sum_class=SUMS[attempt.summed_in(task)])
     most = task.cohort_size if layout.sum_class.repeated else 64
@@ -66,20 +65,17 @@ def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
 
 
 def name_of(index: int) -> str:
-    """Return the client id of member `index`."""
     return f"c_{index:03d}"
 
 
 @cache
 def identity_of(index: int) -> Identity:
-    """Return the keys of member `index`, the same in every schedule."""
     secret = bytes([index + 1] * 32)
     return Identity(Ed25519PrivateKey.from_private_bytes(secret), X25519PrivateKey.from_private_bytes(secret))
 
 
 @cache
 def certificate_of(index: int) -> bytes:
-    """Return the membership certificate of member `index`."""
     own = identity_of(index)
     made = certify(_ORGANISER, _SCOPE, own.public_key, own.mailbox_key, role="member", serial=index, not_after=1)
     return made.encode()
@@ -167,7 +163,6 @@ class Honest:
         )
 
     def asked(self, state: str, answers: Mapping[str, bytes], elements: Elements) -> dict[str, bytes]:
-        """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedRound` raises."""
         part, spec, rows = self._part.part, self._part.spec, History(np.zeros(1, np.int32))
         if state == "advertising":
             if self._summed in TERMS:
@@ -185,26 +180,21 @@ class Honest:
     # --- the calls of the client -----------------------------------------------------------------------------------
 
     def put_stage(self, _task: str, _number: int, stage: str, _client: str, body: bytes) -> Program[None]:
-        """Take a message of the client."""
         self.sent[stage] = body
         yield from ()
 
     def contribute(self, task_id: str, number: int, client: str, body: bytes, _statements: object) -> Program[None]:
-        """Take a contribution of the client."""
         return self.put_stage(task_id, number, "contribute", client, body)
 
     def name_bad_shares(self, *_: object) -> Program[None]:
-        """Take no notice of shares that do not open."""
         yield from ()
 
     def stage_body(self, _task: str, _number: int, what: str, *_: object) -> Program[bytes]:
-        """Return what the server hands out to this client."""
         yield from ()
         return self.answers[what]
 
 
 def _run(program: Program[Any]) -> None:
-    """Run a program whose only effects are computations."""
     effect = next(program, None)
     while effect is not None:
         assert isinstance(effect, Work)

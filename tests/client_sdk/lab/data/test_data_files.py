@@ -90,9 +90,7 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
 @example([("A \nA", "A \nA", 1.0, 0)] * 2, "", ",", csv.QUOTE_ALL, "\r\n", False, False, 400)  # blanks fit more lines
 @example([("A \nA", "A \nA", 1.0, 0)] * 2, "", ",", csv.QUOTE_ALL, "\r\n", False, False, 45)  # a cut inside a field
 @example([("A", 'B"', 1.0, 0)] * 2, '"', ",", csv.QUOTE_MINIMAL, "\n", True, True, 30)
-def test_what_pythons_csv_module_writes_is_read(
-    folder, rows, note, separator, quoting, end, mark, packed, size
-) -> None:
+def test_what_pythons_csv_writes_is_read(folder, rows, note, separator, quoting, end, mark, packed, size) -> None:
     written = io.StringIO(newline="")
     writer = csv.writer(written, delimiter=separator, quoting=quoting, lineterminator=end)
     writer.writerows([("user", "item", "rating", "time", "note"), *((*row, note) for row in rows)])

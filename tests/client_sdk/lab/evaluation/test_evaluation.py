@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from bench.experiments.leaks import (
-    NegativeDraws,
-    drawn_as_negative_control,
-    paper_protocol,
-)
+from bench.experiments.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
 from client_sdk.lab.data import load_dataset
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import hold_out_share
@@ -289,7 +285,6 @@ MANY, RANKED = 200, 150
 
 
 def interactions() -> Interactions:
-    """Interactions in which items with low numbers are popular."""
     rng = np.random.default_rng(3)
     users, items = np.nonzero(rng.random((MANY, RANKED)) < 0.6 / (1 + np.arange(RANKED) / 10))
     return Interactions.from_pairs(users, items, n_users=MANY, n_items=RANKED)

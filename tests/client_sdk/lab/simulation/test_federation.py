@@ -47,10 +47,7 @@ def federation(data: LeaveOneOut, recipe: str, mechanism: str, **changes: Any) -
 
 @pytest.mark.parametrize(
     ("recipe", "mechanism", "parameters"),
-    [
-        ("colr", "ckks", {"set": "standard"}),
-        ("colr", "masked", {"dropout": 0.0}),
-    ],
+    [("colr", "ckks", {"set": "standard"}), ("colr", "masked", {"dropout": 0.0})],
 )
 def test_encrypted_and_plain_sums_train_the_same_model(
     data: LeaveOneOut, recipe: str, mechanism: str, parameters: dict[str, Any]
@@ -208,9 +205,7 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
     assert operator.task(task.task_id).state == "complete"
 
 
-def test_dropouts_are_excluded_and_the_task_continues_after_failed_rounds(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_dropouts_are_excluded_and_failed_rounds_end_no_task(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(
         operator, "dropouts", users=6, mechanism="plain", rounds=2, min_clients=3, collect_seconds=1.5,
         max_failed_rounds=20,

@@ -31,7 +31,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def rated(users: int = 24, items: int = 120) -> Interactions:
-    """Interactions with text ids and ratings from 0.5 to 4."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((users, items)) < 0.12)
     known_users, own = np.unique([f"user {number}" for number in user], return_inverse=True)

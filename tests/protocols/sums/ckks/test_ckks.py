@@ -49,7 +49,6 @@ def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 
 
 
 def random_vector(plan: CkksPlan, seed: int) -> np.ndarray:
-    """Values within the clip."""
     return np.random.default_rng(seed).uniform(-0.1, 0.1, plan.layout.length)
 
 

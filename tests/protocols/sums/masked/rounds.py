@@ -59,7 +59,6 @@ def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes =
 
 
 def is_member(entry: RosterEntry) -> bool:
-    """Whether the organiser certified an identity key."""
     try:
         made = Certificate.decode(entry.certificate)
         key = ORGANISER.public_key().public_bytes_raw()
@@ -123,7 +122,6 @@ def with_threshold(count: int, threshold: int) -> Round:
 
 
 def with_model(context: RoundContext, model: bytes) -> RoundContext:
-    """Return the context of a client with another model."""
     return replace(context, model_digest=model_digest(b"terms", model))
 
 

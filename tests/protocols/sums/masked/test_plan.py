@@ -169,7 +169,6 @@ WIDTHS = st.integers(16, 64)
 
 
 def by_hand(elements: list[int], bits: int) -> bytes:
-    """Pack by the definition: as one long little-endian integer."""
     total = sum(element << i * bits for i, element in enumerate(elements))
     return total.to_bytes((len(elements) * bits + 7) // 8, "little")
 

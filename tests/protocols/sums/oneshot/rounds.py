@@ -76,7 +76,6 @@ class Round(OneshotRun):
         return self
 
     def points(self, shares: Mapping[str, NDArray[np.uint32]]) -> dict[int, NDArray[np.uint32]]:
-        """Shares by the point of their member instead of its name."""
         return {self.committee.place(name) + 1: share for name, share in shares.items()}
 
     def summed(self, names: Sequence[str] | None = None, **how: Any) -> dict[str, NDArray[np.uint32]]:

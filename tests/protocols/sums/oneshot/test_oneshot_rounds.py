@@ -79,9 +79,7 @@ def test_a_sum_of_all_who_are_there() -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(16, 52), st.integers(3, 8), st.integers(1, 300), st.sampled_from([None, 0.5]), st.integers(0, 2**32))
-def test_sums_equal_the_fixed_point_sums_bit_for_bit(
-    bits: int, clients: int, values: int, bound: float | None, seed: int
-) -> None:
+def test_sums_equal_fixed_point_sums(bits: int, clients: int, values: int, bound: float | None, seed: int) -> None:
     """Also where single contributions are larger than any sum (`sum_bound`)."""
     rng = np.random.default_rng(seed)
     layout = one_block(Segment("v", values, 1.0, sum_bound=bound), Segment("w", 2, 30.0))

@@ -304,9 +304,7 @@ def test_sums_of_plaintexts_are_sums_of_values(
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(8, 48), st.integers(1, 2**20), st.floats(1e-6, 1e6), st.booleans())
-def test_a_slot_holds_the_largest_sum_and_no_bit_more(
-    value_bits: int, contributions: int, clip: float, integral: bool
-) -> None:
+def test_a_slot_holds_the_largest_sum_exactly(value_bits: int, contributions: int, clip: float, integral: bool) -> None:
     code = SegmentCode.of(Segment("s", 1, clip, integral), value_bits, contributions)
     assert contributions * code.largest < 1 << (code.width - 1)
     assert contributions * code.largest >= 1 << (code.width - 2)
