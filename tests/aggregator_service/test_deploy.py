@@ -103,9 +103,7 @@ def test_compose_publishes_the_service_on_the_loopback_interface_only_and_images
     assert published == ["127.0.0.1:8000:8000"]
 
 
-def test_settings_exist_and_those_of_manifests_and_compose_are_valid(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_exist_and_those_of_manifests_and_compose_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
     texts.append((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
     named = {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}

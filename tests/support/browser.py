@@ -20,6 +20,7 @@ from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.wire import unpack
+from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
@@ -122,9 +123,7 @@ class RecordedDemo:
 
     def get(self, path: str) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.demo.operator_token}"}
-        answer = httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return checked(httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers))
 
 
 @contextmanager

@@ -79,7 +79,6 @@ class DaskCluster:
         self._scheduler.wait_for("Scheduler at:")
 
     def kill_scheduler(self) -> None:
-        assert self._scheduler is not None
         self._scheduler.kill()
 
     def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskProcess:

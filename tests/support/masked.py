@@ -48,8 +48,7 @@ def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
 
 def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:
     """A whole vector whose every value is `value`, 1 where counts stand."""
-    integral = np.concatenate([block.integral_mask() for block in layout.blocks])
-    return np.where(integral, 1.0, value)
+    return np.where(np.concatenate([block.integral_mask() for block in layout.blocks]), 1.0, value)
 
 
 def handout_for(step: Step, mode: str) -> Handout:

@@ -119,8 +119,7 @@ class OneshotMember(OneshotParty):
         """Sign the proposed set and send the signature."""
         found = self.inspect(number) if inspection is None else inspection
         committee = self.committee(number)
-        step = committee.context.step
-        ledger = self.ledgers.get(step, member.Ledger()).begin()
+        ledger = self.ledgers.get(committee.context.step, member.Ledger()).begin()
         state, _ = member.confirm(self._ready(committee, number), found, ledger, 3, os.urandom(32))
         self.confirmed[number] = state
         return self.deliver(f"rounds/{number}/stages/confirm/{self.client_id}", state.signature)

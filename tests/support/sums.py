@@ -12,7 +12,7 @@ from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import keyring_of
-from tests.support.api import Api, TestMember
+from tests.support.api import Api, TestMember, checked
 
 COHORT = 18
 """Two workers split a fold of so many; of fewer than sixteen they do not."""
@@ -54,8 +54,7 @@ class KeyedRound:
 
     def contribute(self, first: int = 0, last: int | None = None) -> None:
         for member, body in list(zip(self.members, self.bodies, strict=True))[first:last]:
-            answer = member.put(1, body)
-            assert answer.status_code == 201, answer.text
+            checked(member.put(1, body), 201)
 
     def expected(self) -> bytes:
         plan, route = self.task.plan, whole_route(self.task.plan.layout)

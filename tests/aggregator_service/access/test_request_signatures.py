@@ -16,7 +16,7 @@ from aggregator_service.settings import Settings
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT
 from protocols.messages import TaskView
 from protocols.task_terms import broadcast_digest
-from tests.support.api import Api, TestMember, aggregator_inside, digest_field, serving, slug
+from tests.support.api import Api, TestMember, aggregator_inside, checked, digest_field, serving, slug
 from tests.support.clock import ManualClock
 from tests.support.signing import UNSIGNED, enrolled_as, signature_of
 
@@ -31,8 +31,7 @@ def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
 
 @pytest.fixture
 def members(api: Api) -> list[TestMember]:
-    task = api.create_task(cohort=2)
-    return task.begin(2)
+    return api.create_task(cohort=2).begin(2)
 
 
 def build(member: TestMember, body: bytes | None = None) -> httpx.Request:
@@ -64,8 +63,7 @@ def refused(member: TestMember, request: httpx.Request, why: str = "bad-signatur
 
 
 def test_a_token_without_a_signature_is_refused(members: list[TestMember]) -> None:
-    body = members[0].contribution(1, 5.0)
-    assert "are missing" in refused(members[0], build(members[0], body))
+    assert "are missing" in refused(members[0], build(members[0], members[0].contribution(1, 5.0)))
     assert "are missing" in refused(members[0], build(members[0]))
     headers = {**members[0].auth, **UNSIGNED}
     assert members[0].task.api.http.get(members[0].task.path, headers=headers).status_code == 401
@@ -158,8 +156,7 @@ def test_signatures_off_give_a_warning(tmp_path: Path, caplog: pytest.LogCapture
         assert "HUSHREC_SIGNATURES=off" in caplog.text
         task = api.create_task(cohort=2)
         member = task.enrol(1)[0]
-        answer = sent(member, build(member))
-        assert answer.status_code == 200
+        assert sent(member, build(member)).status_code == 200
         view = api.http.get(task.path, headers=member.auth).json()
         assert any("need no signature" in warning for warning in view["warnings"])
         # masks are bound to the terms of the task, and the warning is a fact about the server
@@ -216,8 +213,7 @@ def test_a_proxy_may_rewrite_the_host_if_the_public_origins_are_set(tmp_path: Pa
         member = new_member(api)
         for origin in ("https://hushrec.example.org", "https://HUSHREC.example.net:8443", "https://test:443"):
             for host in ("hushrec.example.org", "10.0.0.5:8000", "hushrec.example.net:8443"):
-                answer = sent(member, signed_for(origin, member, host))
-                assert answer.status_code == 200, answer.text
+                checked(sent(member, signed_for(origin, member, host)))
         for origin in ("https://hushrec.example.org:8443", "https://hushrec.example.net", EVIL):
             for host in ("hushrec.example.org", "10.0.0.5:8000", "evil.example"):
                 assert sent(member, signed_for(origin, member, host)).status_code == 401

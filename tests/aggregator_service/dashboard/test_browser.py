@@ -153,8 +153,7 @@ def test_the_keyboard_alone_signs_in_and_aborts_and_a_window_shows_that_it_is_si
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     tab_to(page, "Abort…")
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.wait_for_url("**/abort")
     tab_to(page, "Abort round 1")

@@ -87,8 +87,7 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api, clock: ManualCloc
 
 
 def test_an_active_and_a_failed_round(api: Api, clock: ManualClock) -> None:
-    task = api.create_task("two-ways", cohort=4, items=300, collect_seconds=100.0)
-    members = task.begin(4)
+    task, members = api.begin(4, "two-ways", items=300, collect_seconds=100.0)
     members[0].put(1, members[0].contribution(1, 1.0))
     assert members[1].piece(0, members[1].contribution(1, 1.0)[:64]).status_code == 204  # incomplete: it has joined
     found = tally(api, task, 1)

@@ -101,9 +101,7 @@ def test_overview_and_server_page_are_live(live_api: Api, visitor: httpx.Client)
         assert "this process drives the rounds" in stream.part("health")
 
 
-def test_signing_out_or_a_void_token_ends_streams(
-    live_api: Api, server: AggregatorProcess, visitor: httpx.Client
-) -> None:
+def test_a_sign_out_or_void_token_ends_streams(live_api: Api, server: AggregatorProcess, visitor: httpx.Client) -> None:
     with watching(visitor, "") as stream:
         stream.part("task_list")
         data = {"form_token": form_token(visitor)}

@@ -90,8 +90,7 @@ def watched(replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) ->
 
 def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
     """A round in which most clients have contributed and the first batch is folded."""
-    task = api.create_task(name, cohort=COHORT)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT, name)
     contribute(members[:5], 1)
     wait_until(lambda: task.round(1)["folded"] == 4, "the first batch is not folded")
     return task, members
@@ -248,8 +247,7 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(replicas: Replicas) ->
 def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(replicas: Replicas) -> None:
     leader = replicas.leader()
     with replicas.api(leader) as api:
-        task = api.create_task("locked", cohort=3)
-        members = task.begin(3)
+        task, members = api.begin(3, "locked")
         contribute(members[:-1], 1)
         with locked(replicas.database_url, "tasks"):
             contribute(members[-1:], 1, patience=120.0)  # now the leader wants to fold
@@ -275,8 +273,7 @@ def test_a_masked_round_with_a_dropout(api: Api) -> None:
 
 
 def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replicas: Replicas) -> None:
-    task = api.create_task("chunked", cohort=COHORT, items=40)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT, "chunked", items=40)
     body = members[0].contribution(1, 1.0)
     spans = list(pairwise([*range(0, len(body), len(body) // 5), len(body)]))
     for index, (start, end) in enumerate(spans):
@@ -292,8 +289,7 @@ def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replic
 
 
 def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
-    task = api.create_task("abandoned", cohort=COHORT)
-    (member, *_) = task.begin(COHORT)
+    task, (member, *_) = api.begin(COHORT, "abandoned")
     chunk = member.contribution(1, 1.0)[:40]
     assert member.piece(0, chunk).status_code == 204
     assert len(chunk_keys(replicas, task)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,8 @@ class Groups(World):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Groups]:
-    made = Groups(tmp_path)
-    yield made
-    made.close()
+    with closing(Groups(tmp_path)) as made:
+        yield made
 
 
 def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,10 +34,8 @@ from tests.support.world import SECONDS, World
 @pytest.fixture
 def any_world(tmp_path: Path, parts: tuple[str, BlobStore]) -> Iterator[World]:
     """A world over SQLite and a directory, and one over PostgreSQL and S3."""
-    database_url, blobs = parts
-    made = World(tmp_path, database_url=database_url, blobs=blobs)
-    yield made
-    made.close()
+    with closing(World(tmp_path, database_url=parts[0], blobs=parts[1])) as made:
+        yield made
 
 
 def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
@@ -209,9 +208,7 @@ def test_only_orphans_are_deleted(any_world: World) -> None:
     assert set(world.blobs.keys()) == {*kept, strangers}
 
 
-def test_messages_that_arrive_together_cause_one_read_later_ones_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_messages_that_arrive_together_cause_one_read_later_ones_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_MIN_PAUSE", 0.1)
     called = list[int]()
 
@@ -310,8 +307,7 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
 
 
 def test_of_different_uploads_of_one_client_at_the_same_moment_one_is_stored(api: Api) -> None:
-    task = api.create_task("at-once", cohort=2)
-    first, second = task.begin(2)
+    task, (first, second) = api.begin(2, "at-once")
     bodies = [first.contribution(1, 2.0 + index) for index in range(6)]
     with ThreadPoolExecutor(len(bodies)) as pool:
         answers = list(pool.map(lambda body: first.put(1, body), bodies))

@@ -16,7 +16,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.storage.rounds import entered_states, find_round
 from aggregator_service.storage.schema import HandoutRow, RoundRow, RoundStateRow, StageMessageRow
-from tests.support.api import Api, TestTask, aggregator_inside, contribute, detail, services, slug
+from tests.support.api import Api, TestTask, aggregator_inside, checked, contribute, detail, services, slug
 from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
@@ -54,8 +54,7 @@ def states_of(task: TestTask, number: int) -> list[RoundStateRow]:
 
 
 def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -> None:
-    task = api.create_task("longer", cohort=3, collect_seconds=100.0)
-    members = task.begin(3)
+    task, members = api.begin(3, "longer", collect_seconds=100.0)
     answer = extend(task, 1, 60)
     assert (answer.status_code, answer.json()["seconds_left"]) == (200, 160.0)
     CLOCK.advance(150)
@@ -95,9 +94,7 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now() + SECONDS)
     with world.database.write() as session:
-        row = find_round(session, task, 1)
-        assert row is not None
-        row.state = "folding"
+        find_round(session, task, 1).state = "folding"
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now())
     with world.database.write() as session:
@@ -109,11 +106,9 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
 
 
 def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(api: Api) -> None:
-    task = api.create_task("abort", cohort=3, max_failed_rounds=1, rounds=2)
-    members = task.begin(3)
+    task, members = api.begin(3, "abort", max_failed_rounds=1, rounds=2)
     assert members[0].put(1, members[0].contribution(1, 1.0)).status_code == 201
-    answer = abort(task, 1)
-    assert answer.status_code == 200
+    answer = checked(abort(task, 1))
     assert (answer.json()["state"], answer.json()["failure"]) == ("failed", ABORTED)
     assert abort(task, 1).json() == answer.json()  # the client lost the answer and asks again
     task.wait_round(2, "collecting")
@@ -162,8 +157,7 @@ def through(
 
 def test_every_stage_of_a_masked_round_can_be_extended(api: Api) -> None:
     task = masked_task(api, "masked", 5, stage_seconds=STAGE_SECONDS, collect_seconds=STAGE_SECONDS)
-    clients = enrol_masked(task, 5)
-    through(task, clients, 1, late_comer=True)
+    through(task, enrol_masked(task, 5), 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
     assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
     entered = states_of(task, 1)
@@ -187,8 +181,7 @@ def test_a_masked_round_can_be_aborted_early_and_late(api: Api) -> None:
 
 
 def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
-    task = api.create_task("resumed", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
-    members = task.begin(3)
+    task, members = api.begin(3, "resumed", collect_seconds=100.0, max_failed_rounds=1)
     assert task.post("resume").json()["state"] == "open"  # nothing to do
     CLOCK.advance(101)
     task.wait_round(1, "failed")

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.crypto.keys import public_key
 from protocols.sums.masked.roster import sign_advertisement
-from tests.support.api import Api, refusal
+from tests.support.api import Api, detail, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
 from tests.support.server import AggregatorProcess
 
@@ -66,9 +66,8 @@ def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api
     eve, victim = clients[2], clients[0].identity.public_key().public_bytes_raw()
     fresh = public_key(bytes(range(32)))
     for keys in ((victim, fresh), (fresh, victim)):
-        answer = eve.send(1, "advertise", advertisement(eve, *keys))
-        assert answer.status_code == 400, answer.text
-        assert "a key of the round is the identity key of a client" in answer.json()["detail"]
+        refused = detail(eve.send(1, "advertise", advertisement(eve, *keys)), 400)
+        assert "a key of the round is the identity key of a client" in refused
     shared = public_key(bytes([1] * 32))
     for index in (4, 5):
         body = advertisement(clients[index], shared, public_key(bytes([2 + index] * 32)))

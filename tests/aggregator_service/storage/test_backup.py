@@ -27,8 +27,7 @@ Run = Callable[..., str]
 
 
 def half_a_round(api: Api, sent: int = COHORT // 2) -> tuple[TestTask, list[TestMember]]:
-    task = api.create_task(cohort=COHORT)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT)
     contribute(members[:sent], 1)
     return task, members
 
@@ -149,7 +148,7 @@ def test_backups_fit_while_blobs_are_replaced(storage: tuple[Database, Directory
         thread.join()
 
 
-def test_a_damaged_blob_is_named_others_kept(
+def test_a_damaged_blob_is_named_others_copied(
     storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
 ) -> None:
     _, blobs = storage

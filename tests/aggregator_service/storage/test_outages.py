@@ -104,8 +104,7 @@ def test_commands_without_blobs_need_no_store(postgres: TestDatabase, tmp_path: 
 
 def begun(api: Api, sent: int = COHORT - 1, **schedule: float) -> tuple[TestTask, list[TestMember]]:
     """A round in which so many clients have contributed, in a task that the first failure ends."""
-    task = api.create_task(cohort=COHORT, max_failed_rounds=1, rounds=2, **schedule)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT, max_failed_rounds=1, rounds=2, **schedule)
     contribute(members[:sent], 1)
     return task, members
 
@@ -190,8 +189,7 @@ def test_two_servers_over_one_storage(postgres: TestDatabase, new_prefix: Callab
             answer = api.http.get(path, headers=api.operator)  # a character that PostgreSQL does not store
             assert answer.status_code in ((200, 400, 422) if "?" in path else (400, 404, 422)), answer.text
         assert "Traceback" not in server.log()
-        task = api.create_task(cohort=COHORT)
-        members = task.begin(COHORT)
+        task, members = api.begin(COHORT)
         known = {**members[0].auth, "If-None-Match": members[0].found("rounds/current").headers["etag"]}
         poll = pool.submit(other.http.get, f"{task.path}/rounds/current?wait=30", headers=known)
         time.sleep(0.5)

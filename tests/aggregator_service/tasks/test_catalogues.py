@@ -60,8 +60,7 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
     assert (again.status_code, again.content) == (304, b"")
     (stranger,) = api.create_task("elsewhere", cohort=2).enrol(1)
     assert get(task, stranger.auth).status_code == 404
-    invitation = {"Authorization": f"Bearer {api.invite(task.id)}"}
-    assert get(task, invitation).status_code == 401
+    assert get(task, {"Authorization": f"Bearer {api.invite(task.id)}"}).status_code == 401
 
 
 def test_one_catalogue_is_stored_once(api: Api) -> None:
@@ -171,8 +170,7 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
         task = TestTask(api, made)
         assert get(task, api.operator).content == ITEMS.encode()
         assert "1 blobs" in run("backup", str(copy), "--data-dir", str(data))
-    database = Database(f"sqlite:///{data / 'hushrec.db'}", 1)
-    with closing(database):
+    with closing(Database(f"sqlite:///{data / 'hushrec.db'}", 1)) as database:
         assert collect_orphans(database, DirectoryBlobs(data / "blobs")) == 0
     with serving(copy) as (restored, api):
         task = TestTask(api, made)

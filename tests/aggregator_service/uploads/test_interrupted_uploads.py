@@ -41,8 +41,7 @@ MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-o
 
 def begun(api: Api, name: str, **how: Any) -> tuple[TestTask, TestMember, TestMember, bytes]:
     """A round of two clients, and the contribution of the first one."""
-    task = api.create_task(name, cohort=2, **how)
-    first, second = task.begin(2)
+    task, (first, second) = api.begin(2, name, **how)
     return task, first, second, first.contribution(1, 101.0)
 
 

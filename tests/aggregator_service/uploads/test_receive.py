@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,6 @@ from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.world import SECONDS, World
 
 BODY = os.urandom(2**20 + 17)
-SETTINGS = Settings()
 
 
 def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
@@ -49,7 +49,7 @@ def receive_into(path: Path, request: Request, body: bytes, start: int = 0, veri
 
     async def receive() -> None:
         digest = hashlib.sha256(body).hexdigest()
-        async with stream_body(SETTINGS, request, path, len(body), digest, start=start) as received:
+        async with stream_body(Settings(), request, path, len(body), digest, start=start) as received:
             if verify_first:
                 assert received.verified() == body
             received.persist()
@@ -120,9 +120,8 @@ CLIENTS = tuple(f"c_{index:02}" for index in range(4))
 
 @pytest.fixture
 def world(tmp_path: Path, database_url: str) -> Iterator[World]:
-    made = World(tmp_path, database_url=database_url)
-    yield made
-    made.close()
+    with closing(World(tmp_path, database_url=database_url)) as made:
+        yield made
 
 
 def begun(world: World) -> str:
