@@ -45,7 +45,6 @@ class Device:
             self.process = ForkedProcess("device", "tests.chaos.counted_client", self.arguments, os.environ, log)
 
     def disturb(self, choose: random.Random) -> None:
-        assert self.process is not None
         self.waking = time.monotonic() + choose.uniform(0.1, 2.0)
         if choose.random() < 0.5:
             self.process.send_signal(signal.SIGSTOP)
@@ -91,7 +90,6 @@ class CountedTask(TestTask):
         assert self.now()["state"] == state, logs
         named: dict[int, set[int]] = {}
         for device in self.devices:
-            assert device.process is not None
             assert device.process.wait(60) == 0, device.log()
             if device.index == SERVING:
                 continue

@@ -14,7 +14,6 @@ import os
 import random
 import secrets
 import shutil
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -69,9 +68,7 @@ class Disk:
     def wipe(self) -> None:
         with self.database.engine.connect() as connection:
             connection.exec_driver_sql("COMMIT")
-            raw = connection.connection.dbapi_connection
-            assert isinstance(raw, sqlite3.Connection)
-            raw.executescript(_EMPTY)
+            connection.connection.dbapi_connection.executescript(_EMPTY)
         for folder in self.root.iterdir():
             if folder.is_dir():
                 shutil.rmtree(folder)

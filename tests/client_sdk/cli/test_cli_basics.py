@@ -265,7 +265,6 @@ def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path, f
     command = (sys.executable, "-m", "client_sdk.cli", "organiser", "serve", *folder, "--port", "0")
     with subprocess.Popen([*command, "--scope", "movies", "--scope", "songs"], stderr=subprocess.PIPE) as process:
         try:
-            assert process.stderr is not None
             line = process.stderr.readline().decode()
             found = fullmatch(r"issuing certificates for movies, songs at (http://127\.0\.0\.1:\d+); .*\n", line)
             assert found is not None, line

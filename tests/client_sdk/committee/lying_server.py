@@ -101,9 +101,7 @@ class LyingServer:
     # --- the task ------------------------------------------------------------------------------------------------
 
     def plan(self, step: int) -> OneshotPlan:
-        plan = self.terms.sum_plan_at(step)
-        assert isinstance(plan, OneshotPlan)
-        return plan
+        return self.terms.sum_plan_at(step)
 
     def round_view(self, number: int, step: int, cohort: int) -> RoundView:
         spec = self.terms.recipe.round_spec(self.terms.seed, max(1, number), max(1, step))
@@ -198,8 +196,7 @@ class LyingServer:
         if request.method == "PUT":
             return self._store(member, path, bytes(request.body))
         if request.method == "POST":
-            named = BadShares.model_validate_json(bytes(request.body))
-            self.named += named.clients
+            self.named += BadShares.model_validate_json(bytes(request.body)).clients
             return _json(self.seen_by(member).model_dump_json())
         base = f"/rounds/{self.view.number}"
         if path in ("/rounds/current", base):
@@ -220,8 +217,7 @@ class LyingServer:
 
     def _store(self, member: str, path: str, body: bytes) -> Response:
         if path.startswith(f"/committee/{member}/keys/"):
-            number = int(path.rsplit("/", 1)[1])
-            known = self.keys.setdefault(number, {}).setdefault(member, body)
+            known = self.keys.setdefault(int(path.rsplit("/", 1)[1]), {}).setdefault(member, body)
             return Response(200, {}) if known == body else problem("conflict")
         stage = path.split("/")[-2]
         self.before_put(member, stage)

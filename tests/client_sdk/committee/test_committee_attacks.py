@@ -108,8 +108,7 @@ def test_two_sets_for_two_halves_of_the_committee_open_neither() -> None:
     server.proposals = {person.name: OTHERS for person in server.members[:2]}
     server.attend()
     assert len(server.confirmations) == 5
-    events = unmask(server)
-    assert server.shares == {} and len(reasons(events)) == 2
+    assert server.shares == {} and len(reasons(unmask(server))) == 2
 
 
 def in_this_round(server: LyingServer) -> None:

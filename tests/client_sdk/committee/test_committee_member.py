@@ -58,8 +58,7 @@ def store_of(server: LyingServer, member: Person) -> ClientStore:
 def test_the_key_of_a_round_is_deleted_after_the_sum_for_good(monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
     """A process that ends after the share deletes the key when it starts again."""
     server = server_in_round()
-    one = server.members[0]
-    store = store_of(server, one)
+    store = store_of(server, server.members[0])
     server.attend()
     with monkeypatch.context() as patched:
         if killed:

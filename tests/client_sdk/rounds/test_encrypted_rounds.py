@@ -37,10 +37,10 @@ from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRe
 from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
 from protocols.messages import Attestation, OrganiserPin, Schedule
-from protocols.recipes.arrays import Arrays
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.one_member import HISTORY, SURVIVORS, OneMember, aggregate_of, terms_of
 from tests.support.programs import SEED, task_view
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet
 
@@ -304,7 +304,6 @@ def test_an_update_of_one_member_among_zeros_is_used_by_nobody(server: Aggregato
     task, policy = SmallTask.of(operator, request, MEMBERS), Policy(snapshot_every=1)
     with enrolled_fleet(server.url, task, [trainer(user) for user in range(MEMBERS)], policy=policy) as fleet:
         recipe = fleet.clients[0].member.terms.recipe
-        assert isinstance(recipe, Arrays)
         (first,) = fleet.run(rounds=1)
         assert (first.state, first.survivors) == ("complete", MEMBERS)  # the server sees a round like any other
         assert len({report.contribution_bytes for report in first.reports}) == 1
@@ -319,18 +318,11 @@ def test_an_update_of_one_member_among_zeros_is_used_by_nobody(server: Aggregato
 # --- pieces of a seal that a waiting client makes ahead: used once, by one process, and never written down -----------
 
 
-def wait_for(ahead: WorkAhead, pieces: int) -> None:
-    deadline = time.monotonic() + 30
-    while len(ahead) < pieces:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_each_piece_leaves_once_and_is_made_anew() -> None:
     """A forked process has no pieces."""
     numbers = count()
     with WorkAhead(lambda: next(numbers), 5) as ahead:
-        wait_for(ahead, 5)
+        wait_until(lambda: len(ahead) == 5, "all pieces are made")
         time.sleep(0.02)
         assert (len(ahead), repr(ahead)) == (5, "<WorkAhead 5 of 5>")
         for write in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -340,7 +332,7 @@ def test_each_piece_leaves_once_and_is_made_anew() -> None:
             os._exit(len(ahead) + len(ahead.take(3)))
         assert (os.waitpid(child, 0)[1], len(ahead)) == (0, 5)
         first = ahead.take(4)
-        wait_for(ahead, 5)
+        wait_until(lambda: len(ahead) == 5, "all pieces are made")
         second = ahead.take(9)
         assert len(first) == 4 and len({*first, *second}) == 4 + len(second) >= 9
     assert len(ahead) == 0

@@ -70,7 +70,6 @@ def test_noisy_sums_make_a_model_and_clients_record_their_cost(server: Aggregato
     assert abs(np.log(state.l2_clip)) < 0.21  # two steps of the bound on updates, each by 0.1 at most
     for member in members:
         spending = member.store.spending(member.task_id)
-        assert spending is not None
         assert spending.sums == ROUNDS
         assert PRIVACY.epsilon * 0.9 < total_epsilon([spending], PRIVACY.delta) <= PRIVACY.epsilon
 
@@ -97,7 +96,6 @@ def test_a_task_ends_once_the_sums_that_it_pays_for_are_made(server: AggregatorP
         assert [done.state for done in fleet.run()] == ["complete", "complete"]
         member = fleet.clients[0].member
         spending = member.store.spending(member.task_id)
-    assert spending is not None
     assert spending.sums == 2
     assert np.array_equal(np.maximum(spending.spent, spending.reserved), spending.reserved)
     ended = operator.task(member.task_id)

@@ -33,7 +33,7 @@ from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.rfrec import RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
@@ -84,7 +84,6 @@ def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorPr
     with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), ratings()) as fleet:
         assert {done.state for done in fleet.run()} == {"complete"}
         recipe, state = fleet.clients[0].member.terms.recipe, state_as(fleet.model(), RFRecState)
-        assert isinstance(recipe, RFRecF)
         sums = len(recipe.stretches(state))
         assert recipe.is_done(state)
         assert state.sum_index == sums < 10
@@ -218,13 +217,14 @@ CROWD, FILMS = 5, 24
 EITHER = Policy(mechanisms=frozenset({"plain", "ckks"}), min_cohort=2, snapshot_every=0)
 
 
+Kind = tuple[int, float, float]
 OVERFITTING = (8, 0.0, 1.5)
 """Ratings on which a model overfits within a few rounds: seed, spread of the items' means, noise."""
 LEARNABLE = (5, 1.5, 0.2)
 """Ratings on which it improves for longer than a test takes: also over CKKS, whose noise changes each run."""
 
 
-def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
+def noisy_ratings(kind: Kind) -> list[dict[int, float]]:
     seed, spread, noise = kind
     rng = np.random.default_rng(seed)
     means = spread * rng.standard_normal(FILMS) if spread else np.zeros(FILMS)
@@ -234,12 +234,7 @@ def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
 
 @contextmanager
 def played_task(
-    server: AggregatorProcess,
-    operator: Operator,
-    mechanism: str,
-    rounds: int,
-    evaluation: Evaluation,
-    kind: tuple[int, float, float],
+    server: AggregatorProcess, operator: Operator, mechanism: str, rounds: int, evaluation: Evaluation, kind: Kind
 ) -> Iterator[tuple[list[Task], list[Event]]]:
     """The clients of a task that was trained to its end, each in its own thread, and the events of the first one, which
     holds the keys."""
@@ -296,14 +291,10 @@ def test_a_client_measures_no_more_often_than_its_policy_allows(server: Aggregat
         "bounded", "fedmf", "plain", Schedule(rounds=10), {"items": FILMS}, evaluation=Evaluation(every=1)
     )
     invitation = operator.invite(operator.create_task(request).task_id).invitation
-    store, identity, few = (
-        MemoryStore(),
-        Identity.generate(),
-        Policy(mechanisms=EITHER.mechanisms, max_measurements=4),
-    )
+    store, identity = MemoryStore(), Identity.generate()
+    few, enough = (Policy(mechanisms=EITHER.mechanisms, max_measurements=most) for most in (4, 5))
     with Client(server.url, identity, store, few) as client, pytest.raises(PolicyRefused, match="measures its model 5"):
         client.join("bounded", invitation=invitation)
-    enough = Policy(mechanisms=EITHER.mechanisms, max_measurements=5)
     for _ in range(2):  # the record outlives the process
         with Client(server.url, identity, store, enough) as client, SyncDriver() as driver:
             core = client.join("bounded", invitation=invitation).part

@@ -54,14 +54,8 @@ REPEATED_SECONDS = sum(replace(SHORT_PAUSES.retry, jitter=lambda: 1.0).pause(n) 
 """A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
 AWAY_SECONDS = 2.0 * REPEATED_SECONDS
 USERS = 3
-MASKED = {
-    "mechanism": "masked",
-    "mechanism_parameters": {"dropout": 0.0},
-    "rounds": 1,
-    "collect_seconds": 400,
-    "stage_seconds": 400,
-}
 PLAIN = {"mechanism": "plain", "rounds": 1, "collect_seconds": 400}
+MASKED = {**PLAIN, "mechanism": "masked", "mechanism_parameters": {"dropout": 0.0}, "stage_seconds": 400}
 STAGES = {
     "plain-contribution": (PLAIN, "/contributions/"),
     "advertise": (MASKED, "/stages/advertise/"),

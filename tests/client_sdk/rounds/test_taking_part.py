@@ -196,8 +196,7 @@ def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, op
         with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
             parts[0].recommend(10, chosen[0])
         events: list[Event] = []
-        report = play_round(parts[0], view, chosen[0], events.append)
-        assert report.clipped > 0
+        assert play_round(parts[0], view, chosen[0], events.append).clipped > 0
         assert isinstance(events[0], ClipWarning)
         with pytest.raises(ContributionConflict):
             play_round(parts[0], view, chosen[0])
@@ -226,6 +225,5 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
         with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
             one.take_part(interactions(1)[0], events.append)
     assert (failed.value.task, failed.value.reports) == ("few", ())
-    missed = [event for event in events if isinstance(event, RoundMissed)]
-    assert "at least 4" in missed[0].reason
+    assert "at least 4" in [event for event in events if isinstance(event, RoundMissed)][0].reason
     assert isinstance(events[-1], TaskEnded)

@@ -45,8 +45,7 @@ from protocols.crypto.keys import (
 from protocols.crypto.random import cumulative_table, expanded, normals, symmetric_samples, uniforms, words
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 
-PART = st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6))
-CONTEXT = st.lists(PART, max_size=4)
+CONTEXT = st.lists(st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6)), max_size=4)
 
 
 @given(st.text(min_size=1, max_size=5), CONTEXT, st.text(min_size=1, max_size=5), CONTEXT)

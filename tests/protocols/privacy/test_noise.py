@@ -171,8 +171,7 @@ def test_epsilon_of_skellam_noise_is_just_above_exact(shifts: tuple[int, ...], s
     l1, l2 = float(sum(shifts)), math.sqrt(sum(shift**2 for shift in shifts))
     variance = (multiplier * l2) ** 2
     exact = skellam_loss(shifts, variance).self_compose(sums).get_epsilon_for_delta(delta)
-    ours = epsilon_of(sums * skellam_curve((l1, l2), variance), delta)
-    assert exact < ours < 1.15 * exact
+    assert exact < epsilon_of(sums * skellam_curve((l1, l2), variance), delta) < 1.15 * exact
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "rounds"), [(1.0, 0.01, 1000), (0.8, 0.1, 20), (4.0, 0.5, 100)])
@@ -333,8 +332,7 @@ def test_a_rounding_beyond_the_bound_is_done_again() -> None:
         asked.append(count)
         return (up if len(asked) < 4 else down) * (count // 8)
 
-    values = np.full(4, 0.5)
-    steps, scale = round_within(values, 1.9, random)
+    steps, scale = round_within(np.full(4, 0.5), 1.9, random)
     assert asked == [32] * 4
     assert steps.tolist() == [0] * 4
     assert scale < 1

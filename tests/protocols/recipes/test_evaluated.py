@@ -28,9 +28,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 def measured(name: str, rounds: int = ROUNDS, **evaluation: Any) -> Evaluated:
     inner = recipe(name, {"items": ITEMS, "dim": 3, **RECIPES[name]})
-    made = with_evaluation(inner, Evaluation(**{"every": 3, **evaluation}), rounds)
-    assert isinstance(made, Evaluated)
-    return made
+    return with_evaluation(inner, Evaluation(**{"every": 3, **evaluation}), rounds)
 
 
 def after(made: Evaluated, sums: int, values: list[float] | None = None, clients: float = 2.0) -> EvaluatedState:

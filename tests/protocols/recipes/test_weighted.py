@@ -188,9 +188,7 @@ SIZES = (3, 40, 900, 5000)
 
 
 def make(**changes: Any) -> PFedCLR:
-    made = recipe("pfedclr", {"items": PFEDCLR_ITEMS, "dim": DIM, **changes})
-    assert isinstance(made, PFedCLR)
-    return made
+    return recipe("pfedclr", {"items": PFEDCLR_ITEMS, "dim": DIM, **changes})
 
 
 def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contribution:

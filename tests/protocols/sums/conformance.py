@@ -53,8 +53,7 @@ def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = 
     """Return values within their clips, half of them equal to the clip, and counts 0 or 1."""
     parts = []
     for block in layout.contribution_blocks(route):
-        bounds = block.bounds()
-        values = bounds * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
+        values = block.bounds() * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
         parts.append(np.where(block.integral_mask(), rng.integers(0, 2, block.length), values))
     return np.concatenate(parts) if parts else np.zeros(0)
 

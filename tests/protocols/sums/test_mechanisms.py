@@ -198,9 +198,7 @@ ONE = VectorLayout((Block("b", LEVEL),), sum_class=TRAINED)
 TWO = VectorLayout((Block("low", LEVEL), Block("high", LEVEL)), sum_class=TRAINED)
 CHOSEN = VectorLayout((Block("a", LEVEL), Block("b", LEVEL)), sum_class=TRAINED, chosen=1)
 LOW: Route = ((0,),)
-BOTH_LEVELS: Route = ((0,), (1,))
 PARAMETERS: dict[str, dict[str, int]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
-KEYED = pytest.mark.parametrize("name", ["ckks", "paillier"])
 
 
 def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, bool]]) -> tuple[SumPlan, np.ndarray]:
@@ -215,7 +213,7 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
     return plan, how.open(plan, aggregate, len(bodies), keyring)
 
 
-@KEYED
+@pytest.mark.parametrize("name", ["ckks", "paillier"])
 def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(name: str) -> None:
     """A block that no client's route reaches holds nobody's data."""
     for participants, enough in ((0, False), (2, False), (3, True)):
@@ -225,7 +223,7 @@ def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(nam
         expected = 0.5 * participants
         np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
     for high, enough in ((0, True), (2, False), (3, True)):
-        routes = [BOTH_LEVELS if client < high else LOW for client in range(5)]
+        routes = [((0,), (1,)) if client < high else LOW for client in range(5)]
         plan, total = summed(name, TWO, [(route, True) for route in routes])
         expect(plan, total, enough, f"^{high} contributions")
         parts = [2.5, 2.5, 0.5 * high, 0.5 * high]
@@ -292,7 +290,6 @@ def test_possible_and_impossible_sums() -> None:
 def test_honest_encrypted_sums_at_their_bounds() -> None:
     """Full cohorts whose every value is at its clip, with counts of all or of none."""
     for form in ({"wire": "seeded"}, {"wire": "expanded"}):
-        layout = replace(BOUNDED, blocks=BOUNDED.blocks[:1])
-        plan = CKKS.plan(form, layout, 8)
+        plan = CKKS.plan(form, replace(BOUNDED, blocks=BOUNDED.blocks[:1]), 8)
         vectors = [np.array([0.1, -0.1, 0.0, 1.0, 0.0])] * 8
         require_possible(plan, run_sum(CKKS, plan, vectors).total, 8)

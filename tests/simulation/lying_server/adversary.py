@@ -148,7 +148,6 @@ class Adversary:
             holder = self.puppets.get(sent.roster.entries[place].advertised.sealing_key)
             if holder is not None and sealed is not None:
                 pair = open_pair(sealed, holder.sealing_secret, sent.roster, sent.place, place)
-                assert pair is not None
                 of_seed[point(place)], of_key[point(place)] = pair.of_seed, pair.of_mask_key
         for reply in self.replies:
             slots = split_slots(reply.body, reply.roster.degree, SHARE_BYTES, "a reply")

@@ -21,7 +21,6 @@ from client_sdk.lab.data.files import read_data_file
 from client_sdk.lab.data.interactions import DataError
 from protocols.errors import ParameterError
 
-SEPARATORS = ["\t", "::", ",", ";", "|", " "]
 INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
 TEXTS = st.text(string.ascii_letters + string.digits + "äß漢-_.", min_size=1, max_size=12)
 QUOTED = st.text(string.ascii_letters + ', "\n\täß', min_size=1, max_size=12).map(str.strip).filter(bool)
@@ -57,7 +56,7 @@ def folder(tmp_path_factory) -> Path:
 @settings(max_examples=30, deadline=None)
 @given(
     st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
-    st.sampled_from(SEPARATORS),
+    st.sampled_from(["\t", "::", ",", ";", "|", " "]),
     st.booleans(),
     st.booleans(),
     st.sampled_from([30, 100, 1 << 22]),
@@ -167,8 +166,7 @@ def test_round_trip_of_id_lists(folder, lists) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
 def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
-    text = "\ufeffuser,item\r\na,1\r\nb,2\r\n\r\n\n".encode()
-    (tmp_path / "x.csv").write_bytes(text)
+    (tmp_path / "x.csv").write_bytes("\ufeffuser,item\r\na,1\r\nb,2\r\n\r\n\n".encode())
     pieces = list(chunks.chunks(tmp_path / "x.csv", size))
     assert b"".join(piece.data for piece in pieces).replace(b"\r", b"") == b"user,item\na,1\nb,2\n"
     assert pieces[-1].line + pieces[-1].data.count(b"\n") == 4
@@ -197,8 +195,7 @@ def test_what_is_found_is_said(tmp_path, text, columns, form) -> None:
     found = read_data_file(path)
     assert (found.format, str(found.columns)) == (form, columns)
     assert f"read {found.rows:,} rows, " in str(found)
-    again = read_data_file(path, parse_columns(columns))
-    assert again.columns == found.columns
+    assert read_data_file(path, parse_columns(columns)).columns == found.columns
 
 
 def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:

@@ -213,14 +213,11 @@ def test_repeated_items_of_id_lists_are_merged_and_counted(tmp_path) -> None:
         read_data_file(path, duplicates="error")
 
 
-U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
-
-
 @pytest.mark.parametrize("place", ["ml-100k/u.data", "u.data", "ml-100k/u.data.gz"])
 def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, monkeypatch, place) -> None:
     monkeypatch.chdir(tmp_path)  # a folder of that name in the working directory is no file of the user's own
     (tmp_path / "ml-100k").mkdir()
-    put(tmp_path / place, U_DATA)
+    put(tmp_path / place, "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n")
     assert load_dataset("ml-100k", tmp_path).test_items.tolist() == [1, 0]
     assert load_split("ml-100k", tmp_path).one_each.test_items.tolist() == [1, 0]
 

@@ -236,8 +236,7 @@ def test_metrics_equal_those_of_a_simple_loop_with_and_without_ties(seed, k, tie
 def test_constant_or_nan_scores_give_zero_and_perfect_scores_one() -> None:
     train, test = random_split(4)
     for value in (0.0, np.nan, -np.inf):
-        alike = np.full((FEW, SOME), value, np.float32)
-        result = rank_all(alike.__getitem__, train, test, 5)
+        result = rank_all(np.full((FEW, SOME), value, np.float32).__getitem__, train, test, 5)
         assert (result.recall, result.ndcg) == (0, 0)
     answer = np.zeros((FEW, SOME), np.float32)
     answer[test.users, test.items] = 1
@@ -272,8 +271,7 @@ def test_split_is_a_partition_with_the_given_share(seed, share) -> None:
         assert not kept & held
         assert len(held) == min(round(share * len(mine)), max(len(mine) - 1, 0))
     np.testing.assert_array_equal(train.ratings, train.items)
-    again = hold_out_share(whole, share, seed)
-    np.testing.assert_array_equal(again[1].items, test.items)
+    np.testing.assert_array_equal(hold_out_share(whole, share, seed)[1].items, test.items)
     with pytest.raises(DataError, match="share"):
         hold_out_share(whole, 1.0)
 

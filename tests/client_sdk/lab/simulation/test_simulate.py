@@ -48,8 +48,7 @@ def rated(users: int = 24, items: int = 120) -> Interactions:
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    whole = rated()
-    train, test = hold_out_share(whole, 0.2, 0)
+    train, test = hold_out_share(rated(), 0.2, 0)
     return Split(train, test, "a fifth")
 
 

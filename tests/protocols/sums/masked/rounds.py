@@ -28,8 +28,7 @@ LAYOUT = VectorLayout(
 )
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
-ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
-ANY_POLICY = ClientPolicy(modes=ANY_MODE)
+ANY_POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 @dataclass(frozen=True)

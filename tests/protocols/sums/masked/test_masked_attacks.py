@@ -44,8 +44,6 @@ from tests.protocols.sums.masked.rounds import (
     with_threshold,
 )
 
-DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
-
 
 def secrets_of(
     played: Round, replies: Mapping[str, Iterable[bytes]], told: Mapping[str, Iterable[bytes]] | None = None
@@ -226,7 +224,7 @@ def test_model_inconsistency(signatures: bool, monkeypatch: pytest.MonkeyPatch) 
     assert not isolated
 
 
-@DEFENDED
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 @pytest.mark.parametrize(
     ("stage", "text"),
     [

@@ -177,8 +177,7 @@ def test_shares_that_do_not_open_name_their_client(done: Round) -> None:
     sealed[100] ^= 1
     played.tamper("c2", sealed={1: bytes(sealed)})
     assert played.inspect("m0").bad == ()
-    found = played.inspect("m1")
-    assert found.bad == ("c2",)
+    assert played.inspect("m1").bad == ("c2",)
     with pytest.raises(RefusalError, match="first c2"):
         played.confirm("m1")
     rest = [name for name in played.names if name != "c2"]

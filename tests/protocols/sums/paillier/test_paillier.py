@@ -143,8 +143,7 @@ def test_a_uniform_unit_is_drawn_by_rejection() -> None:
     # 77 has 7 bits, so the top 7 bits of a byte are the candidate: 0, 77, 100, 7 and 22 are no units below 77
     draws = given_numbers(*(candidate << 1 for candidate in (0, 77, 100, 7, 22, 23)))
     assert uniform_unit(mpz(77), draws) == 23
-    seen = {uniform_unit(mpz(77)) for _ in range(1000)}
-    assert seen == {x for x in range(77) if gcd(x, 77) == 1}
+    assert {uniform_unit(mpz(77)) for _ in range(1000)} == {x for x in range(77) if gcd(x, 77) == 1}
 
 
 def test_crt_gives_every_nth_residue_equally_often() -> None:
@@ -207,8 +206,7 @@ def test_a_partial_of_something_names_its_modulus() -> None:
     assert PAILLIER.merge(PLAN, [full, empty]) == PAILLIER.merge(PLAN, [empty, full]) == full
     with pytest.raises(CodecError, match="must name their modulus"):
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
-    named = under(PLAN, KEYRING.public_key)
-    assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
+    assert PAILLIER.fold(under(PLAN, KEYRING.public_key), None, [])[8:264] == KEYRING.public_key
 
 
 def test_the_ciphertext_that_must_not_enter_is_named() -> None:
