@@ -129,7 +129,7 @@ def test_settings_exist_and_those_of_manifests_and_compose_are_valid(monkeypatch
 
 def test_images_commands_ports_and_probes_exist() -> None:
     scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
-    commands = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined,arg-type]
+    commands = set(typer.main.get_command(app).list_commands(None))
     (compose,) = documents(DEPLOY / "compose.yaml")
     proxy, own = compose["services"]["proxy"], compose["services"]["hushrec"]
     assert (own["image"], own["command"][0] in commands) == (IMAGE, True)

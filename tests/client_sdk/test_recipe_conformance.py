@@ -30,8 +30,8 @@ class MovesAlike:
 
     def test_sums_of_training_hold_no_constant_of_a_client(self) -> None:
         with pytest.raises(AssertionError, match="are the same in two rounds|that are the same"):
-            super().test_sums_of_training_hold_no_constant_of_a_client()  # type: ignore[misc]
-        assert any("nearly the same change in every round" in text for text in self.make().warnings())  # type: ignore[attr-defined]
+            super().test_sums_of_training_hold_no_constant_of_a_client()
+        assert any("nearly the same change in every round" in text for text in self.make().warnings())
 
 
 class TestArrays(RecipeConformance):

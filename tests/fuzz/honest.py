@@ -120,7 +120,7 @@ def paillier(world: World, name: str, rest: bool) -> None:
     task = world.api.create_task(name, mechanism_name="paillier", mechanism_parameters=parameters, **_KEYED)
     (holder,) = task.enrol(1, role="holder")
     if rest:
-        keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+        keyring = made_up_keyring(task.plan)
         _done(holder.deliver("public-key", keyring.public_key))
 
 

@@ -168,6 +168,6 @@ def test_sizes_that_contradict_each_other() -> None:
         ({"users": 100, "cohort": 10, "min_clients": 11}, "no round could complete"),
     ):
         with pytest.raises(ParameterError, match=words):
-            sizes_for("colr", **bad)  # type: ignore[arg-type]
+            sizes_for("colr", **bad)
     with pytest.raises(ParameterError, match="lower corrupt"):
         outlook("colr", 100, 10, Privacy(epsilon=1, delta=1e-3, corrupt=0.9), sizes_for("colr", 100))

@@ -139,7 +139,7 @@ class Network:
                 client.token = ""  # its token was voided, or replaced by that of another enrolment
         elif message.method != "PUT" and problem.slug in _ASK_AGAIN:
             if message.heard:
-                client.offset = problem.extensions.get("expected-offset")  # type: ignore[assignment]
+                client.offset = problem.extensions.get("expected-offset")
         else:
             return problem.slug in _TRY_AGAIN and message.arrives != message.body
         return True

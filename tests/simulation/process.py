@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -76,7 +76,7 @@ class Message:
             if client.offset is not None and client.offset < len(whole):
                 method, offset, client.offset = "PATCH", client.offset, None
                 body = whole[offset : offset + -(-len(whole) // pieces)]
-        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)  # type: ignore[arg-type]
+        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)
 
     @property
     def last(self) -> bool:
@@ -157,7 +157,7 @@ class Process:
         }
         used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
         self.database.listeners.append(task_cache.committed_here)
-        self.services = Services(**cast(Any, unused | used))
+        self.services = Services(**unused | used)
 
     def start(self, *, alone: bool) -> None:
         collect_bodies(self.services.settings.upload_dir)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -447,8 +447,8 @@ def aggregator_inside(
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         with TestClient(app, base_url="http://test") as http:
             http.auth = Signatures(clock.now) if clock is not None else SIGNED
-            yield Api("http://test", OPERATOR_TOKEN, given.database, cast("httpx.Client", http))
+            yield Api("http://test", OPERATOR_TOKEN, given.database, http)
 
 
 def services(api: Api) -> Services:
-    return api.http.app.state.services  # type: ignore[attr-defined]
+    return api.http.app.state.services

@@ -108,7 +108,7 @@ def responses_in(received: bytes) -> Conversation:
     """Split what a connection carried into responses, without the interim ones (1xx)."""
     found, stream = list[Response](), _Received(received)
     while received.startswith(b"HTTP/1.", stream.tell()):
-        response = HTTPResponse(stream)  # type: ignore[arg-type]
+        response = HTTPResponse(stream)
         response.begin()
         fields = {name.lower(): value for name, value in response.getheaders()}
         try:

@@ -34,14 +34,14 @@ class TestDatabase:
         """Create an empty schema and return its URL: faster than a new database."""
         name = f"s_{secrets.token_hex(6)}"
         with connect(self._server.set(database=self.name)) as connection:
-            connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE SCHEMA {name}")
         url = self._server.set(database=self.name).update_query_dict({"options": f"-csearch_path={name}"})
         return url.render_as_string(hide_password=False)
 
     def execute(self, url: str, statement: str, *values: object) -> int:
         """Execute a statement in the schema of `url`; return the number of rows."""
         with connect(make_url(url)) as connection:
-            return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
+            return connection.execute(statement, values).rowcount
 
     def cut_off(self) -> None:
         with connect(self._server) as connection:
@@ -54,12 +54,12 @@ class TestDatabase:
     def unavailable(self) -> Iterator[None]:
         """Inside the block, end all connections and refuse new ones."""
         with connect(self._server) as connection:
-            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")
             self.cut_off()
             try:
                 yield
             finally:
-                connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")  # type: ignore[call-overload]
+                connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
@@ -82,11 +82,11 @@ def postgres_database() -> Iterator[TestDatabase]:
     server = make_url(required("postgres"))
     name = f"hushrec_test_{secrets.token_hex(6)}"
     with connect(server) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+        connection.execute(f"CREATE DATABASE {name}")
         try:
             yield TestDatabase(server, name)
         finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # --- a PostgreSQL of a test's own, which it may crash -----------------------------------------------------------------

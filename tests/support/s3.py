@@ -86,7 +86,7 @@ class S3Server:
     def bucket(self) -> S3Store:
         config = {name.lower(): value for name, value in self.environment.items()}
         options = {"allow_http": True, "timeout": "10s"}
-        return S3Store(BUCKET, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[arg-type,typeddict-item]
+        return S3Store(BUCKET, config=config, client_options=options, retry_config={"max_retries": 0})
 
     @contextmanager
     def unavailable(self) -> Iterator[None]:

@@ -64,7 +64,7 @@ def _refused_mask(what: str, bits: int = 0, count: int = 0, body: str | None = N
     elif what == "a secret of 31 bytes":
         add_masks(target, [(SEED[:31], context, 1)])
     elif what == "the sign 0":
-        add_masks(target, [(SEED, context, 0)])  # type: ignore[list-item]
+        add_masks(target, [(SEED, context, 0)])
     elif what == "a negative start":
         add_masks(target, [(SEED, context, 1)], start=-1)
 

@@ -36,7 +36,7 @@ class Recorder:
     def __init__(self, api: Api) -> None:
         self.api, self.recorded = api, list[httpx.Request]()
         self._plain = api.http.send
-        api.http.send = self._send  # type: ignore[method-assign, assignment]
+        api.http.send = self._send
 
     def _send(self, request: Any, **how: Any) -> Any:
         answer = self._plain(request, **how)
@@ -115,7 +115,7 @@ def test_keys_envelopes_and_snapshots(api: Api) -> None:
     keyed = {"key_bits": 2048}
     task = api.create_task(cohort=2, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=keyed)
     (holder,), members = task.enrol(1, role="holder"), task.enrol(2)
-    keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+    keyring = made_up_keyring(task.plan)
     assert holder.deliver("public-key", keyring.public_key).status_code == 201
     for member in members:
         assert holder.deliver(f"keyring/{member.client_id}", os.urandom(64)).status_code == 201

@@ -252,7 +252,7 @@ def test_the_addresses_of_a_connection(scheme: str, server: Any, found: tuple[st
 
 def test_public_origins_are_normalised() -> None:
     given = " https://Hushrec.Example.org:443 ,http://[2001:DB8::1]:80/,https://10.0.0.5:8443"
-    settings = Settings(public_origins=given)  # type: ignore[arg-type]
+    settings = Settings(public_origins=given)
     assert settings.public_origins == ("https://hushrec.example.org", "http://[2001:db8::1]", "https://10.0.0.5:8443")
     assert settings.public_authorities == ("hushrec.example.org", "[2001:db8::1]", "10.0.0.5:8443")
     assert Settings().public_authorities == ()

@@ -165,7 +165,7 @@ def test_postgresql_ends_the_session_of_a_leader_that_disappeared(postgres: Test
     assert candidate.leads()
     names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
     try:
-        connection = candidate._connection  # type: ignore[attr-defined]
+        connection = candidate._connection
         set_to = [int(connection.execute(f"SHOW {name}").fetchone()[0]) for name in names]
     finally:
         candidate.resign()

@@ -261,9 +261,9 @@ def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_i
     lied_to = clients[smallest[-1]]
     told, view = task.wait_round(1, "advertising")["levels"], lied_to.view
     assert told[0] == 1 and len(told) > 1
-    lied_to.view = lambda number: view(number) | {"levels": [1]}  # type: ignore[method-assign]
+    lied_to.view = lambda number: view(number) | {"levels": [1]}
     assert lied_to.take(1, "advertise").status_code == 400
-    lied_to.view = view  # type: ignore[method-assign]
+    lied_to.view = view
     play(task, clients, drop=dict.fromkeys(smallest[MIN_CLIENTS - 1 :], "contribute"), value=lambda _: 1.0)
     assert_too_few_of_a_level(task)
     play(task, clients, 2, drop=dict.fromkeys(smallest[MIN_CLIENTS:], "contribute"), value=lambda _: 1.0)

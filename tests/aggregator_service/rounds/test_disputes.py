@@ -236,7 +236,7 @@ def test_the_refusal_names_what_differs(api: Api) -> None:
         (signed, view, None, context, None),
     ):
         bound: Any = replace(bound_to, model_digest=broadcast_digest(told, 1, snapshot))
-        member.context = lambda number, bound=bound: bound  # type: ignore[method-assign,misc]
+        member.context = lambda number, bound=bound: bound
         body = member.make(1, "advertise")
         if bound_to is context and told is view and snapshot is None:
             body = body[:-1] + bytes([body[-1] ^ 1])

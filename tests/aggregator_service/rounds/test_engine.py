@@ -249,7 +249,7 @@ async def woken_driver() -> asyncio.Task[Any]:
     async def advance(_task: str) -> float:
         return 60.0
 
-    engine.advance = advance  # type: ignore[assignment]
+    engine.advance = advance
     driver = asyncio.create_task(engine._drive_rounds("t"))
     await asyncio.sleep(0.01)
     engine.wake("t")

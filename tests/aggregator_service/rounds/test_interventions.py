@@ -43,13 +43,11 @@ def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> ht
 @contextmanager
 def rows_of(task: TestTask, number: int) -> Iterator[tuple[Session, RoundRow]]:
     with services(task.api).database.read() as session:
-        round_ = find_round(session, task.id, number)
-        assert round_ is not None
-        yield session, round_
+        yield session, find_round(session, task.id, number)
 
 
-def states_of(task: TestTask, number: int) -> list[RoundStateRow]:
-    with rows_of(task, number) as (session, round_):
+def states_of(task: TestTask) -> list[RoundStateRow]:
+    with rows_of(task, 1) as (session, round_):
         return entered_states(session, round_.id)
 
 
@@ -60,7 +58,7 @@ def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -
     CLOCK.advance(150)
     contribute(members, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
-    rows = states_of(task, 1)  # one a transition, kept with the round
+    rows = states_of(task)  # one a transition, kept with the round
     assert [(row.state, row.handed_out) for row in rows] == [("collecting", 0), ("folding", 0), ("complete", 0)]
     assert rows[1].entered_at - rows[0].entered_at == 150
 
@@ -129,7 +127,7 @@ def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.L
     auth = {"Authorization": f"Bearer {token}"}
     assert extend(task, 1, 5, auth).status_code == abort(task, 1, auth).status_code == 200
     logged = {
-        record.message: record.hushrec_fields  # type: ignore[attr-defined]
+        record.message: record.hushrec_fields
         for record in caplog.records
         if record.message in ("round extended", "round aborted")
     }
@@ -160,7 +158,7 @@ def test_every_stage_of_a_masked_round_can_be_extended(api: Api) -> None:
     through(task, enrol_masked(task, 5), 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
     assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
-    entered = states_of(task, 1)
+    entered = states_of(task)
     stages = [STAGES[step] for step in steps_of(task)]
     assert [row.state for row in entered] == [*stages, "complete"]
     assert [row.handed_out > 0 for row in entered] == [*(stage != "advertising" for stage in stages), False]

@@ -55,7 +55,7 @@ def test_a_round_below_a_threshold_fails_and_the_next_ones_have_new_keys(api: Ap
 
 
 def advertisement(client: MaskedClient, *keys: bytes) -> bytes:
-    return sign_advertisement(client.identity, client.context(1), client.client_id, *keys, bytes(32)).encode()  # type: ignore[arg-type]
+    return sign_advertisement(client.identity, client.context(1), client.client_id, *keys, bytes(32)).encode()
 
 
 def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api: Api) -> None:

@@ -28,7 +28,7 @@ COHORT = 4
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
     """Makes locations of empty stores."""
     if request.param == "s3":
-        return request.getfixturevalue("new_prefix")  # type: ignore[no-any-return]
+        return request.getfixturevalue("new_prefix")
     numbers = iter(range(9))
     return lambda: f"dir:{tmp_path / f'blobs-{next(numbers)}'}"
 

@@ -115,24 +115,24 @@ def test_an_operator_creates_a_task_with_its_catalogue(server: AggregatorProcess
         view = operator.create_task(request, ITEMS)
         assert (view.catalogue_digest, view.waiting_for) == (ITEMS.digest, None)
         operator.put_catalogue(view.task_id, ITEMS)
-        assert downloaded(server, view.task_id, ITEMS) == ITEMS
+        assert downloaded(server, view.task_id) == ITEMS
         fewer = task_request("by-sdk-2", "fedmf", "plain", schedule, {"items": 4, "dim": 3}, catalogue=ITEMS)
         with pytest.raises(InvalidParameters, match="5 lines"):
             operator.create_task(fewer, ITEMS)
 
 
-def downloaded(server: AggregatorProcess, task_id: str, expected: Catalogue) -> Catalogue | None:
-    """The catalogue as the SDK downloads it, checked against the digest of `expected`."""
+def downloaded(server: AggregatorProcess, task_id: str) -> Catalogue | None:
+    """The catalogue as the SDK downloads it, checked against the digest of `ITEMS`."""
     calls = ApiCalls(server.url, server.operator_token)
     with SyncDriver() as driver:
-        body = driver.run(calls.catalogue(task_id, len(expected), expected.digest))
+        body = driver.run(calls.catalogue(task_id, len(ITEMS), ITEMS.digest))
     return None if body is None else Catalogue.decode(body)
 
 
 def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProcess, api: Api) -> None:
     """A server that changes the digest in the terms is refused, and so is another file under the agreed digest."""
     task = api.create_task("swapped", cohort=2, catalogue_digest=ITEMS.digest)
-    assert downloaded(server, task.id, ITEMS) is None
+    assert downloaded(server, task.id) is None
     view = TaskView.model_validate(task.view)
     agreed = AgreedTerms.of(view)
     swapped = Catalogue(ITEMS.ids, (*ITEMS.titles[1:], ITEMS.titles[0]))
@@ -143,7 +143,7 @@ def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProce
     other = api.create_task("served", cohort=2, catalogue_digest=swapped.digest)
     assert put(other, swapped.encode()).status_code == 201
     with pytest.raises(DigestMismatch):
-        downloaded(server, other.id, ITEMS)
+        downloaded(server, other.id)
 
 
 def create(run: Run, data: Path, file: Path, *more: str, status: int = 0) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -21,7 +21,6 @@ from aggregator_service.access.principals import Enrolled
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
-from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow
@@ -238,8 +237,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, world: Wor
     client = world.cohort(task_id)[0]
     path = tmp_path / "body"
     with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
-        parts = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock, checking=nullcontext())
-        services = cast(Services, parts)
+        services = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock, checking=nullcontext())
         admission = admit(services, Enrolled(client, task_id, "member"), task_id, 1, client)
         path.write_bytes(bytes(admission.length))
         database.breaks = breaks

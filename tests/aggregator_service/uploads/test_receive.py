@@ -39,9 +39,9 @@ def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
 
     async def receive() -> dict[str, object]:
         await asyncio.sleep(0)
-        return next(left)  # type: ignore[return-value]
+        return next(left)
 
-    return Request({"type": "http", "method": "PUT", "headers": []}, receive)  # type: ignore[arg-type]
+    return Request({"type": "http", "method": "PUT", "headers": []}, receive)
 
 
 def receive_into(path: Path, request: Request, body: bytes, start: int = 0, verify_first: bool = False) -> None:

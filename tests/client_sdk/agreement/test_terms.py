@@ -177,7 +177,7 @@ def test_impossible_policies_are_refused(wrong: dict[str, Any], text: str) -> No
     ("make", "text"),
     [
         (lambda: Schedule(rounds=0), "schedule: rounds: must be at least 1"),
-        (lambda: Schedule(round=3), "schedule: round: unknown name; choose from: rounds, cohort_size"),  # type: ignore[call-arg]
+        (lambda: Schedule(round=3), "schedule: round: unknown name; choose from: rounds, cohort_size"),
         (lambda: Schedule(cohort_size=2), "min_clients is greater than cohort_size"),
         (lambda: task_request("Not A Name", "colr"), "task: name: must match the pattern"),
         (lambda: TaskTerms.of(task_view("fedmf", {"items": 10**9}), LIMIT), "items"),

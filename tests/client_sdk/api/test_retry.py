@@ -115,7 +115,7 @@ def test_retry_after_as_a_date_counts_from_the_answers_own_clock() -> None:
 @pytest.mark.parametrize(
     ("steps", "error"),
     [
-        ([connection_failed(sent=True)], ConnectionFailed),
+        ([connection_failed()], ConnectionFailed),
         ([connection_failed(sent=False)] * 4, GaveUp),
         ([problem("internal-error")], ServerFault),
         ([problem("unavailable"), Response(201, {})], None),

@@ -65,7 +65,7 @@ def test_help_lists_every_command_and_imports_only_what_it_needs(arguments: str,
     assert done.stdout.startswith("Usage: hushrec")
     assert done.stderr.strip() == "[]"
     if arguments == "--help":
-        for name in typer.main.get_command(app).list_commands(None):  # type: ignore[attr-defined]
+        for name in typer.main.get_command(app).list_commands(None):
             assert f" {name} " in done.stdout
 
 

@@ -38,15 +38,12 @@ URL = "https://server.example"
 COMMITTEE = 5
 
 
-def oneshot_terms(recipe: str = "fedmf", certified: bool = True, **schedule: int) -> TaskTerms:
+def oneshot_terms(certified: bool = True) -> TaskTerms:
     """A task of 20 items with one-shot sums: a committee of 5, of which one may be corrupt, so t = 4."""
-    parameters = {"fedmf": {"items": 20, "dim": 2, "clip": 0.5}, "privirec-k": {"items": 20, "components": 2}}[recipe]
-    return TaskTerms.of(
-        task_view(
-            recipe, parameters, "oneshot", schedule={"cohort_size": 8, "min_clients": 3, "rounds": 5, **schedule},
-            seed="A" * 43, organiser=TRIAL.pin.model_dump() if certified else None,
-        )
-    )  # fmt: skip
+    parameters, schedule = {"items": 20, "dim": 2, "clip": 0.5}, {"cohort_size": 8, "min_clients": 3, "rounds": 5}
+    organiser = TRIAL.pin.model_dump() if certified else None
+    view = task_view("fedmf", parameters, "oneshot", schedule=schedule, seed="A" * 43, organiser=organiser)
+    return TaskTerms.of(view)
 
 
 @dataclass
@@ -197,10 +194,10 @@ class LyingServer:
             return self._store(member, path, bytes(request.body))
         if request.method == "POST":
             self.named += BadShares.model_validate_json(bytes(request.body)).clients
-            return _json(self.seen_by(member).model_dump_json())
+            return _json(self.seen_by(member))
         base = f"/rounds/{self.view.number}"
         if path in ("/rounds/current", base):
-            return _json(self.seen_by(member).model_dump_json())
+            return _json(self.seen_by(member))
         if path == f"{base}/committee":
             keys = (key.encode() for key in self.committee.members)
             return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
@@ -225,8 +222,8 @@ class LyingServer:
         return Response(201, {})
 
 
-def _json(text: str) -> Response:
-    return Response(200, {"content-type": "application/json", "etag": "1"}, text.encode())
+def _json(view: RoundView) -> Response:
+    return Response(200, {"content-type": "application/json", "etag": "1"}, view.model_dump_json().encode())
 
 
 def _bytes(body: bytes) -> Response:

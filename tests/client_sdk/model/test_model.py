@@ -238,7 +238,7 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
 
 @pytest.mark.parametrize("mode", ["each", "once"])
 def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: str) -> None:
-    cache = ModelCache(mode)  # type: ignore[arg-type]
+    cache = ModelCache(mode)
     first, second = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
     made = ProgramRunner(Server(2)).run(first.follow(2))
     runner = ProgramRunner(Server(2))

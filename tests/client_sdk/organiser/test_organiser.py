@@ -42,7 +42,7 @@ def send(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response
 
 
 def wanted(who: Identity, scope: str = "movies", role: str = "member", **changes: str) -> Mapping[str, str]:
-    statement = certificate_request(scope, role, who.public_key, who.mailbox_key)  # type: ignore[arg-type]
+    statement = certificate_request(scope, role, who.public_key, who.mailbox_key)
     return {
         "scope": scope,
         "role": role,

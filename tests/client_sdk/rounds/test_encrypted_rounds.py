@@ -271,7 +271,7 @@ def test_a_member_that_chooses_its_blocks_abstains_when_training_fails(monkeypat
     """Which blocks it chooses is seen by all, so zeros would hide nothing; as an upload they would count as data."""
     parameters = {"items": 6, "dim": 2, "share": 0.5, "support": "own", "reveal_indices": True}
     terms = TaskTerms.of(task_view("topk", parameters, "paillier", {"key_bits": 2048}, completed_rounds=1))
-    keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan  # type: ignore[arg-type]
+    keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan
     chosen, how = plan.layout.chosen, terms.mechanism
     blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
     bodies = [((), how.seal(plan, (), blocks, keyring)) for _ in range(SURVIVORS)]

@@ -139,7 +139,6 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
             client_store, device_group = client._account.store, part.membership.device_group
             kept = client_store.read(task.task_id, "item_state.bin")
-            assert kept is not None
             assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
             assert client_store.memberships() == [part.membership]
 

@@ -141,7 +141,6 @@ def test_the_server_sums_while_clients_of_pfedclr_personalise(
     def waiting(self: PFedCLRHalf, spec: Any, *rest: Any) -> LocalResult:
         local = contribute(self, spec, *rest)
         finish, deadline = local.finish, time.monotonic() + 20
-        assert finish is not None
 
         def late() -> ClientState:
             while (seen := state_of(spec.number)) == "collecting" and time.monotonic() < deadline:

@@ -155,11 +155,11 @@ def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
 FEW_USERS, FEW_ITEMS, DIMS = 25, 14, 5
 
 
-def random_rows(seed: int, users: int = FEW_USERS, items: int = FEW_ITEMS) -> np.ndarray:
+def random_rows(seed: int) -> np.ndarray:
     """A random binary matrix in which some items, and possibly users, have no interaction."""
     rng = np.random.default_rng(seed)
-    matrix = (rng.random((users, items)) < 0.3).astype(np.float64)
-    matrix[:, rng.integers(items)] = 0
+    matrix = (rng.random((FEW_USERS, FEW_ITEMS)) < 0.3).astype(np.float64)
+    matrix[:, rng.integers(FEW_ITEMS)] = 0
     return matrix
 
 
@@ -182,9 +182,9 @@ def decomposed(matrix: np.ndarray, a: float = 0.5, factored: bool = False, b: fl
     return Components(matrix.sum(0), vt[:k].T.astype(np.float32), s[:k].astype(np.float32), gram, a, b)
 
 
-def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
+def ideal_part(matrix: np.ndarray) -> np.ndarray:
     _, _, vt = np.linalg.svd(scaled_rows(matrix))
-    v, d = vt[:dims].T, matrix.sum(0)
+    v, d = vt[:DIMS].T, matrix.sum(0)
     return matrix @ np.diag(power_of(d, -0.5)) @ v @ v.T @ np.diag(power_of(d, 0.5))
 
 

@@ -195,7 +195,7 @@ def test_a_decision_is_that_of_a_real_number(data: st.DataObject) -> None:
         rest -= int(rest)
     words[data.draw(st.integers(0, 2))] = data.draw(st.integers(0, 2**32 - 1))
     drawn = sum(Fraction(word, 2 ** (32 * place)) for place, word in enumerate(words, 1))
-    below = laplace._bernoulli(GivenWords(*words), np.array([numerator], np.uint64), np.uint64(denominator))  # type: ignore[arg-type]
+    below = laplace._bernoulli(GivenWords(*words), np.array([numerator], np.uint64), np.uint64(denominator))
     assert below[0] == (drawn < Fraction(numerator, denominator))
 
 

@@ -276,7 +276,7 @@ def test_states_survive_encoding_with_their_bound(name: str) -> None:
     body = made.encode_state(state)
     assert body == made.inner.encode_state(state)
     assert made.decode_state(0, body).l2_clip == 1.0
-    last = made.inner.steps if name.startswith("privirec") else 4  # type: ignore[attr-defined]
+    last = made.inner.steps if name.startswith("privirec") else 4
     for number in range(1, last + 1):
         total = np.rint(np.random.default_rng(number).random(made.layout(number).length) * 10)
         state = made.absorb(state, made.round_spec(SEED, number), total, 20)

@@ -298,7 +298,7 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: In
         made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
     ]
     np.testing.assert_allclose(np.stack(found), expected, atol=1e-3)
-    assert np.array_equal(made.state.item_counts, degrees)  # type: ignore[attr-defined]
+    assert np.array_equal(made.state.item_counts, degrees)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -313,7 +313,7 @@ def test_a_started_task_counts_nothing_and_is_projected(name: str, train: Intera
     list(made.run(1))
     own = projected_user(first, train.positives(0), 16.0, B)
     assert np.linalg.norm(made.client_states[0][USER_FACTOR] - own) < 0.5 * np.linalg.norm(own)
-    assert not np.array_equal(made.state.item_factors, first.item_factors)  # type: ignore[attr-defined]
+    assert not np.array_equal(made.state.item_factors, first.item_factors)
     with pytest.raises(ParameterError, match="not from the seed"):
         made.recipe.initial_state(SEED)
 
@@ -334,11 +334,8 @@ def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interaction
     given = started(parameters(train.n_items), "colr", spectrum)
     made = with_evaluation(recipe("colr", given), evaluation, 6)
     state = start_state(made, spectrum)
-    assert np.array_equal(
-        made.decode_state(0, made.encode_state(state)).model.item_factors,
-        state.model.item_factors,  # type: ignore[attr-defined]
-    )
-    assert made.constants == ("popularity hr@10", "popularity ndcg@10")  # type: ignore[attr-defined]
+    assert np.array_equal(made.decode_state(0, made.encode_state(state)).model.item_factors, state.model.item_factors)
+    assert made.constants == ("popularity hr@10", "popularity ndcg@10")
 
 
 def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> None:

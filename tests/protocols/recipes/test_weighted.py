@@ -376,7 +376,7 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
         (2, {}, "3 clients"),
     ):
         with pytest.raises(ParameterError, match=problem):
-            choose(1682, users, 99_057, **more)  # type: ignore[arg-type]
+            choose(1682, users, 99_057, **more)
 
 
 def test_advice_follows_the_size_of_the_data() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
-from protocols.layout import TRAINED, Block, Route, Segment, SumClass, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
@@ -37,8 +37,8 @@ CLIENTS = 5
 Sealed = list[tuple[Route, NDArray[np.float64], bytes]]
 
 
-def one_block(*segments: Segment, sum_class: SumClass = TRAINED) -> VectorLayout:
-    return VectorLayout((Block("b", segments),), sum_class=sum_class)
+def one_block(*segments: Segment) -> VectorLayout:
+    return VectorLayout((Block("b", segments),), sum_class=TRAINED)
 
 
 def opened(
@@ -218,7 +218,7 @@ class MechanismConformance:
             with pytest.raises(RoutingError):
                 self.mechanism.fold(plan, None, [(route, body)])
         with pytest.raises(ParameterError, match="foreign"):
-            self.mechanism.check(Foreign(), ROUTES[0], body)  # type: ignore[arg-type]
+            self.mechanism.check(Foreign(), ROUTES[0], body)
 
     def test_parameters_and_cohorts_that_do_not_fit_are_refused_with_what_fits(self) -> None:
         with pytest.raises(ParameterError, match="wholly_unknown|takes no parameters"):

@@ -54,9 +54,9 @@ def test_entries_name_what_is_there() -> None:
     with pytest.raises(ParameterError, match="ckks, .*plain"):
         mechanism("ckss")
     with pytest.raises(ParameterError, match="needs 'magic'"):
-        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, half="a:b", needs=frozenset({"magic"}))  # type: ignore[arg-type]
+        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, half="a:b", needs=frozenset({"magic"}))
     with pytest.raises(ParameterError, match="carries 'magic'"):
-        MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))  # type: ignore[arg-type]
+        MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))
 
 
 def test_a_mechanism_of_another_package_is_found_and_a_broken_one_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,10 +232,10 @@ def smallest_group(opened: list[Opened], members: frozenset[int], below: int) ->
     """
     rows = [dict[Hashable, int](one.coefficients) for one in opened]
     everything = {data for row in rows for data in row}
-    involved = sorted(members & {data[0] for data in everything})  # type: ignore[index]
+    involved = sorted(members & {data[0] for data in everything})
     for size in range(1, below):
         for group in combinations(involved, min(size, len(involved))):
-            others = frozenset(data for data in everything if data[0] not in group)  # type: ignore[index]
+            others = frozenset(data for data in everything if data[0] not in group)
             if any(rest for rest, _ in eliminate(rows, others)):
                 return frozenset(group)
     return None

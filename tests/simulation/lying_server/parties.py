@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from client_sdk import Identity, Policy
-from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
@@ -29,7 +28,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.crypto.keys import clamped
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.messages import OrganiserPin, RoundView
+from protocols.messages import OrganiserPin
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
@@ -152,14 +151,14 @@ class Honest:
             task_id=task_id, view=SimpleNamespace(data_set="rows"), recipe=recipe, schedule=schedule
         )
         store, check = ClientStore(self.store, "me"), _membership_check(self.index)
-        own = Member(cast(ApiCalls, self), terms, member, identity, store, Policy(), check)
+        own = Member(self, terms, member, identity, store, Policy(), check)
         self._part = _GivenElements(
-            Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _ROWS)),
-            cast(RoundView, SimpleNamespace(number=number)),
-            cast(Any, None),
+            Part(own, SimpleNamespace(view=lambda state: state), _ROWS),
+            SimpleNamespace(number=number),
+            None,
             spec=RoundSpec(number, bytes(32), attempt.sum_index),
             context=self.context,
-            elements=cast(Any, None),
+            elements=None,
         )
 
     def asked(self, state: str, answers: Mapping[str, bytes], elements: Elements) -> dict[str, bytes]:
@@ -174,7 +173,7 @@ class Honest:
             return elements
 
         self.answers, self.sent, self._part.elements = answers, {}, contributed
-        _run(self._part.advance(cast(RoundView, SimpleNamespace(state=state))))
+        _run(self._part.advance(SimpleNamespace(state=state)))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------

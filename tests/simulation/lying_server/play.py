@@ -214,7 +214,7 @@ class _Round:
 
     def _puppet(self, who: object, helps: bool) -> RosterEntry:
         context = context_of(self.world.task, self.number, self.attempt, crafted=False)
-        puppet = make_puppet(context, who, helps, self.world.choose.randbytes)  # type: ignore[arg-type]
+        puppet = make_puppet(context, who, helps, self.world.choose.randbytes)
         self.puppets[puppet.entry.client_id] = puppet
         self.world.adversary.know(puppet)
         return puppet.entry

@@ -102,7 +102,6 @@ def test_ctrl_c_stops_the_demo_and_its_server_while_clients_enrol(tmp_path: Path
         start_new_session=True,
     ) as demo:
         try:
-            assert demo.stdout is not None
             line = next(line for line in demo.stdout if "Aggregator at" in line)
             port = int(line.partition(",")[0].rpartition(":")[2])
             assert "CoLR-4 encrypted: enrolling 400 clients" in next(iter(demo.stdout))  # one line per event in a pipe

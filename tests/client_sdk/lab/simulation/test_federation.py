@@ -203,10 +203,7 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
 
 
 def test_dropouts_are_excluded_and_failed_rounds_end_no_task(server: AggregatorProcess, operator: Operator) -> None:
-    task = small_task(
-        operator, "dropouts", users=6, mechanism="plain", rounds=2, min_clients=3, collect_seconds=1.5,
-        max_failed_rounds=20,
-    )  # fmt: skip
+    task = small_task(operator, "dropouts", users=6, rounds=2, min_clients=3, collect_seconds=1.5, max_failed_rounds=20)
 
     class Coins:
         """Drops five of six clients in the first round, then two of six in every round."""

@@ -92,7 +92,6 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
     made = Federation(split.train, "fedmf", parameters, training=MFConfig(epochs=1), cohort_size=400)
     list(made.run(3))
     data = split.one_each
-    assert data is not None
     negatives = candidates_of(data, np.random.default_rng(0)).negatives
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)

@@ -53,8 +53,8 @@ def names(count: int) -> list[str]:
     return [f"c_{number:03d}" for number in range(count)]
 
 
-def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes = b"model") -> RoundContext:
-    return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", model), cohort)
+def round_context(plan: MaskedPlan, cohort: int, number: int = 1) -> RoundContext:
+    return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", b"model"), cohort)
 
 
 def is_member(entry: RosterEntry) -> bool:

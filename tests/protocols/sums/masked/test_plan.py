@@ -273,10 +273,10 @@ def test_what_cannot_be_masked() -> None:
     good = np.zeros(4, np.uint32)
     for target in (np.zeros(4, np.int32), np.zeros(4, ">u4"), np.zeros((2, 2), np.uint32), np.zeros(8, np.uint32)[::2]):
         with pytest.raises(ParameterError, match="contiguous"):
-            add_masks(target, [(KEY, b"", 1)])  # type: ignore[arg-type]
+            add_masks(target, [(KEY, b"", 1)])
     for key, sign in ((KEY[:31], 1), (KEY, 2)):
         with pytest.raises(ParameterError, match="32 bytes and the sign"):
-            add_masks(good, [(key, b"", sign)])  # type: ignore[list-item]
+            add_masks(good, [(key, b"", sign)])
     for threads, start in ((0, 0), (1, -1)):
         with pytest.raises(ParameterError, match="threads"):
             add_masks(good, [(KEY, b"", 1)], threads, start)

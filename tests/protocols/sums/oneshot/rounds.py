@@ -71,7 +71,7 @@ class Round(OneshotRun):
     def steps(self, name: str) -> NDArray[np.int64]:
         return encode(self.plan, whole_route(self.plan.layout), [self.vectors[name]])
 
-    def contribute(self, *names: str) -> Round:  # type: ignore[override]
+    def contribute(self, *names: str) -> Round:
         super().contribute(*(names or self.names))
         return self
 

@@ -102,7 +102,7 @@ def test_attack_a_set_of_one_or_of_clients_that_nobody_vouches_for(played: Round
         played.confirm("m0", ["c0"])
     for more in ({"minimum": 5}, {"policy": OneshotPolicy(min_cohort=5)}):
         with pytest.raises(RefusalError, match="at least 5"):
-            played.confirm("m0", played.names[:4], **more)  # type: ignore[arg-type]
+            played.confirm("m0", played.names[:4], **more)
     shares = [played.uploads[name].ticket.sealed[0] for name in played.names]
     found = member.inspect(played.ready("m0"), played.statements(), shares, lambda one: one.client_id == "c0")
     assert found.bad == tuple(played.names[1:])
@@ -131,7 +131,7 @@ def test_attack_a_replayed_share(played: Round) -> None:
     """A sealed share of another client, member, round, step or model does not open."""
     old = played.uploads["c0"].ticket
     for changed in ({"number": 2}, {"step": 1}, {"model": bytes(31) + b"\1"}):
-        later = Round(played.plan, **changed)  # type: ignore[arg-type]
+        later = Round(played.plan, **changed)
         if "number" not in changed:  # committee keys are for a round; the same ones here, which the member must not do
             later.committee = replace(later.committee, members=played.committee.members)
         assert open_share(old.sealed[0], played.secrets["m0"], later.committee, 0, "c0", old.ephemeral_key) is None

@@ -112,7 +112,7 @@ def test_a_contribution_needs_its_shape_and_a_round_that_satisfies_the_policy(do
     own = (done.committee, "c0", done.identities["c0"])
     for steps in (np.zeros(42, np.int64), np.zeros(43)):
         with pytest.raises(ParameterError, match="steps are int64"):
-            client.contribute(*own, done.policy, steps)  # type: ignore[arg-type]
+            client.contribute(*own, done.policy, steps)
     for policy, text in (
         (OneshotPolicy(min_cohort=7), "at least 7"),
         (OneshotPolicy(min_committee=7), "committee is 5"),
@@ -156,12 +156,12 @@ def test_a_committee_is_checked_by_every_party(done: Round) -> None:
 def test_every_fact_of_a_round_is_in_its_binding(done: Round) -> None:
     changes = {"task_id": "t_2", "round_number": 2, "step": 1, "model_digest": bytes(31) + b"\1", "cohort": 5}
     plans = [make_plan({}, one_block(Segment("v", 5, 1.0)), 6), small_plan(bits=27), small_plan(corrupt=0)]
-    others = [replace(done.context, **{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
+    others = [replace(done.context, **{name: value}) for name, value in changes.items()]
     others += [replace(done.context, plan=plan) for plan in (*plans, small_plan(committee=6))]
     assert len({context.binding for context in (done.context, *others)}) == 10
     for wrong in ({"model_digest": b""}, {"round_number": 0}, {"step": -1}, {"cohort": 2}, {"cohort": 7}):
         with pytest.raises(ParameterError):
-            replace(done.context, **wrong)  # type: ignore[arg-type]
+            replace(done.context, **wrong)
 
 
 def test_a_member_joins_only_with_its_own_keys(done: Round) -> None:
@@ -269,7 +269,7 @@ def test_messages_are_read_strictly(done: Round) -> None:
             CommitteeKey.decode(wrong)
     for changed in ({"member_id": ""}, {"member_id": "m" * 65}, {"round_key": b""}):
         with pytest.raises(ParameterError):
-            replace(key, **changed).encode()  # type: ignore[arg-type]
+            replace(key, **changed).encode()
     with pytest.raises(ParameterError):
         replace(statement, share_digests=(b"",) * 5).encode()
     statements = done.statements()

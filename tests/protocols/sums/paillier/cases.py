@@ -54,8 +54,8 @@ def keyring_of(how: Any, plan: Any) -> Keyring | None:
     return keyring
 
 
-def phe_keys(plan: PaillierPlan, name: str = "a key") -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
-    p, q = made_up_primes(plan.key_bits, name)
+def phe_keys(plan: PaillierPlan) -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
+    p, q = made_up_primes(plan.key_bits, "a key")
     public = paillier.PaillierPublicKey(p * q)
     return public, paillier.PaillierPrivateKey(public, p, q)
 

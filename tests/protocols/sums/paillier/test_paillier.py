@@ -122,7 +122,7 @@ def test_keys_of_other_tasks_and_malformed_ones_are_refused(fresh: Keyring) -> N
             (bytes(len(good)), "odd number|does not belong"),
         ):
             with pytest.raises(KeyringError, match=text):
-                load_secret_key(PLAN, replace(fresh, **{f"{kind}_key": wrong}))  # type: ignore[arg-type]
+                load_secret_key(PLAN, replace(fresh, **{f"{kind}_key": wrong}))
     half = made_up_primes(2048)[0].to_bytes(128, "big")  # two equal primes
     square = (int.from_bytes(half, "big") ** 2).to_bytes(256, "big")
     with pytest.raises(KeyringError, match="does not belong"):
@@ -133,7 +133,7 @@ KEYRING = made_up_keyring(PLAN)
 TOY_P, TOY_Q = 7, 11
 
 
-def given_numbers(*numbers: int):  # type: ignore[no-untyped-def]
+def given_numbers(*numbers: int):
     """Randomness that is these numbers, each right-aligned to a whole byte's top bits as `uniform_unit` takes them."""
     left = list(numbers)
     return lambda length: left.pop(0).to_bytes(length, "big")
