@@ -14,13 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.experiments.factors import pfedclr_run, pfedclr_split
-from bench.experiments.fidelity import (
-    SYSTEMS,
-    full_ranking_controls,
-    main,
-    rating_mean_controls,
-    seeded,
-)
+from bench.experiments.fidelity import SYSTEMS, full_ranking_controls, main, rating_mean_controls, seeded
 from bench.experiments.leaks import (
     LEAK_WARNING,
     DrawnScores,

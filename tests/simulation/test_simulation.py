@@ -52,7 +52,6 @@ def test_schedules_keep_the_invariants_and_every_fault_happens(play: Play) -> No
 
 
 def traces(play: Play) -> str:
-    """Run a few schedules; return the digest of their traces."""
     worlds = [play(draw_plan(seed)) for seed in _REPEATED]
     lines = [f"{one.trace} {sorted(one.ledger.released)} {sorted(one.ledger.acknowledged)}" for one in worlds]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

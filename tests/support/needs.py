@@ -82,7 +82,6 @@ def _found(name: str) -> Any:
 
 
 def _program(*names: str) -> str | None:
-    """Return the path of the first program that is in the virtual environment or in PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
 
@@ -195,13 +194,7 @@ NEEDS: Final = {
     "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
     # What CI cannot have
     "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
-    "torch": Need(
-        "PyTorch",
-        _torch,
-        ".venv/bin/pip install torch",
-        "a CPU build is enough",
-        in_ci=False,
-    ),
+    "torch": Need("PyTorch", _torch, ".venv/bin/pip install torch", "a CPU build is enough", in_ci=False),
     "data": Need(
         "published data sets",
         lambda: os.environ.get("HUSHREC_TEST_DATA"),

@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import (
-    Client,
-    ClientOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    RoundReport,
-    Task,
-    task_request,
-)
+from client_sdk import Client, ClientOptions, Identity, MemoryStore, Operator, Policy, RoundReport, Task, task_request
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions

@@ -39,8 +39,6 @@ def _signed_in(server: AggregatorProcess, token: str) -> Iterator[httpx.Client]:
 
 
 class Stream:
-    """Reads the events of one stream."""
-
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines, self._end = lines, time.monotonic() + SECONDS
 
@@ -59,7 +57,6 @@ class Stream:
         return next(data for name, data in self if wanted(name, data))
 
     def part(self, named: str) -> str:
-        """Return the next fragment of this name."""
         return str(self.until(lambda name, data: name == "part" and data["name"] == named)["html"])
 
     def ends(self) -> str:
@@ -104,9 +101,7 @@ def test_overview_and_server_page_are_live(live_api: Api, visitor: httpx.Client)
         assert "this process drives the rounds" in stream.part("health")
 
 
-def test_signing_out_and_a_void_token_end_every_stream_of_the_sign_in(
-    live_api: Api, server: AggregatorProcess, visitor: httpx.Client
-) -> None:
+def test_a_sign_out_or_void_token_ends_streams(live_api: Api, server: AggregatorProcess, visitor: httpx.Client) -> None:
     with watching(visitor, "") as stream:
         stream.part("task_list")
         data = {"form_token": form_token(visitor)}

@@ -146,9 +146,7 @@ def test_a_directory_that_is_not_mounted_is_unavailable(tmp_path: Path) -> None:
             act()
 
 
-def test_a_directory_that_disappears_during_a_write_is_unavailable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_disappears_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blobs = DirectoryBlobs(tmp_path / "blobs")
     blobs.prepare()
     path = tmp_path / "body"
@@ -206,9 +204,7 @@ def test_reading_takes_constant_memory(s3: S3Server, new_prefix: Callable[[], st
     assert not list((tmp_path / "scratch").iterdir())
 
 
-def test_all_who_download_a_blob_of_s3_share_one_local_copy(
-    new_prefix: Callable[[], str], tmp_path: Path, s3: S3Server
-) -> None:
+def test_downloads_of_a_blob_of_s3_share_a_copy(new_prefix: Callable[[], str], tmp_path: Path, s3: S3Server) -> None:
     store = open_store(new_prefix(), tmp_path / "scratch")
     store.prepare()
     body = os.urandom(1_000_000)

@@ -55,13 +55,10 @@ def store_of(server: LyingServer, member: Person) -> ClientStore:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_key_of_a_round_is_deleted_after_the_sum_and_never_made_again(
-    monkeypatch: pytest.MonkeyPatch, killed: bool
-) -> None:
+def test_the_key_of_a_round_is_deleted_after_the_sum_for_good(monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
     """A process that ends after the share deletes the key when it starts again."""
     server = server_in_round()
-    one = server.members[0]
-    store = store_of(server, one)
+    store = store_of(server, server.members[0])
     server.attend()
     with monkeypatch.context() as patched:
         if killed:
@@ -307,9 +304,7 @@ def test_members_of_the_committee_serve(server: AggregatorProcess, operator: Ope
 MEMBERS = 3
 
 
-def test_a_member_of_the_committee_is_a_process_that_is_killed(
-    server: AggregatorProcess, operator: Operator, tmp_path: Path
-) -> None:
+def test_a_process_of_the_committee_is_killed(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
     """The other members and the clients are threads."""
     task = small_task(
         operator, "films", users=MEMBERS, mechanism="oneshot", mechanism_parameters={"committee": MEMBERS}

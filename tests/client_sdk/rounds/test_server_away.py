@@ -54,14 +54,8 @@ REPEATED_SECONDS = sum(replace(SHORT_PAUSES.retry, jitter=lambda: 1.0).pause(n) 
 """A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
 AWAY_SECONDS = 2.0 * REPEATED_SECONDS
 USERS = 3
-MASKED = {
-    "mechanism": "masked",
-    "mechanism_parameters": {"dropout": 0.0},
-    "rounds": 1,
-    "collect_seconds": 400,
-    "stage_seconds": 400,
-}
 PLAIN = {"mechanism": "plain", "rounds": 1, "collect_seconds": 400}
+MASKED = {**PLAIN, "mechanism": "masked", "mechanism_parameters": {"dropout": 0.0}, "stage_seconds": 400}
 STAGES = {
     "plain-contribution": (PLAIN, "/contributions/"),
     "advertise": (MASKED, "/stages/advertise/"),
@@ -107,13 +101,11 @@ class Crowd:
         return self.resources.enter_context(new_client(self.server.url, ANY, SHORT_PAUSES))
 
     def add(self, take_part: Callable[[Progress, Callable[[], bool], float], Any]) -> None:
-        """Let one more take part."""
         told = list[Event]()
         self.events.append(told)
         self.running.append(self._pool.submit(take_part, told.append, self.stop.is_set, 1.0))
 
     def ended(self) -> list[Any]:
-        """Wait for the end of all; return what each returned."""
         return [one.result(timeout=200.0) for one in self.running]
 
 
@@ -154,7 +146,6 @@ def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
 
 
 def waiting_task(server: AggregatorProcess, name: str) -> SmallTask:
-    """A task that waits for more members than will come."""
     with Operator(server.url, server.operator_token) as operator:
         return small_task(operator, name, users=3)
 

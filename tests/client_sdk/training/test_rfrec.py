@@ -43,10 +43,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
     made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
-    half = client_half(made)
-    assert isinstance(made, RFRec)
-    assert isinstance(half, RFRecHalf)
-    return made, half
+    return made, client_half(made)
 
 
 def states(made: RFRec, count: int) -> list[RFRecState]:

@@ -53,7 +53,6 @@ def started(data_dir: Path) -> Iterator[DemoServer]:
 
 
 def encodings(secret: bytes) -> list[bytes]:
-    """Encodings in which a secret could be stored: raw, hex, base64."""
     encoded = [base64.b64encode(secret), base64.urlsafe_b64encode(secret)]
     return [secret, secret.hex().encode(), *(text.rstrip(b"=")[:-1] for text in encoded)]
 

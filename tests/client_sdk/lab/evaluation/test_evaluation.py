@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from bench.experiments.leaks import (
-    NegativeDraws,
-    drawn_as_negative_control,
-    paper_protocol,
-)
+from bench.experiments.leaks import NegativeDraws, drawn_as_negative_control, paper_protocol
 from client_sdk.lab.data import load_dataset
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import hold_out_share
@@ -240,8 +236,7 @@ def test_metrics_equal_those_of_a_simple_loop_with_and_without_ties(seed, k, tie
 def test_constant_or_nan_scores_give_zero_and_perfect_scores_one() -> None:
     train, test = random_split(4)
     for value in (0.0, np.nan, -np.inf):
-        alike = np.full((FEW, SOME), value, np.float32)
-        result = rank_all(alike.__getitem__, train, test, 5)
+        result = rank_all(np.full((FEW, SOME), value, np.float32).__getitem__, train, test, 5)
         assert (result.recall, result.ndcg) == (0, 0)
     answer = np.zeros((FEW, SOME), np.float32)
     answer[test.users, test.items] = 1
@@ -276,8 +271,7 @@ def test_split_is_a_partition_with_the_given_share(seed, share) -> None:
         assert not kept & held
         assert len(held) == min(round(share * len(mine)), max(len(mine) - 1, 0))
     np.testing.assert_array_equal(train.ratings, train.items)
-    again = hold_out_share(whole, share, seed)
-    np.testing.assert_array_equal(again[1].items, test.items)
+    np.testing.assert_array_equal(hold_out_share(whole, share, seed)[1].items, test.items)
     with pytest.raises(DataError, match="share"):
         hold_out_share(whole, 1.0)
 
@@ -289,7 +283,6 @@ MANY, RANKED = 200, 150
 
 
 def interactions() -> Interactions:
-    """Interactions in which items with low numbers are popular."""
     rng = np.random.default_rng(3)
     users, items = np.nonzero(rng.random((MANY, RANKED)) < 0.6 / (1 + np.arange(RANKED) / 10))
     return Interactions.from_pairs(users, items, n_users=MANY, n_items=RANKED)

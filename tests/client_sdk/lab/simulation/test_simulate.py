@@ -31,7 +31,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def rated(users: int = 24, items: int = 120) -> Interactions:
-    """Interactions with text ids and ratings from 0.5 to 4."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((users, items)) < 0.12)
     known_users, own = np.unique([f"user {number}" for number in user], return_inverse=True)
@@ -49,8 +48,7 @@ def rated(users: int = 24, items: int = 120) -> Interactions:
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    whole = rated()
-    train, test = hold_out_share(whole, 0.2, 0)
+    train, test = hold_out_share(rated(), 0.2, 0)
     return Split(train, test, "a fifth")
 
 
@@ -94,7 +92,6 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
     made = Federation(split.train, "fedmf", parameters, training=MFConfig(epochs=1), cohort_size=400)
     list(made.run(3))
     data = split.one_each
-    assert data is not None
     negatives = candidates_of(data, np.random.default_rng(0)).negatives
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)

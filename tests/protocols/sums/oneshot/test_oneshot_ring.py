@@ -133,8 +133,7 @@ def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, 
 
 def test_the_plan_of_the_item_matrix() -> None:
     """The target: 4.2 bytes a value for 1,000 clients and sums of 28 bits, shares below 100,000 bytes."""
-    layout = one_block(Segment("values", 237_184, 0.1))
-    plan = make_plan({}, layout, 1000)
+    plan = make_plan({}, one_block(Segment("values", 237_184, 0.1)), 1000)
     assert (plan.ring.degree, len(plan.ring.primes), plan.ring.per) == (4096, 3, 3)
     facts = plan.describe()
     assert facts["log2_q"] == sum(prime.bit_length() for prime in plan.ring.primes) == 96
@@ -258,8 +257,7 @@ def test_the_largest_errors_decode() -> None:
     errors = np.zeros(5000, np.int64)
     errors[:2] = bound, -bound
     steps = np.full(3 * 4999, -(2**27))
-    got = unpacked_sum(ring, packed(ring, steps, errors), steps.size, 1000)
-    assert (got == -(2**27)).all()
+    assert (unpacked_sum(ring, packed(ring, steps, errors), steps.size, 1000) == -(2**27)).all()
 
 
 def test_errors_that_no_honest_sum_has_are_refused() -> None:
