@@ -131,7 +131,7 @@ def _correctable(error: Exception) -> str | None:
     from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
-    from aggregator_service.storage.backup import BackupError, StorageNotEmptyError
+    from aggregator_service.storage.backup import BackupError
     from aggregator_service.storage.blobs import BlobsUnavailableError
     from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
@@ -154,7 +154,6 @@ def _correctable(error: Exception) -> str | None:
         HushRecError,
         MovedDatabaseError,
         NewerDatabaseError,
-        StorageNotEmptyError,
         WorkersUnavailableError,
     )
     if isinstance(error, OSError):

@@ -24,6 +24,7 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
+from typer import Option
 
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app, open_workers
@@ -92,38 +93,28 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
 def serve(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
-        None
-    ),
+    host: Annotated[str | None, Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
+    port: Annotated[int | None, Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = None,
     public_origins: Annotated[
         str | None,
-        typer.Option(
-            help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
-        ),
+        Option(help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"),
     ] = None,
     behind_proxy: Annotated[
         bool | None,
-        typer.Option(
-            "--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"
-        ),
+        Option("--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"),
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
+        str | None, Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
-        None
-    ),
+    workers: Annotated[int | None, Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = None,
     log_format: Annotated[
-        str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
+        str | None, Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = (
-        None
-    ),
+    tls_cert: Annotated[Path | None, Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
+    tls_key: Annotated[Path | None, Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = None,
     client_ca: Annotated[
         Path | None,
-        typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
+        Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
     ] = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -342,7 +333,7 @@ def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def export_openapi(
-    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    output: Annotated[Path | None, Option(help="File to write; default: standard output.")] = None,
 ) -> None:
     """Write the OpenAPI document of this version as JSON.
 

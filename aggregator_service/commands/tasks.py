@@ -13,11 +13,8 @@ from typer import Argument, Option
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
-    DatabaseUrl,
-    DataDir,
     TaskName,
     command_group,
-    in_transaction,
     named_task,
     on_database,
 )
@@ -177,22 +174,18 @@ def task_show(session: Session, task: TaskName) -> str:
 
 
 @tasks.command("revocations")
+@on_database
 def task_revocations(
+    session: Session,
     task: TaskName,
     file: Annotated[Path, Argument(help="Signed list, from hushrec organiser revoke.")],
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
-) -> None:
+) -> str:
     """Publish the organiser's revocation list for a task, and end the memberships that it revokes.
 
     Example: hushrec-server task revocations movies movies.revoked
     """
-    body = file.read_bytes()
-    now = SystemClock().now()
-    ended = in_transaction(
-        data_dir, database_url, lambda session: store_revocations(session, named_task(session, task), body, now)
-    )
-    typer.echo(f"{ended} memberships ended")
+    ended = store_revocations(session, named_task(session, task), file.read_bytes(), SystemClock().now())
+    return f"{ended} memberships ended"
 
 
 @tasks.command("close")

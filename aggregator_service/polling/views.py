@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy.orm import Session
 
@@ -33,30 +33,25 @@ from protocols.layout import Route
 from protocols.messages import RoundView, SnapshotView, UploadReceipt
 from protocols.recipes.base import RoundSpec
 
+_AS_IN_ROW: Final = (
+    *("task_id", "number", "state", "levels", "cohort", "survivors", "folded", "committee"),
+    *("aggregate_bytes", "aggregate_digest", "failure", "report"),
+)
+"""Fields of a view that are fields of its round's row."""
+
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
     waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
-            "task_id": round_.task_id,
-            "number": round_.number,
+            **{name: getattr(round_, name) for name in _AS_IN_ROW},
             "step": round_.sum_index,
-            "state": round_.state,
             "seed": b64encode(round_.seed),
-            "levels": round_.levels,
-            "cohort": round_.cohort,
             "received": count_of(session, round_.id, "contribute"),
-            "survivors": round_.survivors,
-            "folded": round_.folded,
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
-            "aggregate_bytes": round_.aggregate_bytes,
-            "aggregate_digest": round_.aggregate_digest,
-            "committee": round_.committee,
             "answered": _answered(session, round_),
             "survivors_digest": _proposed(session, round_),
-            "failure": round_.failure,
-            "report": round_.report,
         }
     )
 

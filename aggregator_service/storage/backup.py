@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
 from aggregator_service.storage.stores import named_blobs
 
@@ -36,7 +36,7 @@ _STAGING: Final = ".backup-"
 
 
 class BackupError(RuntimeError):
-    """A backup is not possible; the message says why."""
+    """A backup or a copy is not possible; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> B
     partial.mkdir(parents=True, mode=0o700)
     try:
         backup = _copy(database, path, blobs, partial)
-        _sync(partial)
+        sync_directory(partial)
         partial.rename(target)
-        _sync(target.parent)
+        sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -134,25 +134,13 @@ def _staging(blobs: DirectoryBlobs) -> Iterator[DirectoryBlobs]:
             shutil.rmtree(folder)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 _BATCH: Final = 1000
-
-
-class StorageNotEmptyError(RuntimeError):
-    """The database to copy to has rows already."""
 
 
 def copy_rows(source: Database, target: Database) -> dict[str, int]:
     """Copy all rows in one transaction; return their number for each table.
 
-    Both databases have the newest schema. Raises `StorageNotEmptyError` if the target has rows.
+    Both databases have the newest schema. Raises `BackupError` if the target has rows.
     """
     with source.read() as reading, target.write() as writing:
         refuse_rows(writing)
@@ -176,10 +164,10 @@ def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -
 
 
 def refuse_rows(session: Session) -> None:
-    """Raise `StorageNotEmptyError` if any table has a row."""
+    """Raise `BackupError` if any table has a row."""
     for table in Base.metadata.sorted_tables:
         if session.execute(select(table).limit(1)).first() is not None:
-            raise StorageNotEmptyError(f"the database to copy to is not empty: its table {table.name} has rows")
+            raise BackupError(f"the database to copy to is not empty: its table {table.name} has rows")
 
 
 def _copy_table(table: Table, reading: Session, writing: Session) -> int:

@@ -21,7 +21,6 @@ from sqlalchemy import (
     URL,
     Connection,
     CursorResult,
-    Engine,
     Executable,
     Table,
     bindparam,
@@ -100,21 +99,16 @@ class Database:
     """A database with sessions that read and sessions that write. Thread-safe.
 
     url: a SQLAlchemy URL; `ParameterError` unless it is of SQLite or PostgreSQL. connections: size of the pool.
-    listeners: called with the effects of each commit, in the committing thread.
+    listeners: called with the effects of each commit, in the committing thread. engine: SQLAlchemy's.
     """
 
     def __init__(self, url: str, connections: int = 16) -> None:
         self._dialect, self._url = dialect_of(url)
-        self._engine = self._dialect.create(self._url, connections)
-        self._reading = self._dialect.readers(self._engine)
-        self._writing = self._dialect.writers(self._engine)
+        self.engine = self._dialect.create(self._url, connections)
+        self._reading = self._dialect.readers(self.engine)
+        self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
-
-    @property
-    def engine(self) -> Engine:
-        """The SQLAlchemy engine."""
-        return self._engine
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -214,8 +208,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
-        event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
-        self._engine.dispose()
+        event.listen(self.engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
+        self.engine.dispose()
 
 
 def dialect_of(url: str) -> tuple[Dialect, URL]:

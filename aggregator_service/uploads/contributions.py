@@ -10,20 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Float,
-    Insert,
-    LargeBinary,
-    String,
-    Table,
-    Text,
-    bindparam,
-    false,
-    insert,
-    select,
-)
+from sqlalchemy import ColumnElement, Float, Insert, Table, bindparam, false, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -160,6 +147,11 @@ def delete_unless_named(
         services.blobs.delete(key)
 
 
+_PARAMETERS: Final = {
+    **{"client_id": "client", "stored_at": "now", "blob_key": "key"},
+    **{name: f"{name}_" for name in ("digest", "bytes", "statement", "attestation", "tag")},
+}
+"""Column of a contribution: parameter of the statement that inserts it."""
 _CONTRIBUTION: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
 _CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
 _IS_COLLECTING: Final = RoundRow.state == "collecting", RoundRow.deadline > bindparam("now", type_=Float)
@@ -170,21 +162,10 @@ _HAS_NOTHING_STORED: Final = (
 
 
 def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
-    values = {
-        "round_id": RoundRow.id,
-        "client_id": bindparam("client", type_=String),
-        "digest": bindparam("digest_", type_=String),
-        "bytes": bindparam("bytes_", type_=BigInteger),
-        "stored_at": bindparam("now", type_=Float),
-        "blob_key": bindparam("key", type_=String),
-        "folded": false(),
-        "statement": bindparam("statement_", type_=LargeBinary),
-        "attestation": bindparam("attestation_", type_=Text),
-        "tag": bindparam("tag_", type_=LargeBinary),
-    }
-    locked = select(*values.values()).where(RoundRow.id == bindparam("round"), *conditions)
     table = cast(Table, ContributionRow.__table__)  # an ORM insert takes twice the time
-    return insert(table).from_select(list(values), locked.with_for_update(read=True, of=RoundRow))
+    values = {name: bindparam(parameter, type_=table.c[name].type) for name, parameter in _PARAMETERS.items()}
+    locked = select(RoundRow.id, false(), *values.values()).where(RoundRow.id == bindparam("round"), *conditions)
+    return insert(table).from_select(["round_id", "folded", *values], locked.with_for_update(read=True, of=RoundRow))
 
 
 _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
@@ -192,13 +173,7 @@ _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 
 
 def insert_contribution(
-    database: Database,
-    admission: Admission,
-    key: str,
-    digest: str,
-    now: float,
-    statement: bytes | None = None,
-    tag: bytes | None = None,
+    database: Database, admission: Admission, key: str, digest: str, now: float, statement: bytes | None, tag: bytes
 ) -> UploadOutcome:
     """Insert the contribution whose bytes are in the blob `key`, in one transaction.
 
