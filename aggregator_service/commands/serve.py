@@ -113,8 +113,7 @@ def serve(
     tls_cert: Annotated[Path | None, Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
     tls_key: Annotated[Path | None, Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = None,
     client_ca: Annotated[
-        Path | None,
-        Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
+        Path | None, Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]")
     ] = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -241,7 +240,8 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
-    files = None if settings.tls_cert is None else _CertificateFiles(settings)
+    certificate, key = settings.tls_cert, settings.tls_key
+    files = None if certificate is None or key is None else _CertificateFiles(settings, certificate, key)
     server = uvicorn.Server(_config(settings, app))
     app.state.beside_server = partial(_accompany, server, files, listening.getsockname())
     server.run(sockets=[listening])
@@ -273,8 +273,8 @@ async def _accompany(
 class _CertificateFiles:
     """The certificate chain and key of a server's TLS context. Make it before the context reads the files."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, certificate: Path, key: Path) -> None:
+        self._settings, self._paths = settings, (certificate, key)
         self._seen = self._stamps()
 
     def are_new(self) -> bool:
@@ -301,31 +301,25 @@ class _CertificateFiles:
         """
         stamps = self._stamps()
         try:
-            context.load_cert_chain(*self._paths())
+            context.load_cert_chain(*self._paths)
         except OSError as error:  # changed once more since they were checked: the next call of `are_new` looks again
             _LOG.warning(_NOT_USED, error)
             self._seen = ()
         else:
-            _LOG.info("the TLS certificate %s was read again", self._paths()[0])
+            _LOG.info("the TLS certificate %s was read again", self._paths[0])
             self._seen = stamps
 
-    def _paths(self) -> tuple[Path, Path]:
-        certificate, key = self._settings.tls_cert, self._settings.tls_key
-        if certificate is None or key is None:
-            raise CommandError("the server has no certificate")
-        return certificate, key
-
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes with the content of each file; None for a file that is not there."""
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._paths():
-            try:
-                state = path.stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((state.st_mtime_ns, state.st_ino, state.st_size))
-        return tuple(found)
+        return tuple(map(_stamp, self._paths))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the content of a file; None for a file that is not there."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:

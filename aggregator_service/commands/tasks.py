@@ -13,8 +13,11 @@ from typer import Argument, Option
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
+    DatabaseUrl,
+    DataDir,
     TaskName,
     command_group,
+    in_transaction,
     named_task,
     on_database,
 )
@@ -174,18 +177,21 @@ def task_show(session: Session, task: TaskName) -> str:
 
 
 @tasks.command("revocations")
-@on_database
 def task_revocations(
-    session: Session,
     task: TaskName,
     file: Annotated[Path, Argument(help="Signed list, from hushrec organiser revoke.")],
-) -> str:
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
     """Publish the organiser's revocation list for a task, and end the memberships that it revokes.
 
     Example: hushrec-server task revocations movies movies.revoked
     """
-    ended = store_revocations(session, named_task(session, task), file.read_bytes(), SystemClock().now())
-    return f"{ended} memberships ended"
+    body, now = file.read_bytes(), SystemClock().now()
+    ended = in_transaction(
+        data_dir, database_url, lambda session: store_revocations(session, named_task(session, task), body, now)
+    )
+    typer.echo(f"{ended} memberships ended")
 
 
 @tasks.command("close")

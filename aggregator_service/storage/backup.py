@@ -28,6 +28,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
 from aggregator_service.storage.stores import named_blobs
+from protocols.errors import HushRecError
 
 DATABASE_NAME: Final = "hushrec.db"
 BLOBS_NAME: Final = "blobs"
@@ -35,7 +36,7 @@ _LOCK: Final = ".backup.lock"
 _STAGING: Final = ".backup-"
 
 
-class BackupError(RuntimeError):
+class BackupError(HushRecError, RuntimeError):
     """A backup or a copy is not possible; the message says why."""
 
 
@@ -60,22 +61,23 @@ def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> B
     partial = target.with_name(f"{target.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir(parents=True, mode=0o700)
     try:
-        backup = _copy(database, path, blobs, partial)
+        copied, damaged = _copy(database, path, blobs, partial)
         sync_directory(partial)
         partial.rename(target)
         sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Backup(target, backup.blobs, backup.damaged)
+    return Backup(target, copied, damaged)
 
 
-def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> Backup:
+def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> tuple[int, list[str]]:
+    """Copy to `partial`; return the number of blobs that were copied, and the keys of those that could not be."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
         if blobs is None or _has_none(database, blobs):
             _begin_reading(reading)
             _copy_database(reading, partial / DATABASE_NAME)
-            return Backup(partial, 0, [])
+            return 0, []
         with _staging(blobs) as staged:
             with database.write() as session:
                 named = named_blobs(session)  # from this first statement to the end of the block nothing else writes
@@ -86,7 +88,7 @@ def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial:
             copies.prepare(blobs.current_id())  # that of the copied row
             present = {key: digest for key, digest in named.items() if key not in set(missing)}
             damaged = copy_blobs(present, staged, copies)
-    return Backup(partial, len(present) - len(damaged), missing + damaged)
+    return len(present) - len(damaged), missing + damaged
 
 
 def _has_none(database: Database, blobs: DirectoryBlobs) -> bool:

@@ -17,18 +17,7 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    CursorResult,
-    Executable,
-    Table,
-    bindparam,
-    event,
-    make_url,
-    select,
-    update,
-)
+from sqlalchemy import URL, Connection, CursorResult, Executable, Table, bindparam, event, make_url, select, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -155,11 +144,11 @@ class Database:
         """Whether a transaction was rolled back because of another one, and can be tried again."""
         return isinstance(error, DBAPIError) and self._dialect.is_transient(error)
 
-    def migrating(self, work: Callable[[Connection], None]) -> None:
-        """Call `work` with a connection, in a transaction during which no other process migrates the schema."""
+    def migrating(self, work: Callable[[Connection], Result]) -> Result:
+        """Return `work(connection)`, called in a transaction during which no other process migrates the schema."""
         with self._dialect.one_writer(), self._writing.begin() as connection:
             self._dialect.lock_schema(connection)
-            work(connection)
+            return work(connection)
 
     def listen(self, on_announcement: Callable[[Announcement], None]) -> Callable[[], None]:
         """Call `on_announcement` in a thread with what other processes announce; return a function that stops it.

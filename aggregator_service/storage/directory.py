@@ -111,7 +111,6 @@ class DirectoryBlobs:
         return True
 
     def view(self, key: str, digest: str) -> memoryview:
-        """See `BlobStore.view`. The mapping ends with its last reference."""
         with self._open_blob(key) as file:
             # read, not mapped: mapped pages would count as memory before anyone uses them
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
@@ -119,9 +118,7 @@ class DirectoryBlobs:
             return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
-        with self._open_blob(key) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise BlobDamagedError(f"the blob {key} does not match its digest")
+        self.view(key, digest)
         return self._stream(key)
 
     def _stream(self, key: str) -> Iterator[bytes]:

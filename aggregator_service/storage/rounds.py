@@ -146,9 +146,9 @@ def list_rounds(session: Session, task_id: str, after: int, limit: int, state: s
     return session.scalars(query.order_by(RoundRow.number).limit(limit)).all()
 
 
-def entered_states(session: Session, round_id: int) -> list[RoundStateRow]:
-    """Return the rows of the states that a round was in, in order. The last one is its current state."""
-    rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id == round_id))
+def entered_states(session: Session, *round_ids: int) -> list[RoundStateRow]:
+    """Return the rows of the states that rounds were in, in order. The last one of a round is its current state."""
+    rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(round_ids)))
     return sorted(rows, key=lambda row: (row.entered_at, ORDER.index(row.state)))
 
 

@@ -126,7 +126,6 @@ class S3Blobs:
         return hashlib.sha256(body).hexdigest()
 
     def adopt(self, path: Path, key: str) -> None:
-        """See `BlobStore.adopt`. The file is uploaded in parts."""
         with _reporting_errors():
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size > _PART:
