@@ -19,14 +19,7 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import waiting_contributions
-from aggregator_service.storage.schema import (
-    ChunkRow,
-    ClientRow,
-    InvitationRow,
-    RoundRow,
-    SignInRow,
-    TaskRow,
-)
+from aggregator_service.storage.schema import ChunkRow, ClientRow, InvitationRow, RoundRow, SignInRow, TaskRow
 from aggregator_service.tasks.committee import committee_size, committee_view
 from aggregator_service.tasks.ledger import privacy_view
 from aggregator_service.tasks.tasks import task_view

@@ -198,7 +198,6 @@ class NoDatabase(Collector):
     """What is reported while the database does not answer: only `hushrec_database_up` 0."""
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauge."""
         yield _database_up(False)
 
 
@@ -210,7 +209,6 @@ class DatabaseGauges(Collector):
         self._database, self._budgets = database, budgets
 
     def collect(self) -> Iterable[Metric]:
-        """Query the database and return the gauges."""
         try:
             with self._database.read() as session:
                 found = list(self._measure(session))
@@ -241,7 +239,6 @@ class BlobGauges(Collector):
         self._blobs = blobs
 
     def collect(self) -> Iterable[Metric]:
-        """Check the store and return the gauges."""
         try:
             self._blobs.check()
             works = True
