@@ -61,7 +61,6 @@ class StageAdmission:
     survivors: bytes | None = None
 
     def receipt(self, stored: StageMessageRow) -> UploadReceipt:
-        """Return the receipt of a stored message."""
         return UploadReceipt(
             round=self.round.number, client_id=stored.client_id, bytes=stored.length, digest=stored.digest
         )
@@ -197,8 +196,8 @@ def _check_of_committee(services: Services, admission: StageAdmission, body: byt
     try:
         committee = committee_of(services.database, task_id, admission.round.number)
     except LookupError:
-        raise Problem("round-closed", "the round is over and takes no more messages") from None
-    if survivors is None:
+        committee = None
+    if committee is None or survivors is None:
         raise Problem("round-closed", "the round is over and takes no more messages")
     if admission.stage == "confirm":
         oneshot.check_confirmation(committee, member_id, survivors, body)

@@ -95,7 +95,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (jobs.StoredBody.read, {"not unchanged": "unchanged is None"}),
     ]),
     "whether the round still takes contributions is not asked again once the body is there": (33, {4, 7}, [
-        (contributions._insert, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
+        (contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
         (contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
     "the receipt is sent whether or not the database stored the row": (213, {4}, [

@@ -58,15 +58,15 @@ def test_a_database_keeps_its_store(sqlite: Database, place: Callable[[], str], 
 def test_a_store_in_its_place_has_lost_no_blob(sqlite: Database, place: Callable[[], str], tmp_path: Path) -> None:
     location, scratch = place(), tmp_path / "scratch"
     bound = bind_store(sqlite, open_store(location, scratch))
-    key = new_key("contributions", "t_1", 1)
-    for act in (lambda: bound.length(key), lambda: bound.view(key, "0" * 64), lambda: bound.piece(key, 0, 1)):
+    key, room = new_key("contributions", "t_1", 1), memoryview(bytearray(1))
+    for act in (lambda: bound.read_into(key, room), lambda: bound.view(key, "0" * 64), lambda: bound.piece(key, 0, 1)):
         with pytest.raises(BlobMissingError, match="does not exist"):
             act()
     other = open_store(location, scratch).bound("0" * 32)
     for act in (
         other.check,
         other.prepare,
-        lambda: other.length(key),
+        lambda: other.read_into(key, room),
         lambda: other.view(key, "0" * 64),
         lambda: other.piece(key, 0, 1),
         *([lambda: other.put(key, b"abc")] if isinstance(other, DirectoryBlobs) else []),

@@ -23,7 +23,7 @@ from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored
+from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.world import SECONDS, World
@@ -131,7 +131,7 @@ def begun(world: World) -> str:
     return task_id
 
 
-def contribution(world: World, task_id: str, client: str, value: float) -> SmallContribution:
+def contribution(world: World, task_id: str, client: str, value: float) -> NewContribution:
     with world.database.read() as session:
         plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
     round_ = world.round(task_id)
@@ -140,8 +140,8 @@ def contribution(world: World, task_id: str, client: str, value: float) -> Small
     values = np.where(block.integral_mask(), 1.0, value)
     body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
     who = Enrolled(client, task_id, "member", 0, bytes(32))
-    admission = Admission(round_, who, plan, route, len(body), stored=None)
-    return SmallContribution(admission, new_small_key(task_id), body, hashlib.sha256(body).hexdigest(), world.clock)
+    admission = Admission(round_, plan, route, len(body), who, stored=None)
+    return NewContribution(admission, new_small_key(task_id), hashlib.sha256(body).hexdigest(), world.clock, body)
 
 
 def stored(world: World) -> dict[str, bytes]:
