@@ -263,7 +263,7 @@ class Federation:
             if recipe.sum_of(spec.sum_index) == "gram":
                 return None
             return whole_sum(recipe, plan, spec, self._view, self.train, cohort), 0
-        everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
+        everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None
         if spec.sum_index == 2:

@@ -202,14 +202,14 @@ class WholeRatings:
         self._targets = scaled_ratings(train.ratings, p)
         self._means = item_means(start.item_totals)
         self._offsets = np.zeros(train.size, np.float32)
-        for user in np.flatnonzero(train.user_degrees()):
+        for user in train.active_users:
             own = self._rows(int(user))
             self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
         self._shared = start.item_factors.copy()
         self._rated = self._shared[self._places]
         self._adam = Adam([self._shared, self._rated, users], [p.rule.rate] * 3)
         self._raters = np.bincount(self._places, minlength=p.items)
-        self._devices = int(np.count_nonzero(train.user_degrees()))
+        self._devices = train.active_users.size
 
     def sum(self, state: ModelState) -> tuple[NDArray[np.float64], int]:
         """Take a step of every device; return the sum of V_i - V, float64 (items * dim,), and how many were clipped.

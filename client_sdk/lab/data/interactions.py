@@ -22,9 +22,6 @@ MAX_COUNT: Final = 2**31 - 1
 Duplicates = Literal["error", "last"]
 """Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
 
-HoldOut = Literal["time", "file", "random"]
-"""Which interaction of a user is held out: the latest, the last in file order, or a random one."""
-
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -76,6 +73,11 @@ class Interactions:
         return int(self.items.size)
 
     @property
+    def active_users(self) -> NDArray[np.intp]:
+        """Users with an interaction, ascending."""
+        return np.flatnonzero(self.user_degrees())
+
+    @property
     def users(self) -> NDArray[np.int32]:
         """User of each interaction, int32 (interactions,)."""
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
@@ -90,6 +92,13 @@ class Interactions:
         """Return the user's items and, if the data has them, ratings: the data of the user's client."""
         items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
         return History(items, None if self.ratings is None else self.ratings[span])
+
+    def pairs_of(self, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return, for each interaction of `users`, the index of its user in `users` and its item."""
+        starts, lengths = self.indptr[users], self.user_degrees()[users]
+        owners = np.repeat(np.arange(users.size), lengths)
+        within = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return owners, self.items[np.repeat(starts, lengths) + within]
 
     def item_degrees(self) -> NDArray[np.int64]:
         """Return the number of users of each item, int64 (n_items,)."""
@@ -188,51 +197,41 @@ class LeaveOneOut:
         if leaked.size:
             raise DataError(f"the held-out item of user {self.train.users[leaked[0]]} is in the training set too")
 
+    @classmethod
+    def of(cls, train: Interactions, test: Interactions) -> LeaveOneOut:
+        """Return the split into these, of the same users and items; no user has two test interactions."""
+        test_items: NDArray[np.int32] = np.full(train.n_users, -1, dtype=np.int32)
+        test_items[test.users] = test.items
+        return cls(train, test_items)
+
     @property
     def tested_users(self) -> NDArray[np.intp]:
         """Users with a held-out item, ascending."""
         return np.flatnonzero(self.test_items >= 0)
 
 
-def leave_one_out(
-    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
-) -> LeaveOneOut:
+def leave_one_out(interactions: Interactions, rng: np.random.Generator | int = 0) -> LeaveOneOut:
     """Hold out one interaction of each user with at least two. All others are training interactions.
 
-    rng: a generator or a seed, for the order "random". order: which interaction is held out:
-
-    - "time": the latest; of equal times the last in the file. Raises `DataError` without timestamps.
-    - "file": the last in file order.
-    - "random": a uniformly random one.
-    - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
+    It is the latest, of equal times the last in the file. Without timestamps it is drawn with `rng`, a generator or a
+    seed, because files without them are often sorted by item.
     """
-    tested, held_out = held_out_rows(interactions, rng, order)
-    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
-    test_items[tested] = interactions.items[held_out]
-    return LeaveOneOut(interactions.where(~held_out), test_items)
+    held_out = held_out_rows(interactions, rng)
+    return LeaveOneOut.of(interactions.where(~held_out), interactions.where(held_out))
 
 
-def held_out_rows(
-    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the users with a held-out interaction, ascending, and which interactions `leave_one_out` holds out.
-
-    The second is bool (interactions,), and true once for each of the first.
-    """
-    chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
+def held_out_rows(interactions: Interactions, rng: np.random.Generator | int = 0) -> NDArray[np.bool_]:
+    """Return which interactions `leave_one_out` holds out, bool (interactions,)."""
     counts = interactions.user_degrees()
     tested = np.flatnonzero(counts >= 2)
-    places = interactions.indptr[1:][tested] - 1  # the last ones in the file
-    if chosen == "random":
+    if interactions.timestamps is None:
         draws = np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
         places = (interactions.indptr[:-1] + draws)[tested]
-    elif chosen == "time":
-        if interactions.timestamps is None:
-            raise DataError("order 'time' needs timestamps, which this data does not have")
-        places = np.lexsort((interactions.timestamps, interactions.users))[places]
+    else:
+        places = np.lexsort((interactions.timestamps, interactions.users))[interactions.indptr[1:][tested] - 1]
     held_out = np.zeros(interactions.size, dtype=bool)
     held_out[places] = True
-    return tested, held_out
+    return held_out
 
 
 def _distinct_positions(

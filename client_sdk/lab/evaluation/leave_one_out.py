@@ -89,6 +89,14 @@ def candidates_of(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVE
     return Candidates(negatives, int(np.count_nonzero(invalid)))
 
 
+def candidates_if_enough(data: LeaveOneOut, rng: np.random.Generator) -> Candidates | None:
+    """Return what `candidates_of` returns; None if a user has too few items."""
+    try:
+        return candidates_of(data, rng)
+    except ParameterError:
+        return None
+
+
 def _invalid_negatives(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which entries of tested users are held out, in training, or repeated in the row; bool (n_users, n)."""
     train = data.train
@@ -177,8 +185,7 @@ def evaluate_full_scores(
             raise ParameterError(f"scores must have shape {(chunk.size, train.n_items)}, got {found.shape}")
         rows = np.arange(chunk.size)
         target = found[rows, data.test_items[chunk]]
-        known = [train.positives(int(user)) for user in chunk]
-        found[np.repeat(rows, [len(items) for items in known]), np.concatenate(known)] = np.nan
+        found[train.pairs_of(chunk)] = np.nan
         found[rows, data.test_items[chunk]] = np.nan
         return ranks_of(target, found)
 

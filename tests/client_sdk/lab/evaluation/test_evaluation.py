@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from bench.experiments.leaks import (
+    DrawnScores,
     NegativeDraws,
-    drawn_as_negative_control,
+    both_rankings,
     paper_protocol,
 )
 from client_sdk.lab.data import load_dataset
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import hold_out_share
-from client_sdk.lab.evaluation import full_ranking, sample_candidates
+from client_sdk.lab.evaluation import full_ranking
 from client_sdk.lab.evaluation import leave_one_out as module
 from client_sdk.lab.evaluation.controls import (
     controls,
@@ -39,6 +40,7 @@ from client_sdk.lab.evaluation.leave_one_out import (
     hit_ratio,
     ndcg,
     ranks_of,
+    sample_candidates,
 )
 from protocols.errors import ParameterError
 
@@ -347,10 +349,12 @@ def ml_100k(published_data) -> LeaveOneOut:
 def test_on_ml_100k_by_round(ml_100k: LeaveOneOut, rounds: int, hr: float, ndcg: float) -> None:
     candidates = sample_candidates(ml_100k, np.random.default_rng(0))
     draws, excluded = NegativeDraws(rounds), paper_protocol(ml_100k)
-    leaky, _ = drawn_as_negative_control(ml_100k, candidates, np.random.default_rng(1), draws=draws, excluded=excluded)
+    scores = DrawnScores(ml_100k.train, np.random.default_rng(1), excluded, draws)
+    leaky, _ = both_rankings(scores, ml_100k, candidates)
     assert leaky.hr == pytest.approx(hr, abs=0.04)  # deviation up to 0.016
     assert leaky.ndcg == pytest.approx(ndcg, abs=0.03)
-    clean, _ = drawn_as_negative_control(ml_100k, candidates, np.random.default_rng(1), draws=draws)
+    scores = DrawnScores(ml_100k.train, np.random.default_rng(1), draws=draws)
+    clean, _ = both_rankings(scores, ml_100k, candidates)
     assert clean.hr < 0.14
 
 
