@@ -1,9 +1,6 @@
 """Compare masked sums with Flower's SecAgg+ in one run: server and client time of a round, masks, and bytes.
 
-    .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
-
-All parties run in one process, without HTTP, on both sides. PEERS is an environment with flwr (the extra `peers`), by
-default this one; without flwr the comparisons are left out.
+.venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Measure the memory of a fold worker in a round of long bodies: CoLR, 1,000,000 items, rank 4, dim 32.
 
-    .venv/bin/python -m bench.memory [--quick] [--json FILE]
-
-Figures are the peak of a job above the memory of the idle worker, in bodies.
+.venv/bin/python -m bench.memory [--quick] [--json FILE]
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Measure the service: large and small uploads, and a round of 10,000 clients.
 
-    .venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
-
-A real `hushrec-server` runs in its own process; this one generates the load, directly and (`forwarded.`) as behind a
-proxy. Large uploads have a bare FastAPI application beside them: `PUT /stored` hashes a body and writes it durably to a
-file, in a thread beside the event loop.
+.venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
 """
 
 from __future__ import annotations
