@@ -27,28 +27,23 @@ Duplicates = Literal["error", "last"]
 class Interactions:
     """Distinct (user, item) pairs, grouped by user; each user's are in file order.
 
-    The items of user u are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` if the shapes of the arrays do not
-    match or an item is out of range.
+    Users are numbered 0..n_users-1, items 0..n_items-1; either may have no interaction. indptr: int64 (n_users + 1,):
+    the items of user u are `items[indptr[u]:indptr[u + 1]]`, int32. ratings: on the scale of the file. timestamps: in
+    seconds or any other unit that increases with time. user_ids, item_ids: the ids in the file, integers or text.
+    merged: number of repeated pairs that were left out (see `Duplicates`).
+
+    Raises `DataError` if the shapes of the arrays do not match or an item is out of range.
     """
 
     n_users: int
-    """Users are numbered 0..n_users-1. A user may have no interaction."""
     n_items: int
-    """Items are numbered 0..n_items-1. An item may have no interaction."""
     indptr: NDArray[np.int64]
-    """int64 (n_users + 1,), ascending from 0 to the number of interactions."""
     items: NDArray[np.int32]
-    """int32 (interactions,)."""
     ratings: NDArray[np.float32] | None = None
-    """float32 (interactions,), on the scale of the file."""
     timestamps: NDArray[np.int64] | None = None
-    """int64 (interactions,), in seconds or any other unit that increases with time."""
     user_ids: NDArray[Any] | None = None
-    """(n_users,), the ids in the file, integers or text."""
     item_ids: NDArray[Any] | None = None
-    """(n_items,), the ids in the file, integers or text."""
     merged: int = 0
-    """Number of repeated pairs that were left out (see `Duplicates`)."""
 
     def __post_init__(self) -> None:
         if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
@@ -175,14 +170,14 @@ class Interactions:
 class LeaveOneOut:
     """A training set and at most one held-out item per user (He et al., WWW 2017, section 4.1).
 
-    Raises `DataError` if a held-out item is in its user's training set, or if shapes or item numbers are wrong.
+    test_items: int32 (n_users,), -1 for a user without one. test_negatives: int32 (n_users, 99), as in the file,
+    including invalid ones; None if there is no such file. Raises `DataError` if a held-out item is in its user's
+    training set, or if shapes or item numbers are wrong.
     """
 
     train: Interactions
     test_items: NDArray[np.int32]
-    """int32 (n_users,), the held-out item, or -1 for a user without one."""
     test_negatives: NDArray[np.int32] | None = None
-    """int32 (n_users, 99), as in the file, including invalid ones; None if there is no such file."""
 
     def __post_init__(self) -> None:
         shape = (self.train.n_users,)

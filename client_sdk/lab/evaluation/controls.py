@@ -83,16 +83,16 @@ def random_scores(train: Interactions, rng: np.random.Generator) -> FullScorer:
 
 @dataclass(frozen=True)
 class ControlRow:
-    """The figures of one control under one protocol."""
+    """The values of one control under one protocol, one for each metric of the table.
+
+    name: such as popularity or random. against: what the test items were ranked against, in words; "" if nothing was
+    ranked. tested: number of users, or of ratings.
+    """
 
     name: str
-    """For example popularity or random. Rows with the same name differ in `against`."""
     against: str
-    """What the test items were ranked against, in words; "" if nothing was ranked."""
     tested: int
-    """Number of users, or of ratings, that were evaluated."""
     values: tuple[float, ...]
-    """One value for each metric of the table."""
 
 
 def control_row(name: str, result: EvaluationResult) -> ControlRow:
@@ -102,10 +102,9 @@ def control_row(name: str, result: EvaluationResult) -> ControlRow:
 
 @dataclass(frozen=True)
 class ControlTable:
-    """Controls that were evaluated by the same metrics on the same data."""
+    """Controls that were evaluated by the same metrics, for example HR@10, on the same data."""
 
     metrics: tuple[str, ...]
-    """Names of the metrics, for example HR@10."""
     rows: tuple[ControlRow, ...]
 
     @property
@@ -138,14 +137,11 @@ class ControlTable:
 
 @dataclass(frozen=True)
 class RatingErrors:
-    """Errors over all test ratings (micro-averaged: each rating counts once), on the scale of the ratings."""
+    """Mean absolute and root mean squared error of `count` predicted ratings, on their scale; each counts once."""
 
     mae: float
-    """Mean absolute error."""
     rmse: float
-    """Root mean squared error."""
     count: int
-    """Number of predicted ratings."""
 
 
 def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]) -> RatingErrors:

@@ -22,17 +22,17 @@ CHUNK_VALUES: Final = 32_000_000  # scores of a chunk: 128 MB of float32
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Means over the users with a test item."""
+    """Means over `users` users with a test item; user_ndcg: NDCG@k of each of them, float64 (users,).
+
+    recall: test items among the first k, divided by all test items of the user. ndcg: the ideal ranking begins with
+    min(k, test items) hits.
+    """
 
     recall: float
-    """Recall@k: test items among the first k, divided by all test items of the user."""
     ndcg: float
-    """NDCG@k. The ideal ranking begins with min(k, test items) hits."""
     k: int
     users: int
-    """Number of users in the means."""
     user_ndcg: NDArray[np.float64] = field(compare=False, repr=False)
-    """NDCG@k of each user, float64 (users,)."""
 
 
 def rank_all(

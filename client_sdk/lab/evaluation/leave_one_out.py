@@ -29,26 +29,27 @@ FullScorer = Callable[[NDArray[np.intp]], NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Mean metrics over the users with a held-out item."""
+    """HR@k and NDCG@k, means over `users` users with a held-out item.
+
+    protocol: what it was ranked against: "full ranking" or "99 sampled negatives". ranks: of each user's held-out item,
+    from 1, int64 (users,).
+    """
 
     hr: float
-    """HR@k."""
     ndcg: float
-    """NDCG@k."""
     k: int
     users: int
-    """Number of users in the means."""
     protocol: str
-    """What the held-out item was ranked against: "full ranking" or "99 sampled negatives"."""
     ranks: NDArray[np.int64] = field(compare=False, repr=False)
-    """The rank of each user's held-out item, from 1, int64 (users,)."""
 
 
 class Candidates(NamedTuple):
-    """Negatives of each user, and how many entries of the data set's file were replaced."""
+    """Negatives of each user, int32 (n_users, n), and how many entries of the data set's file were replaced.
+
+    Users without a held-out item have -1.
+    """
 
     negatives: NDArray[np.int32]
-    """int32 (n_users, n); -1 for users without a held-out item."""
     replaced: int
 
 
