@@ -70,7 +70,6 @@ class DrawnUpdates:
     seconds: list[float] = field(default_factory=list)
 
     def trainer(self, number: int) -> Callable[[ArraysRound], None]:
-        """Return the trainer of client `number`."""
 
         def train(round_: ArraysRound) -> None:
             started = time.thread_time()

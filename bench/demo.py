@@ -46,7 +46,6 @@ def measure_setup() -> float:
 
 
 def measure_help() -> float:
-    """Milliseconds of `hushrec --help`."""
     return 1e3 * seconds_of((Path(sys.executable).parent / "hushrec", "--help"))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -106,10 +106,7 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
     """All figures of this script except those over HTTP. python: the interpreter for Flower, None to leave it out."""
     vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (ROUND.clients, ROUND.values))
     rounds, repetitions = (1, 7) if quick else (3, 31)
-    with ExitStack() as closing:
-        peer = None if python is None else FlowerPeer(python)
-        if peer is not None:
-            closing.callback(peer.close)
+    with nullcontext() if python is None else closing(FlowerPeer(python)) as peer:
         say("masks")
         figures = measure_masks(repetitions)
         say("quantisation")

@@ -37,7 +37,6 @@ PARAMETERS = {"plain": "{}", "masked": '{"corrupt":0.1,"dropout":0.1,"mode":"cur
 
 
 def measure(items: int) -> dict[str, Figure]:
-    """The figures `fold_worker.*`."""
     figures: dict[str, Figure] = {}
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         for mechanism, found in zip(PARAMETERS, pool.map(partial(_measure_one, items), PARAMETERS), strict=True):

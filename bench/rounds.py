@@ -137,7 +137,6 @@ def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
 
 
 def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """The figures with keys `<name>.<key>`."""
     return {f"{name}.{key}": value for key, value in figures.items()}
 
 

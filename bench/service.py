@@ -23,9 +23,10 @@ import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, free_ports, in_turn, ratio, say, wait_for
+from bench._report import MIB, Figure, Watch, arguments, in_turn, ratio, say, wait_for
 from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
+from client_sdk.lab.local_server import free_ports
 from protocols.sums.ckks.mechanism import CKKS
 
 # --- The peer of large uploads: FastAPI alone on uvicorn, reading the same bodies

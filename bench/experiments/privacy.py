@@ -288,10 +288,5 @@ def figures_of(found: Found) -> dict[str, Figure]:
     return figures
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    return measure_seeds(arguments, __doc__ or "", _names(), _measured, figures_of)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_seeds(__doc__ or "", _names(), _measured, figures_of))

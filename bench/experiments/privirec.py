@@ -216,7 +216,6 @@ MEASURES: Final[dict[str, Callable[[Bench], Named]]] = {
 
 
 def privirec_run(part: str, setting: Setting, seed: int, data_dir: Path) -> Values:
-    """The figures of one measure, `<row>.<figure>`."""
     found = MEASURES[part](Bench(setting, data_dir, seed))
     return {f"{name}.{metric}": value for name, row in found.items() for metric, value in row.items()}
 

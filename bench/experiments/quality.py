@@ -226,12 +226,6 @@ _KEYS: Final = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    names = ((dataset, name) for dataset in RANKING_SETS for name in ("popularity", *BASELINES, *ARMS))
-    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
-
-
 def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
     asked = split_of(dataset, data_dir, seed, validation)
     if name == "popularity":
@@ -282,4 +276,5 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pairs = ((dataset, name) for dataset in RANKING_SETS for name in ("popularity", *BASELINES, *ARMS))
+    sys.exit(measure_seeds(__doc__ or "", pairs, _measured, figures_of))

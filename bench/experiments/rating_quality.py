@@ -12,6 +12,7 @@ encryption change them by less than 1e-6. One measurement is kept in the work fo
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -110,14 +111,7 @@ ROUNDS: Final = 100
 """Sums after that of the ratings, as in `hushrec simulate`."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    names = ((dataset, name) for dataset in RATING_SETS for name in NAMES)
-    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
-
-
 def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
-    """Return MAE and RMSE."""
     users = _QUICK_USERS if quick else None
     asked = _rated(dataset, data_dir, seed, validation, users)
     if name == "means":
@@ -175,4 +169,4 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_seeds(__doc__ or "", product(RATING_SETS, NAMES), _measured, figures_of))

@@ -176,8 +176,7 @@ class Federation:
         found = self.train.history(user)
         if self.evaluation is None or self.train.timestamps is None:
             return found
-        times = self.train.timestamps[self.train.indptr[user] : self.train.indptr[user + 1]]
-        order = np.argsort(times, kind="stable")
+        order = np.argsort(self.train.timestamps[self.train.rows_of(user)], kind="stable")
         return History(found.items[order], None if found.ratings is None else found.ratings[order])
 
     def _scores(self, user: int, spec: RoundSpec, view: ModelState) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.splits import Split
-from client_sdk.lab.evaluation.controls import mean_predictions, popularity_scores, random_scores, rating_errors
+from client_sdk.lab.evaluation.controls import control_scores, mean_predictions, rating_errors
 from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.evaluation.leave_one_out import (
     NEGATIVES,
@@ -80,12 +80,6 @@ def predictions(
     return found
 
 
-def _ranking_controls(
-    train: Interactions, values: Callable[[FullScorer], Measured], rng: np.random.Generator
-) -> dict[str, Measured]:
-    return {"popularity": values(popularity_scores(train)), "random": values(random_scores(train, rng))}
-
-
 @dataclass(frozen=True)
 class OneHeldOut:
     """Ranks of one held-out item: among all items that a user does not have (full), and among 99 negatives.
@@ -127,7 +121,7 @@ class OneHeldOut:
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
         """Return the metrics of popularity and of random scores."""
-        return _ranking_controls(self.data.train, self.measured, rng)
+        return {name: self.measured(scores) for name, scores in control_scores(self.data.train, rng).items()}
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,7 @@ class _Several:
         return Measured({f"NDCG@{k}": found.ndcg, f"Recall@{k}": found.recall}, found.user_ndcg)
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
-        return _ranking_controls(self.train, self.measured, rng)
+        return {name: self.measured(scores) for name, scores in control_scores(self.train, rng).items()}
 
 
 @dataclass(frozen=True)

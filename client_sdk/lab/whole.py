@@ -203,7 +203,7 @@ class WholeRatings:
         self._means = item_means(start.item_totals)
         self._offsets = np.zeros(train.size, np.float32)
         for user in train.active_users:
-            own = self._rows(int(user))
+            own = train.rows_of(int(user))
             self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
         self._shared = start.item_factors.copy()
         self._rated = self._shared[self._places]
@@ -242,12 +242,9 @@ class WholeRatings:
         shared = np.float32(rule.pull) * (self._shared - average)
         self._adam.step([shared, rated, users])
 
-    def _rows(self, user: int) -> slice:
-        return slice(int(self._train.indptr[user]), int(self._train.indptr[user + 1]))
-
     def _offsets_of(self, user: int) -> Array:
         """Return the logit offsets of all items, float32 (items,)."""
-        own = self._rows(user)
+        own = self._train.rows_of(user)
         return rating_offsets(self._means, self._train.items[own], self._targets[own])
 
 

@@ -79,14 +79,18 @@ class Interactions:
 
     def positives(self, user: int) -> NDArray[np.int32]:
         """Return the user's items in file order, a view, int32. Raises `DataError` for an unknown user."""
+        return self.items[self.rows_of(user)]
+
+    def rows_of(self, user: int) -> slice:
+        """Return the place of the user's interactions. Raises `DataError` for an unknown user."""
         if not 0 <= user < self.n_users:
             raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
-        return self.items[self.indptr[user] : self.indptr[user + 1]]
+        return slice(int(self.indptr[user]), int(self.indptr[user + 1]))
 
     def history(self, user: int) -> History:
         """Return the user's items and, if the data has them, ratings: the data of the user's client."""
-        items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
-        return History(items, None if self.ratings is None else self.ratings[span])
+        own = self.rows_of(user)
+        return History(self.items[own], None if self.ratings is None else self.ratings[own])
 
     def pairs_of(self, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return, for each interaction of `users`, the index of its user in `users` and its item."""
