@@ -82,12 +82,10 @@ class PreparedSum:
 
     @property
     def route(self) -> Route:
-        """The route of every client."""
         return whole_route(self.plan.layout)
 
     @cached_property
     def aggregate(self) -> bytes:
-        """The released sum."""
         return self.how.release(self.plan, self.fold())
 
     def seal(self, vector: NDArray[np.float64]) -> bytes:
@@ -209,7 +207,6 @@ class Shape:
 
     @property
     def route(self) -> Route:
-        """The route of every client."""
         return whole_route(self.plan.layout)
 
     @property
@@ -254,7 +251,6 @@ class Clock:
 
     @property
     def server_seconds(self) -> float:
-        """The server's time in all stages."""
         return sum(self.server.values())
 
 

@@ -86,7 +86,7 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     ("recommend --task nope", "is not a member of task 'nope'"),
     ("membership move http://127.0.0.1:1", "say which server has moved, with --from"),
     ("certificate request --scope=", "the name of a scope must have 1 to 100 bytes"),
-    ("certificate request --scope m --role king", "unknown role 'king'"),
+    ("certificate request --scope m --role king", "'king' is not one of 'member', 'holder', 'committee'"),
     ("data show FOLDER/none", "FOLDER/none: cannot read the file: No such file"),
     ("data show SHOP --columns user=9,item=1", "no column 9: the file has 2"),
     ("data show SHOP --columns user=nope,item=item", "no column named 'nope'"),

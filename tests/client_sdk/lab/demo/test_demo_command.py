@@ -229,8 +229,8 @@ def test_the_default_rounds_end_above_popularity_on_a_flat_curve() -> None:
     hr: dict[int, float] = {}
     for done in federation.run(settings.rounds):
         if done.number in (settings.rounds // 2, settings.rounds * 4 // 5, settings.rounds):
-            scores = federation.scores(shared.trainable)
-            hr[done.number] = leave_one_out(shared, shared.trainable, scores).hr
+            scores = federation.scores(shared.data.train.active_users)
+            hr[done.number] = leave_one_out(shared, shared.data.train.active_users, scores).hr
     half, late, last = hr.values()
     popularity = popularity_control(shared.data, shared.candidates).hr
     assert half > popularity

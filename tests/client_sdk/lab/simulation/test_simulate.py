@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) ->
         assert tuple(values) == result.metrics
         assert all(math.isfinite(value) for value in values.values())
     assert result.metrics == (("MAE", "RMSE") if recipe.startswith("rfrec") else ("NDCG@20", "Recall@20"))
-    assert json.loads(json.dumps(result.as_json()))["points"][0]["values"] == result.points[0].values
+    assert json.loads(json.dumps(asdict(result)))["points"][0]["values"] == result.points[0].values
 
 
 @pytest.mark.parametrize("recipe", ["colr", "privirec-k", "rfrec"])
