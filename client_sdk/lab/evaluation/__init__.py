@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 from client_sdk.lab.evaluation.controls import (
+    ControlRow,
     ControlTable,
+    RatingErrors,
     controls,
+    popularity_control,
     ranking_controls,
     rating_controls,
     rating_errors,
 )
-from client_sdk.lab.evaluation.full_ranking import rank_all
+from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
 from client_sdk.lab.evaluation.leave_one_out import (
+    Candidates,
+    EvaluationResult,
     candidates_of,
     evaluate,
     evaluate_full,
     evaluate_full_scores,
     evaluate_scores,
+    hit_ratio,
+    ndcg,
+    ranks_of,
+    sample_candidates,
 )
 
 __all__ = [
+    "Candidates",
+    "ControlRow",
     "ControlTable",
+    "EvaluationResult",
+    "RankingResult",
+    "RatingErrors",
     "candidates_of",
     "controls",
     "evaluate",
     "evaluate_full",
     "evaluate_full_scores",
     "evaluate_scores",
+    "hit_ratio",
+    "ndcg",
+    "popularity_control",
     "rank_all",
     "ranking_controls",
+    "ranks_of",
     "rating_controls",
     "rating_errors",
+    "sample_candidates",
 ]
