@@ -20,15 +20,18 @@ import os
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore, decoded
+from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import join_tags, member_tag, split_tags
+from client_sdk.store.stores import Record, decoded
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError
@@ -37,14 +40,22 @@ from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 
 _NAME: Final = "committee.json"
-_DIGEST_BYTES: Final = 32
 
 
-_Sets = tuple[frozenset[str], ...]
+def _join(clients: frozenset[str]) -> str:
+    return join_tags(frozenset(map(bytes.fromhex, clients)))
+
+
+def _split(text: str) -> frozenset[str]:
+    return frozenset(tag.hex() for tag in split_tags(text))
+
+
+_Digest = Annotated[bytes, PlainValidator(partial(b64decode, length=32)), PlainSerializer(b64encode)]
+_Sets = tuple[Annotated[frozenset[str], PlainValidator(_split), PlainSerializer(_join)], ...]
 
 
 @dataclass(frozen=True)
-class CommitteeRecord:
+class CommitteeRecord(Record):
     """The record of one member in one task.
 
     round_number: newest round in which it signed; 0 for none. sum_index: the sum of that round. released: sets of
@@ -59,7 +70,7 @@ class CommitteeRecord:
     round_number: int = 0
     sum_index: int = 0
     released: _Sets = ()
-    signed: bytes | None = None
+    signed: _Digest | None = None
     summed: bool = False
     closed: int = 0
     data: Data | None = None
@@ -129,29 +140,10 @@ class CommitteeRecord:
             self, round_number=round_number, closed=round_number, released=self.settled, signed=None, summed=True
         )
 
-    def encode(self) -> bytes:
-        """Return the record as JSON."""
-        content = {
-            **vars(self),
-            "signed": None if self.signed is None else b64encode(self.signed),
-            "released": [_join(clients) for clients in self.released],
-            "again": {data: [_join(clients) for clients in sets] for data, sets in self.again.items()},
-            "kept": sorted(self.kept),
-        }
-        return json.dumps(content).encode()
-
     @classmethod
-    def decode(cls, body: bytes) -> CommitteeRecord:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for what `encode` did not make."""
-        content = json.loads(body)
-        signed = content.pop("signed")
-        return cls(
-            released=tuple(map(_split, content.pop("released"))),
-            again={data: tuple(map(_split, sets)) for data, sets in content.pop("again").items()},
-            kept=frozenset(map(int, content.pop("kept", range(1, int(content["sum_index"]))))),
-            signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
-            **content,
-        )
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content`; records of a version that went back to no sum do not list those that they keep."""
+        return {"kept": list(range(1, content["sum_index"]))} | content
 
 
 def client_tag(identity_key: bytes) -> str:
@@ -188,14 +180,6 @@ def load_sets(client_store: ClientStore, task_id: str, record: CommitteeRecord, 
 
 def _sets_name(sum_index: int) -> str:
     return f"committee.sum-{sum_index}.json"
-
-
-def _join(clients: frozenset[str]) -> str:
-    return join_tags(map(bytes.fromhex, clients))
-
-
-def _split(text: str) -> frozenset[str]:
-    return frozenset(tag.hex() for tag in split_tags(text))
 
 
 # --- A member's keys for single rounds: made and published ahead, stored with mode 0600, deleted after the sum -------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.organiser.issued import IssuedCertificates, IssuedRecord
-from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
+from client_sdk.store.stores import read_keys, write_keys
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
     Certificate,
@@ -25,7 +24,7 @@ from protocols.crypto.certificates import (
     revoke,
 )
 from protocols.crypto.keys import verifies
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
@@ -35,7 +34,8 @@ LONGEST_LIFETIME: Final = 3650 * 24 * 3600
 _LONGEST_SUBJECT: Final = 255
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
-_FORMAT: Final = "hushrec organiser 1"
+_FILE: Final = ("the organiser's key", "hushrec organiser 1")
+"""What errors call the file of the key, and its format."""
 
 
 def check_lifetime(seconds: int) -> None:
@@ -71,25 +71,14 @@ class Organiser:
         if (folder / _KEY_FILE).exists():
             raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten", remedy="")
         key = Ed25519PrivateKey.generate()
-        content = {"format": _FORMAT, "signing_key": b64encode(key.private_bytes_raw())}
-        with local_errors("write the organiser's key", folder / _KEY_FILE):
-            ensure_private_directory(folder)
-            write_private(folder / _KEY_FILE, json.dumps(content, indent=1).encode() + b"\n")
+        write_keys(folder / _KEY_FILE, *_FILE, {"signing_key": key.private_bytes_raw()})
         return cls(key, IssuedCertificates(folder / _LEDGER_FILE))
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Load the organiser in `folder`. Raises `LocalFileError` if it is missing, damaged or readable by others."""
-        path = Path(folder) / _KEY_FILE
-        body = read_private(path, "the organiser's key")
-        try:
-            content = json.loads(body)
-            if content["format"] != _FORMAT:
-                raise LocalFileError(f"{path} has an unknown format")
-            key = Ed25519PrivateKey.from_private_bytes(b64decode(content["signing_key"], 32))
-        except (ValueError, TypeError, KeyError, CodecError) as error:
-            raise LocalFileError(f"{path} is damaged") from error
-        return cls(key, IssuedCertificates(Path(folder) / _LEDGER_FILE))
+        (secret,) = read_keys(Path(folder) / _KEY_FILE, *_FILE, "signing_key")
+        return cls(Ed25519PrivateKey.from_private_bytes(secret), IssuedCertificates(Path(folder) / _LEDGER_FILE))
 
     @property
     def public_key(self) -> bytes:

@@ -21,8 +21,9 @@ from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.store.client_store import ClientStore, decoded
+from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import member_tag
+from client_sdk.store.stores import decoded
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError

@@ -9,7 +9,6 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,7 +25,7 @@ from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.identity import Membership
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
-from client_sdk.store.stores import Store
+from client_sdk.store.stores import Store, decoded
 from protocols.catalogue import Catalogue
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import RevocationList
@@ -57,17 +56,6 @@ class OwnContribution:
 
     digest: str
     acknowledged: bool
-
-
-def decoded(body: bytes | None, decode: Callable[[bytes], T], what: str) -> T | None:
-    """Return what `decode` makes of stored bytes, None for None; `LocalFileError` if they are damaged.
-
-    what: what is stored, with its verb, such as "terms of task t_1 are".
-    """
-    try:
-        return None if body is None else decode(body)
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
-        raise LocalFileError(f"the stored {what} damaged") from error
 
 
 def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
