@@ -57,6 +57,11 @@ class _BaseClient(Generic[D]):
         """
         return read_budget(self._account.store, self._account.policy)
 
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of request and response bodies so far."""
+        return self._driver.traffic.copy()
+
     def _opened(self, task: str | None, graph_filter: str | None) -> Part:
         part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)
         part.is_joined = False
@@ -123,11 +128,6 @@ class Client(_BaseClient[SyncDriver], Closed):
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
         return self._driver.run(own_ledger(self._account, task))
 
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes of request and response bodies so far."""
-        return self._driver.traffic.copy()
-
     def close(self) -> None:
         """Close all connections."""
         self._driver.close()
@@ -164,11 +164,6 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""
         return await self._driver.run(own_ledger(self._account, task))
-
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes of request and response bodies so far."""
-        return self._driver.traffic.copy()
 
     async def aclose(self) -> None:
         """Close all connections."""

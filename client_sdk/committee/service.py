@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
 from typing import IO, Final
 
-from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import (
     client_tag,
@@ -73,10 +72,9 @@ class CommitteeMember(Role):
             return 0.0
         return poll_seconds
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: RoundView) -> Program[None]:
         """Do this member's part in the newest round."""
-        yield from self.attend(change.view)
-        return change
+        return self.attend(view)
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
         """Publish again what the server has lost."""

@@ -60,11 +60,11 @@ class KeyHolder(Role):
             yield from self.deliver(0.0 if self._started else poll_seconds)
         return poll_seconds if self._started else 0.0
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: messages.RoundView) -> Program[None]:
         """Note that rounds have begun: from now on, new members are looked for between polls of the rounds."""
+        del view
         self._started = True
         yield from ()
-        return change
 
     def on_restored(self, number: int) -> str:
         """Go on sealing the keyring for new members, who can do nothing with it."""

@@ -76,10 +76,10 @@ class Role:
         yield from ()
         return 0.0 if change is None else poll_seconds
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
-        """Do what the newest round asks of this client; return `change`, or a newer one."""
+    def on_round(self, view: RoundView) -> Program[None]:
+        """Do what the newest round asks of this client."""
+        del view
         yield from ()
-        return change
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
         """Do what is due when nothing changed."""
@@ -135,8 +135,8 @@ def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_secon
                 if progress:
                     progress(change)
                 return change
-            case RoundChanged():
-                change = yield from role.on_round(change)
+            case RoundChanged(view):
+                yield from role.on_round(view)
             case NothingNew():
                 waiting = yield from report_waiting(change, member.terms.mechanism.needs_keyring, waiting, progress)
                 yield from role.on_waiting(change)
@@ -171,22 +171,28 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
-    loaded = ready = False
+    history = None
     with suppress(StoppedInOutage):
-        loaded = yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))
-    if not loaded:
+        prepared = _prepared(part, interactions, progress, stop, poll_seconds)
+        history = yield from through(prepared, Outage(patience, progress, stop))
+    if history is None:
         return []
-    part.seen = part.history(interactions)
-    with suppress(StoppedInOutage):
-        ready = yield from through(part.ready(progress, stop, poll_seconds), Outage(patience, progress, stop))
-    if not ready:
-        return []
-    contributor = _Contributor(part, part.seen, progress)
+    contributor = _Contributor(part, history, progress)
     with _working_ahead(part):
         yield from follow_task(contributor, progress, stop, poll_seconds, patience)
     if contributor.failure is not None:
         raise contributor.failure
     return contributor.reports
+
+
+def _prepared(
+    part: Part, interactions: object, progress: Progress | None, stop: Stop | None, poll_seconds: float
+) -> Program[History | None]:
+    """Get the item catalogue and the keys; return the interactions as the recipe reads them, None if `stop()` did."""
+    if not (yield from part.load_catalogue(progress, stop)):
+        return None
+    part.seen = part.history(interactions)
+    return part.seen if (yield from part.ready(progress, stop, poll_seconds)) else None
 
 
 @contextmanager
@@ -238,9 +244,8 @@ class _Contributor(Role):
                 return then
         return f"{then}; it takes no part in sums that it took part in before"
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: RoundView) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
-        view = change.view
         if view.number > self._handled and self._is_asked(view):
             self._handled = view.number
             outcome = yield from self._attempt(view)
@@ -250,7 +255,6 @@ class _Contributor(Role):
                 self.progress(outcome)
             if isinstance(self.part.half, AsksApplication):
                 yield Turn(outcome)
-        return change
 
     def _is_asked(self, view: RoundView) -> bool:
         """Whether the round awaits this client's first message; an earlier process may have sent it already."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
+from client_sdk.agreement.terms import broken_terms
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
-from client_sdk.errors import Abstained, ContractBroken
+from client_sdk.errors import Abstained
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
@@ -122,7 +123,7 @@ class Part:
                 found = Catalogue.decode(body)
                 if len(found) != member.terms.n_items:
                     fault = f"the catalogue has {len(found)} items, and the task has {member.terms.n_items}"
-                    raise ContractBroken("GET", f"/v1/tasks/{member.task_id}/catalogue", 200, fault)
+                    raise broken_terms(member.task_id, fault, "catalogue")
                 member.store.keep_catalogue(member.task_id, found)
             elif stop and stop():
                 return False
@@ -186,14 +187,14 @@ class Part:
         asked, fault = terms.recipe.device_group_of(spec.sum_index), None
         plan = terms.sum_plan_at(spec.sum_index)
         if asked != own_group:
-            fault = f"round {view.number} is for group {asked}, and this client is in group {own_group}"
+            fault = f"is for group {asked}, and this client is in group {own_group}"
         elif view.contribution_bytes is not None:
             implied = plan.contribution_bytes(self.route(spec))
             implied += getattr(plan, "ticket_bytes", 0)  # of one-shot sums
             if view.contribution_bytes != implied:
-                fault = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
+                fault = f"asks for {view.contribution_bytes} bytes, but the plan has {implied}"
         if fault is not None:
-            raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/rounds/{view.number}", 200, fault)
+            raise terms.broken_round(view, fault)
         return spec
 
     def route(self, spec: RoundSpec) -> Route:

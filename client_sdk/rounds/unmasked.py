@@ -13,8 +13,8 @@ import secrets
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from queue import Empty, Queue
 from typing import Any, Final, NoReturn, Self
 from urllib.parse import urlsplit
 
@@ -271,7 +271,7 @@ _NICE: Final = 19
 
 
 class WorkAhead:
-    """At most `most` pieces that `make` computes in a thread, within the `with` block.
+    """At most `most` pieces, and one in hand, that `make` computes in a thread, within the `with` block.
 
     Each piece leaves once and is never put back, written down or copied. A forked process has none: a piece that two
     processes use would reveal what it hides (`protocols.sums.base.WorksAhead`).
@@ -279,9 +279,9 @@ class WorkAhead:
 
     def __init__(self, make: Callable[[], Any], most: int) -> None:
         self._make, self._most = make, most
-        self._ready: deque[Any] = deque()
+        self._ready: Queue[Any] = Queue(most)
         self._owner = os.getpid()
-        self._wanted, self._stopping = threading.Event(), False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="work-ahead", daemon=True)
 
     def __repr__(self) -> str:
@@ -292,38 +292,29 @@ class WorkAhead:
 
     def __len__(self) -> int:
         """Number of pieces that are ready."""
-        return len(self._ready) if os.getpid() == self._owner else 0
+        return self._ready.qsize() if os.getpid() == self._owner else 0
 
     def __enter__(self) -> Self:
-        self._wanted.set()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping = True
-        self._wanted.set()
+        self.take(self._most)  # the thread may wait for a place
         self._thread.join()
-        self._ready.clear()
+        self.take(self._most)
 
     def take(self, count: int) -> list[Any]:
         """Remove and return at most `count` pieces; new ones are made in their place."""
         taken: list[Any] = []
-        if os.getpid() != self._owner:
-            return taken
-        with contextlib.suppress(IndexError):
-            for _ in range(count):
-                taken.append(self._ready.popleft())  # atomic: two threads never get the same one
-        self._wanted.set()
+        with contextlib.suppress(Empty):
+            while os.getpid() == self._owner and len(taken) < count:
+                taken.append(self._ready.get_nowait())
         return taken
 
     def _run(self) -> None:
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            while not self._stopping and len(self._ready) < self._most:
-                self._ready.append(self._make())
-            if self._stopping:
-                return
+        while not self._stopping:
+            self._ready.put(self._make())

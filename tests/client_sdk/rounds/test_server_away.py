@@ -24,7 +24,6 @@ import httpx
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
-from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Effect, Request
@@ -336,7 +335,7 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     assert contributor.known_round() == 1
     assert then in contributor.on_restored(0)
     member.released, member.last = {}, 0
-    member.runner.run(contributor.on_round(RoundChanged(member.asked.model_copy(update={"in_cohort": True}), None)))
+    member.runner.run(contributor.on_round(member.asked.model_copy(update={"in_cohort": True})))
     (told,) = member.events
     if mechanism == "plain":
         assert isinstance(told, RoundReport) and len(member.requests("/contributions/")) == 1
