@@ -224,21 +224,15 @@ def close_keys(client_store: ClientStore, task_id: str, upto: int) -> None:
 def _signed_key(member: Member, number: int) -> bytes:
     """Return the signed public key of a round, encoded; from the stored secret key if there is one."""
     task_id, identity = member.task_id, member.identity
+    certificate = member.membership.certificate or NO_CERTIFICATE
     keys = _load(member.store, task_id)
     stored = keys.get(number)
 
     def randomness(size: int) -> bytes:
         return os.urandom(size) if stored is None else stored
 
-    secret, key = make_committee_key(
-        identity.signing_key,
-        task_id,
-        number,
-        member.client_id,
-        identity.mailbox_key,
-        member.membership.certificate or NO_CERTIFICATE,
-        randomness,
-    )
+    owner = (member.client_id, identity.mailbox_key, certificate)
+    secret, key = make_committee_key(identity.signing_key, task_id, number, *owner, randomness)
     if stored is None:
         _keep(member.store, task_id, {**keys, number: secret.private_bytes_raw()})
     return key.encode()

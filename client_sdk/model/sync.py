@@ -193,11 +193,7 @@ def absorb_aggregate(
     try:
         return absorbed(), None
     except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
-        return _left_out(terms, state, view), str(error)
-
-
-def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:
-    recipe = terms.recipe
-    if isinstance(measured := unwrapped(recipe), Evaluated):
-        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip)
-    return replace(state, round_number=view.number)
+        reason, measured = str(error), unwrapped(terms.recipe)
+    if isinstance(measured, Evaluated):
+        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip), reason
+    return replace(state, round_number=view.number), reason

@@ -42,7 +42,7 @@ _STATES: Final = (type(None), stages.Advertised, stages.Shared, stages.Contribut
 R = TypeVar("R")
 
 
-def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
+def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Take part in the masked round `view` from its first stage, and return the report.
 
     Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server has

@@ -31,6 +31,7 @@ from client_sdk.rounds.events import (
     ServerUnreachable,
     TaskEnded,
     Waiting,
+    unheard,
     waiting_to_start,
 )
 from protocols.errors import ParameterError
@@ -86,7 +87,7 @@ def follow_rounds(
 
 
 def report_waiting(
-    change: NothingNew, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
+    change: NothingNew, needs_keyring: bool, reported: Waiting | None, progress: Progress
 ) -> Program[Waiting | None]:
     """Report what the next round of a task waits for; return it, None when it waits for nothing but its members.
 
@@ -98,8 +99,7 @@ def report_waiting(
     if before_start:
         waiting = waiting_to_start(task, needs_keyring)
     if waiting is not None and waiting != reported:
-        if progress:
-            progress(waiting)
+        progress(waiting)
         whom = waiting.what.partition(":")[0]
         if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
             _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
@@ -145,7 +145,7 @@ class SeenRounds:
     terms: TaskTerms
     known: Callable[[], int]
     go_on: Callable[[int], str]
-    progress: Progress | None = None
+    progress: Progress = unheard
     number: int = 0
     completed: int = 0
     _told: int = field(default=0, init=False)
@@ -181,8 +181,7 @@ class SeenRounds:
             "a backup; %s",
             *(self.terms.name, event.round, event.known, event.then),
         )
-        if self.progress:
-            self.progress(event)
+        self.progress(event)
 
 
 def _position(change: RoundChange) -> tuple[int, int]:
@@ -216,7 +215,7 @@ class Outage:
     """
 
     patience: float | None = None
-    progress: Progress | None = None
+    progress: Progress = unheard
     stop: Callable[[], bool] | None = None
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
@@ -269,8 +268,7 @@ class Outage:
         return seconds if self.patience is None else min(seconds, self.patience - lasted)
 
     def _tell(self, event: ServerUnreachable | ServerBack) -> None:
-        if self.progress:
-            self.progress(event)
+        self.progress(event)
 
 
 def _is_away(error: ConnectionFailed | ApiError) -> bool:

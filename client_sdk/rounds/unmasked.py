@@ -51,9 +51,7 @@ _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 
 
-def take_unmasked_part(
-    part: Part, view: RoundView, history: History, progress: Progress | None
-) -> Program[RoundReport]:
+def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
     Raises `PolicyRefused`, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
@@ -65,14 +63,19 @@ def take_unmasked_part(
     spec = part.spec(view)
     with own.timed("catch_up"):
         yield from part.ready(progress)
-        _require_unknown(part, view)
+        if member.terms.chained and part.follower.known >= view.number:
+            raise RoundLost(
+                f"this device holds the sums up to round {part.follower.known}, and the server would release others "
+                "for the same rounds: an encrypted task cannot go on after its server was restored from a backup; its "
+                "operator closes it and creates another"
+            )
         caught_up = yield from own.catch_up()
         if part.checks_aggregates(caught_up):
             yield from own.metered(require_attested(member, part.follower, caught_up.followed))
         part.require_data(spec, caught_up.state, history)
     with own.timed("train"):
         local, failure = yield from _train(part, spec, caught_up, history)
-    if progress and failure is not None:
+    if failure is not None:
         progress(TrainingFailed(view.number, failure))
     with own.timed("seal"):
         body = yield from work(lambda: _seal(part, spec, local, participates=failure is None))
@@ -89,15 +92,6 @@ def take_unmasked_part(
     yield from own.settle(local)
     yield from own.metered(_publish_snapshot_when_due(own, caught_up))
     return own.report(caught_up, local, len(body))
-
-
-def _require_unknown(part: Part, view: RoundView) -> None:
-    if part.member.terms.chained and part.follower.known >= view.number:
-        raise RoundLost(
-            f"this device holds the sums up to round {part.follower.known}, and the server would release others for "
-            "the same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
-            "closes it and creates another"
-        )
 
 
 def _train(
@@ -137,7 +131,7 @@ def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[No
     if np.random.default_rng().random() * own.view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
     published = yield from follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
-    if published and own.progress:
+    if published:
         own.progress(SnapshotPublished(caught_up.state.round_number))
 
 

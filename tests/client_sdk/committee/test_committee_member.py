@@ -273,7 +273,7 @@ def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
         return server.answer(one.name, request)
 
     events: list[Event] = []
-    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append), events.append))
+    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append)))
     assert events == [Waiting("the committee"), TaskEnded("complete")]
     assert sorted(server.keys) == list(range(1, 9))
 
