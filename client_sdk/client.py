@@ -1,13 +1,8 @@
-"""`Client` and `AsyncClient`: join tasks as one identity.
-
-with Client(url, home="~/.movieapp") as client:
-    task = client.join("movies", invitation=..., certificate=...)
-    task.take_part(interactions)
-    print(task.recommend(10))
-"""
+"""`Client` and `AsyncClient`: join tasks as one identity; see `client_sdk` for an example."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -60,7 +55,7 @@ class _BaseClient(Generic[D]):
     @property
     def traffic(self) -> Traffic:
         """Bytes of request and response bodies so far."""
-        return self._driver.traffic.copy()
+        return replace(self._driver.traffic)
 
     def _opened(self, task: str | None, graph_filter: str | None) -> Part:
         part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)

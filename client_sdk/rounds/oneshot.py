@@ -43,7 +43,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     member, own = part.member, OwnRound(part, view, history, progress)
     require_known_people(member)
     member.policy.check_round(view)
-    spec = part.spec(view)
+    spec = own.spec
     with own.timed("catch_up"):
         caught_up = yield from own.catch_up()
         part.require_data(spec, caught_up.state, history)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
@@ -286,6 +287,8 @@ class Part:
 
     def report_followed(self, caught_up: CaughtUp, progress: Progress) -> None:
         """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
+        if progress is unheard:
+            return
         for number, reason in caught_up.rejected.items():
             progress(AggregateRejected(number, reason))
         curve = curve_of(self.member.terms.recipe, caught_up.state)
@@ -330,6 +333,11 @@ class OwnRound:
     progress: Progress = unheard
     traffic: Traffic = field(default_factory=Traffic)
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+
+    @cached_property
+    def spec(self) -> RoundSpec:
+        """The round's specification; see `Part.spec` for the errors."""
+        return self.part.spec(self.view)
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:

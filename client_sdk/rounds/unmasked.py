@@ -60,7 +60,7 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
     member, own = part.member, OwnRound(part, view, history, progress)
     member.policy.check_round(view)
     member.store.require_no_equivocation(member.task_id)
-    spec = part.spec(view)
+    spec = own.spec
     with own.timed("catch_up"):
         yield from part.ready(progress)
         if member.terms.chained and part.follower.known >= view.number:

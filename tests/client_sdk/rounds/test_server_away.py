@@ -348,6 +348,6 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
 def test_clients_of_a_masked_task_sign_no_set_for_a_lost_sum_again() -> None:
     member = OneMember(terms_of("masked"), None, {1: b""})
     member.store.keep_signed_sets("t_1", SignedSets(1, frozenset({bytes(16)})))
-    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, None).on_restored(0)
+    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, print).on_restored(0)
     with pytest.raises(AlreadySummed):
         member.store.signed_sets("t_1").require_open(1)
