@@ -55,19 +55,15 @@ class MemoryStore:
         self._bodies: dict[tuple[str, str, str], bytes] = {}
 
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """Return the stored bytes, None if there are none."""
         return self._bodies.get((owner, task_id, name))
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Store `body`, replacing what was stored before."""
         self._bodies[owner, task_id, name] = body
 
     def tasks(self, owner: str) -> list[str]:
-        """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
 
     def move(self, owner: str, task_id: str, to: str) -> None:
-        """Rename the entries of a task."""
         for kept, task, name in [key for key in self._bodies if key[:2] == (owner, task_id)]:
             self._bodies[owner, to, name] = self._bodies.pop((kept, task, name))
 
