@@ -109,17 +109,13 @@ def _curve(numbers: object) -> Curve:
     return curve
 
 
-def _numbers(curve: Curve) -> list[float]:
-    return [float(value) for value in curve]
-
-
 def _known_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
     if orders != ORDERS:
         raise ValueError("other Renyi orders")
     return orders
 
 
-_StoredCurve = Annotated[Curve, PlainValidator(_curve), PlainSerializer(_numbers)]
+_StoredCurve = Annotated[Curve, PlainValidator(_curve), PlainSerializer(np.ndarray.tolist, return_type=list[float])]
 
 
 @dataclass(frozen=True)
