@@ -19,6 +19,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Final
@@ -199,11 +200,9 @@ def publish_keys(member: Member, numbers: Iterable[int]) -> Program[list[int]]:
     accepted = []
     for number in numbers:
         key = _signed_key(member, number)
-        try:
+        with suppress(Conflict):  # the round has opened, or another key stands: then this member cannot serve it
             yield from member.calls.put_committee_key(member.task_id, number, member.client_id, key)
-        except Conflict:  # the round has opened, or another key stands: then this member cannot serve it
-            continue
-        accepted.append(number)
+            accepted.append(number)
     return accepted
 
 

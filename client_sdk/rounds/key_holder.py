@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
@@ -95,12 +95,10 @@ class KeyHolder(Role):
                     self.refused.add(other.client_id)
                     continue
                 envelope = seal_envelope(body, b64decode(other.mailbox_key), member.task_id, sender)
-                try:
+                with suppress(Conflict):  # the member has an envelope from an earlier run of this holder
                     yield from member.calls.put_envelope(member.task_id, other.client_id, envelope)
-                except Conflict:
-                    continue  # the member has an envelope from an earlier run of this holder
-                keyed.append(other.client_id)
-                self.progress(KeyringDelivered(other.client_id))
+                    keyed.append(other.client_id)
+                    self.progress(KeyringDelivered(other.client_id))
             after, wait = page.next, 0.0
             if after is None:
                 return keyed

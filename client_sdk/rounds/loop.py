@@ -151,12 +151,7 @@ _MISSED: Final = (
 
 
 def take_part(
-    part: Part,
-    interactions: object,
-    progress: Progress = unheard,
-    stop: Stop | None = None,
-    poll_seconds: float = 20.0,
-    patience: float | None = None,
+    part: Part, interactions: object, progress: Progress, stop: Stop | None, poll_seconds: float, patience: float | None
 ) -> Program[list[RoundReport]]:
     """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
