@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
-from client_sdk.rounds.events import Progress, RoundReport, unheard
+from client_sdk.rounds.events import Progress, RoundReport, ignore_event
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
 from client_sdk.rounds.newest import Recommendations, evaluation, named_arrays, newest_model, recommend
@@ -84,7 +84,7 @@ class _BaseTask(Generic[D]):
                     "not in its committee: call take_part"
                 )
 
-    def _in_loop(self, progress: Progress, poll_seconds: float, patience: float | None) -> Program[None]:
+    def _in_loop(self, progress: Progress | None, poll_seconds: float, patience: float | None) -> Program[None]:
         from client_sdk.training.arrays import OwnTrainer  # which only `arrays` tasks need
 
         yield from take_part(self.part, OwnTrainer(), progress, None, poll_seconds, patience)
@@ -113,7 +113,7 @@ class Task(_BaseTask[SyncDriver]):
         with the reason if the task ends because too many of its rounds failed, and `ParameterError` for interactions
         that the recipe cannot use.
         """
-        return self._driver.run(take_part(self.part, interactions, progress or unheard, stop, poll_seconds, patience))
+        return self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
 
     def serve(
         self,
@@ -132,7 +132,7 @@ class Task(_BaseTask[SyncDriver]):
         client of another role, and `PolicyRefused` for a committee without an organiser unless the policy trusts the
         server to say who takes part.
         """
-        self._driver.run(follow_task(self._role(progress or unheard), stop, poll_seconds, patience))
+        self._driver.run(follow_task(self._role(progress or ignore_event), stop, poll_seconds, patience))
 
     def catalogue(self) -> Catalogue | None:
         """Return the app's ids and titles of the items, as the task's terms name them; None for a task without.
@@ -173,7 +173,7 @@ class Task(_BaseTask[SyncDriver]):
         """
         from client_sdk.rounds.open_rounds import open_rounds
 
-        return open_rounds(self._driver.turns(self._in_loop(progress or unheard, poll_seconds, patience)))
+        return open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Return the arrays of the newest model of an `arrays` task, float32, by name: copies that may be changed.
@@ -204,7 +204,7 @@ class Task(_BaseTask[SyncDriver]):
         round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError` without
         interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
-        return self._driver.run(recommend(self.part, k, interactions, refresh, progress or unheard))
+        return self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))
 
 
 class AsyncTask(_BaseTask[AsyncDriver]):
@@ -219,9 +219,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         patience: float | None = None,
     ) -> list[RoundReport]:
         """See `Task.take_part`; cancelling the task stops it at once. A trainer runs in a thread."""
-        return await self._driver.run(
-            take_part(self.part, interactions, progress or unheard, stop, poll_seconds, patience)
-        )
+        return await self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
 
     async def serve(
         self,
@@ -231,7 +229,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         patience: float | None = None,
     ) -> None:
         """See `Task.serve`; cancelling the task stops it at once."""
-        await self._driver.run(follow_task(self._role(progress or unheard), stop, poll_seconds, patience))
+        await self._driver.run(follow_task(self._role(progress or ignore_event), stop, poll_seconds, patience))
 
     async def catalogue(self) -> Catalogue | None:
         """See `Task.catalogue`."""
@@ -257,7 +255,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         """See `Task.rounds`. To leave the loop at once, close the iterator (`contextlib.aclosing`)."""
         from client_sdk.rounds.open_rounds import async_open_rounds
 
-        return async_open_rounds(self._driver.turns(self._in_loop(progress or unheard, poll_seconds, patience)))
+        return async_open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
 
     async def arrays(self) -> dict[str, NDArray[np.float32]]:
         """See `Task.arrays`."""
@@ -275,4 +273,4 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         progress: Progress | None = None,
     ) -> Recommendations:
         """See `Task.recommend`."""
-        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress or unheard))
+        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))

@@ -24,7 +24,14 @@ from client_sdk.committee.record import (
     store_record,
 )
 from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
-from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Progress, ShareSent, SurvivorsConfirmed, unheard
+from client_sdk.rounds.events import (
+    ClientsNamed,
+    CommitteeRefused,
+    Progress,
+    ShareSent,
+    SurvivorsConfirmed,
+    ignore_event,
+)
 from client_sdk.rounds.loop import Role
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, oneshot_context
@@ -51,7 +58,7 @@ class CommitteeMember(Role):
     policy trusts the server to say who takes part.
     """
 
-    def __init__(self, member: Member, progress: Progress = unheard) -> None:
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
         super().__init__(member, progress)
         membership = member.membership
         if membership.role != "committee":
@@ -161,7 +168,7 @@ class MemberRound:
     _inspection: stages.Inspection | None = field(default=None, repr=False)
     _reported: bytes | None = field(default=None, repr=False)
 
-    def confirm(self, view: RoundView, progress: Progress = unheard) -> Program[bool]:
+    def confirm(self, view: RoundView, progress: Progress = ignore_event) -> Program[bool]:
         """Check the proposed survivors; sign the set, or name its clients whose share does not open, once for a set.
 
         Returns whether the signature was sent. Raises `RefusalError` when the set must not be signed.
@@ -183,7 +190,7 @@ class MemberRound:
         progress(SurvivorsConfirmed(view.number, len(inspection.clients)))
         return True
 
-    def unmask(self, view: RoundView, progress: Progress = unheard) -> Program[None]:
+    def unmask(self, view: RoundView, progress: Progress = ignore_event) -> Program[None]:
         """Send the sum of this member's shares of the confirmed survivors, and delete its key of the round.
 
         Raises `ThresholdError` unless t members signed the set that this member signed.

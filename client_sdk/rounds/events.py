@@ -215,5 +215,5 @@ Event = _OfContributors | _OfKeysAndSnapshots | _OfCommittee | _OfModel | _OfSer
 Progress = Callable[[Event], None]
 
 
-def unheard(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Do nothing with an event: the progress callback where the application has none."""

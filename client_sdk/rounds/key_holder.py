@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
-from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress, unheard
+from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress, ignore_event
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
 from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
 from client_sdk.rounds.polling import RoundChange, is_over
@@ -28,7 +28,7 @@ class KeyHolder(Role):
     `ParameterError` unless the client is the task's key holder.
     """
 
-    def __init__(self, member: Member, progress: Progress = unheard) -> None:
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
         super().__init__(member, progress)
         membership = member.membership
         if membership.role != "holder":

@@ -36,7 +36,7 @@ from client_sdk.rounds.events import (
     RoundReport,
     TaskEnded,
     Waiting,
-    unheard,
+    ignore_event,
 )
 from client_sdk.rounds.ledger import release_budget
 from client_sdk.rounds.member import Member, Stop
@@ -68,7 +68,7 @@ class Role:
     progress: receives the events.
     """
 
-    def __init__(self, member: Member, progress: Progress = unheard) -> None:
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
         self.member, self.progress = member, progress
 
     def alone(self) -> AbstractContextManager[None]:
@@ -151,14 +151,19 @@ _MISSED: Final = (
 
 
 def take_part(
-    part: Part, interactions: object, progress: Progress, stop: Stop | None, poll_seconds: float, patience: float | None
+    part: Part,
+    interactions: object,
+    listener: Progress | None,
+    stop: Stop | None,
+    poll_seconds: float,
+    patience: float | None,
 ) -> Program[list[RoundReport]]:
     """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
     Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. See
     `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
     """
-    member = part.member
+    member, progress = part.member, listener or ignore_event
     part.require_joined()
     if member.membership.role == "committee":
         raise ParameterError(
@@ -275,7 +280,7 @@ class _Contributor(Role):
             self.progress(ModelBehind(str(error)))
 
 
-def run_round(part: Part, view: RoundView, history: History, progress: Progress = unheard) -> Program[RoundReport]:
+def run_round(part: Part, view: RoundView, history: History, progress: Progress = ignore_event) -> Program[RoundReport]:
     """Take part in the round `view` and return the report.
 
     Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and

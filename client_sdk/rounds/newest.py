@@ -15,7 +15,7 @@ from client_sdk.api.wire import Program, work
 from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavailable, UntrustedServer
 from client_sdk.history import History
 from client_sdk.model.follow import curve_of, ends_with_best
-from client_sdk.rounds.events import ModelBehind, Progress, unheard
+from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
 from protocols.catalogue import Catalogue
@@ -28,7 +28,7 @@ _AS_ASKED: Final = "no update was asked for"
 _LOG = logging.getLogger(__name__)
 
 
-def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress = unheard) -> Program[ModelState]:
+def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress = ignore_event) -> Program[ModelState]:
     """Return the model after the last completed round, as this client's device group sees it.
 
     When a task that keeps its best model is over, that model is returned; in tasks whose sums the server cannot open,
@@ -58,7 +58,7 @@ def _followed(part: Part, snapshot_wait: float, progress: Progress) -> Program[M
 
 def evaluation(part: Part) -> Program[Curve]:
     """Return the measurements of the task so far; see `Task.evaluation`."""
-    curve = curve_of(part.member.terms.recipe, (yield from _followed(part, 0.0, unheard)))
+    curve = curve_of(part.member.terms.recipe, (yield from _followed(part, 0.0, ignore_event)))
     if curve is None:
         raise ParameterError(f"task {part.member.terms.name!r} has no federated evaluation")
     return curve
@@ -121,7 +121,7 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
 
 
 def recommend(
-    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress = unheard
+    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress = ignore_event
 ) -> Program[Recommendations]:
     """Return the `k` best items for this user among those not in `interactions`.
 

@@ -25,7 +25,7 @@ from client_sdk.rounds.events import (
     Progress,
     RoundReport,
     Waiting,
-    unheard,
+    ignore_event,
 )
 from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
@@ -114,7 +114,7 @@ class Part:
 
     # --- the item catalogue --------------------------------------------------------------------------------------
 
-    def load_catalogue(self, progress: Progress = unheard, stop: Stop | None = None) -> Program[bool]:
+    def load_catalogue(self, progress: Progress = ignore_event, stop: Stop | None = None) -> Program[bool]:
         """Read the item catalogue from the store, or download it, if the task has one.
 
         It is checked against the digest in the terms that this client agreed to. Until the operator has uploaded it,
@@ -146,7 +146,7 @@ class Part:
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
-    def ready(self, progress: Progress = unheard, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
+    def ready(self, progress: Progress = ignore_event, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
         """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
 
         wait: seconds of one long poll for the keyring. Raises `KeyringError` and `EnvelopeError` for a keyring that is
@@ -287,7 +287,7 @@ class Part:
 
     def report_followed(self, caught_up: CaughtUp, progress: Progress) -> None:
         """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
-        if progress is unheard:
+        if progress is ignore_event:
             return
         for number, reason in caught_up.rejected.items():
             progress(AggregateRejected(number, reason))
@@ -330,7 +330,7 @@ class OwnRound:
     part: Part
     view: RoundView
     history: History
-    progress: Progress = unheard
+    progress: Progress = ignore_event
     traffic: Traffic = field(default_factory=Traffic)
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
 

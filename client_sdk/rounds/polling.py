@@ -31,7 +31,7 @@ from client_sdk.rounds.events import (
     ServerUnreachable,
     TaskEnded,
     Waiting,
-    unheard,
+    ignore_event,
     waiting_to_start,
 )
 from protocols.errors import ParameterError
@@ -145,7 +145,7 @@ class SeenRounds:
     terms: TaskTerms
     known: Callable[[], int]
     go_on: Callable[[int], str]
-    progress: Progress = unheard
+    progress: Progress = ignore_event
     number: int = 0
     completed: int = 0
     _told: int = field(default=0, init=False)
@@ -215,7 +215,7 @@ class Outage:
     """
 
     patience: float | None = None
-    progress: Progress = unheard
+    progress: Progress = ignore_event
     stop: Callable[[], bool] | None = None
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import PlainSerializer, PlainValidator
 
@@ -50,7 +50,7 @@ def member_tag(identity_key: bytes) -> bytes:
     return digest("signed survivor", identity_key)[:_TAG_BYTES]
 
 
-# The last results are cached, since all clients of a simulated fleet have equal ones.
+# The last sets and records are cached, since all clients of a simulated fleet have equal ones.
 
 
 @lru_cache(maxsize=8)
@@ -65,7 +65,6 @@ def join_tags(tags: frozenset[bytes]) -> str:
     return b64encode(b"".join(sorted(tags)))
 
 
-@lru_cache(maxsize=8)
 def split_tags(text: str) -> frozenset[bytes]:
     """Return the set that `join_tags` wrote; `ValueError` for anything else."""
     body = b64decode(text)
@@ -140,6 +139,12 @@ class SignedSets(Record):
             f"those that this client confirmed before; this client requires {rule}: the sums together could reveal one "
             "client's data"
         )
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def decode(cls, body: bytes) -> Self:
+        """See `Record.decode`."""
+        return super().decode(body)
 
     @classmethod
     def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
