@@ -270,7 +270,7 @@ class Record:
     """A frozen dataclass that is stored as JSON: each field as pydantic writes its type, or as its annotation says."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
-    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")
+    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")  # as `json` reads them
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
