@@ -107,14 +107,14 @@ class RecipeConformance:
         aggregate = how.release(plan, how.fold(plan, None, sealed))
         return how.open(plan, aggregate, self.clients, keyring)
 
-    def _states(self, made: Recipe, mechanism: str = "plain") -> list[ModelState]:
-        """Return the initial state and those after each of `sums` sums, fewer if the model is done before."""
+    def _states(self, made: Recipe) -> list[ModelState]:
+        """Return the initial state and those after each of `sums` plain sums, fewer if the model is done before."""
         states = [made.initial_state(_SEED)]
         for number in range(1, self.sums + 1):
             if made.is_done(states[-1]):
                 break
             spec = made.round_spec(_SEED, number)
-            total = self._sum(made, spec, states[-1], mechanism)
+            total = self._sum(made, spec, states[-1], "plain")
             states.append(made.absorb(states[-1], spec, total, self.clients))
         return states
 

@@ -344,14 +344,14 @@ class AsyncDriver(AsyncClosed):
         await self._http.aclose()
 
 
-def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
+def download(url: str) -> Iterator[bytes]:
     """Yield the body of a public `url` in pieces of at most 64 KiB, following redirects. For data sets.
 
     Raises `ConnectionFailed` when the connection fails, the final status is not 200 or the body is compressed: 64 KiB
     could expand to 64 MiB. The caller limits the length and checks the digest.
     """
     request = Request("GET", url)
-    limits = (timeouts or Timeouts()).of(request)
+    limits = Timeouts().of(request)
     with (
         _translate_errors(request),
         httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_HEADERS) as http,
