@@ -16,7 +16,7 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
-from client_sdk.rounds.events import Event, Progress
+from client_sdk.rounds.events import Event, Progress, ignore_event
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
@@ -143,7 +143,7 @@ class LyingServer:
     def service(
         self, person: Person, policy: Policy | None = None, progress: Progress | None = None
     ) -> CommitteeMember:
-        return CommitteeMember(self.member(person, policy), progress)
+        return CommitteeMember(self.member(person, policy), progress or ignore_event)
 
     def attend(self, *members: Person) -> list[Event]:
         """Let members attend the newest round, each in a new process; return what they reported."""

@@ -230,7 +230,7 @@ def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
     store = store_of(server, server.members[0])
     record = load_record(store, "t_1")
     assert CommitteeRecord.decode(record.encode()) == record and len(record.released[0]) == 6
-    for body in (b"{}", b"[]", b"x", record.encode().replace(b'"released": ["', b'"released": ["AAAA')):
+    for body in (b"{}", b"[]", b"x", record.encode().replace(b'"released":["', b'"released":["AAAA')):
         store.write("t_1", "committee.json", body)
         with pytest.raises(LocalFileError, match="damaged"):
             load_record(store, "t_1")
@@ -270,7 +270,7 @@ def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
         return server.answer(one.name, request)
 
     events: list[Event] = []
-    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append), events.append))
+    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append)))
     assert events == [Waiting("the committee"), TaskEnded("complete")]
     assert sorted(server.keys) == list(range(1, 9))
 

@@ -24,7 +24,6 @@ import httpx
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
-from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Effect, Request
@@ -327,7 +326,7 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     assert contributor.known_round() == 1
     assert then in contributor.on_restored(0)
     member.released, member.last = {}, 0
-    member.runner.run(contributor.on_round(RoundChanged(member.asked.model_copy(update={"in_cohort": True}), None)))
+    member.runner.run(contributor.on_round(member.asked.model_copy(update={"in_cohort": True})))
     (told,) = member.events
     if mechanism == "plain":
         assert isinstance(told, RoundReport) and len(member.requests("/contributions/")) == 1
@@ -340,6 +339,6 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
 def test_clients_of_a_masked_task_sign_no_set_for_a_lost_sum_again() -> None:
     member = OneMember(terms_of("masked"), None, {1: b""})
     member.store.keep_signed_sets("t_1", SignedSets(1, frozenset({bytes(16)})))
-    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, None).on_restored(0)
+    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, print).on_restored(0)
     with pytest.raises(AlreadySummed):
         member.store.signed_sets("t_1").require_open(1)

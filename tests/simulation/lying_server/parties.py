@@ -111,6 +111,7 @@ _ROWS: Final = SimpleNamespace(
 class _GivenElements(MaskedRound):
     """A round that has begun. elements: what the client contributes; called once."""
 
+    spec: RoundSpec = field(kw_only=True)
     elements: Callable[[], Elements] = field(kw_only=True)
 
     def _elements(self) -> Program[Elements]:
