@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from aggregator_service.rounds.transactions import end_collecting
+from aggregator_service.rounds.transactions import PLAIN_STAGES, end_stage
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from protocols.privacy import isolation as released_combinations
@@ -202,9 +202,9 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
     for task in (first, second):
         world.contribute(task, *world.cohort(task))
     with world.database.write() as session:  # both are judged before either is folded
-        one = end_collecting(session, world.round(first).id, world.clock.now())
+        one = end_stage(session, PLAIN_STAGES, world.round(first).id, world.clock.now())
     with world.database.write() as session:
-        other = end_collecting(session, world.round(second).id, world.clock.now())
+        other = end_stage(session, PLAIN_STAGES, world.round(second).id, world.clock.now())
     assert (one.state, other.state) == ("folding", "failed")
 
 
