@@ -41,7 +41,7 @@ from protocols.sums.masked.roster import (
     neighbours,
     open_roster,
     sign_advertisement,
-    sign_survivors,
+    signed_survivors,
 )
 from protocols.sums.masked.run import run_masked_sum
 from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
@@ -250,7 +250,7 @@ def test_only_signatures_of_other_survivors_of_this_set_count() -> None:
     missing.contribute().confirm(without=names(9)[5:])
     stranger.contribute(without=["c_008"]).confirm(without=names(9)[5:])
     sets = (stranger.roster.encode_set(stranger.shares), stranger.survivors)
-    more = sign_survivors(stranger.identities["c_008"], stranger.context, stranger.roster.digest, *sets)
+    more = stranger.identities["c_008"].sign(signed_survivors(stranger.roster, *sets))
     stranger.confirmations["c_008"] = more
     forged.contribute().confirm()
     for name in names(9)[1:5]:
