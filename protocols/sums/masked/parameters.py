@@ -129,11 +129,6 @@ class Neighbourhood:
     log2_too_many_corrupt: float
     log2_too_few_survivors: float
 
-    @property
-    def complete(self) -> bool:
-        """Whether every client is a neighbour of every other."""
-        return self.degree == self.clients - 1
-
     def describe(self) -> dict[str, Any]:
         """Return the fields, JSON-ready; the logarithm of an impossible event is None."""
         return {name: None if value == -inf else value for name, value in asdict(self).items()}

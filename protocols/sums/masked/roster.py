@@ -133,10 +133,6 @@ class Roster:
         """Return the encoded set of these members; `ParameterError` if one is not in the roster."""
         return wire.encode_set(self.indices(client_ids), len(self))
 
-    def decode_set(self, body: Buffer) -> tuple[str, ...]:
-        """Return the ids in an encoded set, ascending; `CodecError` for malformed bytes."""
-        return tuple(self.entries[index].client_id for index in sorted(wire.decode_set(body, len(self))))
-
     def count_neighbours(self, present: Collection[int]) -> NDArray[np.int64]:
         """Return how many neighbours of each member are in `present` (places), int64 (members,)."""
         here = np.zeros(len(self), np.bool_)
