@@ -22,7 +22,7 @@ from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
-from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
+from protocols.sums.masked.roster import RosterEntry, make_roster, signed_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client
 from protocols.sums.oneshot import member
@@ -168,7 +168,7 @@ def masked_client(
     names = [entry.client_id for entry in run.roster.entries]
     one, everyone = names[0], run.roster.encode_set(names)
     signatures = {
-        name: sign_survivors(identity, run.context, run.roster.digest, everyone, everyone)
+        name: identity.sign(signed_survivors(run.roster, everyone, everyone))
         for name, identity in run.identities.items()
     }
     signed = server.confirmations(run.roster, signatures)

@@ -303,9 +303,9 @@ class Federation:
         for user in cohort:
             local = self._train(spec, int(user), tally)
             vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
-        transcript = run_masked_sum(plan, vectors)
-        tally.bytes += sum(map(len, transcript.contributions.values()))
-        return transcript.total
+        run = run_masked_sum(plan, vectors)
+        tally.bytes += sum(map(len, run.contributions.values()))
+        return run.total
 
     def _each_adds_noise(self, plan: SumPlan) -> bool:
         """Whether clients add their shares of noise, as devices do; else a sum gets that of all in one draw."""

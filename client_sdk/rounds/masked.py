@@ -229,7 +229,7 @@ class MaskedRound(OwnRound):
         the first one.
         """
         signed = self._signed_sets(context)
-        if not _repeated(context):
+        if not context.plan.repeated:
             return signed
         if len(roster) > self.part.member.terms.schedule.cohort_size:
             raise RefusalError(f"the roster has {len(roster)} members, more than the task's cohort_size")
@@ -246,7 +246,7 @@ class MaskedRound(OwnRound):
         sum_class = context.plan.layout.sum_class
         alive = wire.decode_set(survivors, len(state.roster))
         self._check_routes(state.roster, alive, "the set of survivors")
-        if _repeated(context):
+        if context.plan.repeated:
             _check_confirmers(context, state.roster, len(alive))
         members, min_difference = _tags(state.roster, alive), member.policy.min_difference(member.terms.schedule)
         signed = self._signed_sets(context).with_set(self.spec.sum_index, members, min_difference, sum_class.repeated)
@@ -275,11 +275,6 @@ def _summed_again(context: RoundContext) -> Data | None:
     """Return which data a sum of class `repeated` is of; None for other sums."""
     sum_class = context.plan.layout.sum_class
     return sum_class.data if sum_class.repeated else None
-
-
-def _repeated(context: RoundContext) -> bool:
-    """Whether the server may get sums of the same data over several sets, and is not trusted."""
-    return context.plan.layout.sum_class.repeated and context.plan.mode != "curious"
 
 
 def _check_confirmers(context: RoundContext, roster: Roster, survivors: int) -> None:

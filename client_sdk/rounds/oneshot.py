@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +23,11 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.signed_sets import member_tag
 from client_sdk.store.stores import decoded
-from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
-from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
+from protocols.sums.oneshot.committee import Committee, longest_keys, make_committee, split_keys
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 
 
@@ -69,10 +66,6 @@ def _seal(part: Part, committee: Committee, steps: NDArray[np.int64]) -> bytes:
 
 # --- fetching the committee of a one-shot round and checking it ------------------------------------------------------
 
-_LENGTH_BYTES: Final = 2
-_LONGEST_KEY: Final = 1 + 64 + 3 * KEY_BYTES + CERTIFICATE_BYTES + SIGNATURE_BYTES
-"""Longest encoded key of a member, in bytes."""
-
 
 def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> OneshotContext:
     """Return the facts of round `view` that everything sent in it is bound to, from this party's own terms.
@@ -93,8 +86,7 @@ def committee_of(member: Member, context: OneshotContext) -> Program[Committee]:
 
     Raises `RefusalError` for a committee that cannot be accepted, and `RoundLost` when the round is over.
     """
-    size, number = context.plan.committee, context.round_number
-    longest = size * (_LENGTH_BYTES + _LONGEST_KEY)
+    number, longest = context.round_number, longest_keys(context.plan.committee)
     try:
         body = yield from member.calls.stage_body(context.task_id, number, "committee", longest)
         keys = split_keys(body)

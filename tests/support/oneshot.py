@@ -19,7 +19,6 @@ from protocols.sums.oneshot.committee import (
     make_committee_key,
     split_confirmations,
     split_keys,
-    split_shares,
     split_statements,
 )
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
@@ -109,7 +108,8 @@ class OneshotMember(OneshotParty):
         committee = self.committee(number)
         plan = committee.context.plan
         statements = split_statements(plan, self.fetch(number, "statements"), committee.context.cohort)
-        sealed = split_shares(plan, self.fetch(number, f"shares/{self.client_id}"), len(statements))
+        body, size = self.fetch(number, f"shares/{self.client_id}"), plan.sealed_bytes
+        sealed = [body[start : start + size] for start in range(0, len(body), size)]
         return member.inspect(self._ready(committee, number), statements, sealed, lambda _: True)
 
     def _ready(self, committee: Committee, number: int) -> member.Ready:

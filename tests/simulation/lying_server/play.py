@@ -26,7 +26,7 @@ import numpy as np
 from protocols.errors import HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import roster as rosters
 from protocols.sums.masked import wire
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, sign_survivors
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, signed_survivors
 from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.lies import draw_schedule
@@ -303,7 +303,7 @@ class _Round:
             if puppet.signs is None:
                 return bytes([1]) * wire.CONFIRMATION_BYTES
             sharers = self.sharers_told[asking]
-            return sign_survivors(puppet.signs, roster.context, roster.digest, sharers, survivors)
+            return puppet.signs.sign(signed_survivors(roster, sharers, survivors))
         index = int(entry.client_id.removeprefix("c_"))
         made = {body: signature for (one, body), signature in self.confirmed.items() if one == index}
         return made.get(survivors, next(iter(made.values()), None))

@@ -149,7 +149,7 @@ def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int,
         return
     secret, alive = Fraction(1, 2**41), Fraction(1, 2**30)
     bad, dropouts = clients * corrupt // 100 or min(corrupt, 1), clients * dropout // 100
-    if found.complete:
+    if found.degree == clients - 1:
         honest_shares = found.threshold - bad
         assert honest_shares >= 1 if mode == "curious" else 2 * found.threshold > clients - 1 + bad
         assert 2 <= found.threshold <= clients - dropouts - 1
@@ -174,7 +174,7 @@ def test_small_cohorts_have_a_complete_graph_and_one_client_that_may_collude() -
     """A = max(1, floor(corrupt * n)), and 0 only where the task says that nobody colludes."""
     for clients, share, degree, threshold in ((3, 0.05, 2, 2), (5, 0.2, 4, 3), (8, 0.25, 7, 5), (20, 0.34, 19, 13)):
         found = choose_neighbourhood(clients, share, share)
-        assert (found.degree, found.threshold, found.complete) == (degree, threshold, True)
+        assert (found.degree, found.threshold) == (degree, threshold) == (clients - 1, threshold)
         assert json.loads(json.dumps(found.describe()))["log2_disconnected"] is None
     for clients in range(3, 20):
         found = choose_neighbourhood(clients, 0.05, 0.1)

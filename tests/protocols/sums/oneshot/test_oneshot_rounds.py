@@ -253,7 +253,6 @@ def test_uploads_are_checked(done: Round) -> None:
         ONESHOT.check(done.plan, ((0,),), b"\xff" * done.plan.body_bytes)
     with pytest.raises(CodecError):
         Upload.split(done.plan, upload.encode()[:-1])
-    assert server.sealed_shares(done.plan, upload.ticket.encode()) == upload.ticket.sealed
 
 
 def test_messages_are_read_strictly(done: Round) -> None:
