@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import Update
@@ -122,23 +122,17 @@ class ArraysHalf:
         own = self.read(history)
         return own.ask(self.recipe, spec, state) if own.trainer is None else None
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return nothing: the client keeps no state."""
         return {}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
         return self.read(history).trained(self.recipe, spec, state).result(client_state)
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return nothing."""
         return {}
 

@@ -16,6 +16,9 @@ from protocols.layout import SumClass
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.recipes.factors import BiasedParameters
 
+Rng = np.random.Generator
+"""For draws that need not be secret."""
+
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -40,7 +43,18 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Base class of the training settings that a client chooses itself. Each family of recipes has its own class."""
+    """Base class of the training settings that a client chooses itself. Each family of recipes has its own class.
+
+    Raises `ParameterError` for a number of epochs, samples or negatives below 1, and a learning rate that is not
+    positive.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in ("epochs", "batch_size", "negatives") and value < 1:
+                raise ParameterError(f"{name} must be at least 1, got {value}")
+            if name.endswith("learning_rate") and not value > 0:
+                raise ParameterError(f"{name} must be positive, got {value}")
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -75,17 +89,11 @@ def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C]) -
 class ClientHalf(Protocol):
     """The client side of one recipe. `history` is the client's own interactions."""
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return the state of a client that has not taken part yet."""
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Train and return the contribution to the round. No argument is changed.
 
@@ -94,7 +102,7 @@ class ClientHalf(Protocol):
         diverges.
         """
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Train a client that never took part, so that it can compute recommendations. Nothing is sent.
 
         Returns the client state for `scores`, which is stored like that of `contribute`: it has every array of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
+from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult, Rng
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -40,19 +40,13 @@ class EvaluatedHalf:
     recipe: Evaluated
     inner: ClientHalf
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return that of the recipe, with nothing held out yet."""
         own: ClientState = {HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.zeros(1, np.int64)}
         return {**self.inner.initial_client_state(rng), **own}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Measure `state` in a measurement; in other sums train, without the held-out rows until the final rounds.
 
@@ -89,7 +83,7 @@ class EvaluatedHalf:
         held, _, _ = self._held_out(history, client_state or {HELD_OUT: np.zeros(0, np.int32)})
         return None if len(held) else "this client holds out no row, so it has nothing to measure"
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return what the recipe trains on all rows: nothing of it is measured."""
         theirs = self.inner.prepare(self.recipe.inner_spec(spec), state_as(state, EvaluatedState).model, history, rng)
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
@@ -153,7 +147,7 @@ def rank_measures(
     trained: NDArray[np.int32],
     held_out: NDArray[np.int32],
     negatives: int | None,
-    draws: np.random.Generator,
+    draws: Rng,
 ) -> NDArray[np.float64]:
     """Return HR@10 and NDCG@10 of each ranking, float64 (2 * rankings,), means over the held-out items.
 

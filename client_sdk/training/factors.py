@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings, task_training
 from client_sdk.training.mf import (
     LocalUpdate,
     MFConfig,
@@ -61,7 +61,7 @@ class FactorHalf:
     training: MFConfig = field(default_factory=MFConfig)
     draw: NegativeSampler = draw_negatives
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
         if start_of(self.recipe.parameters) is not None:
             return {USER_FACTOR: np.zeros(self.recipe.parameters.dim, np.float32)}
@@ -69,13 +69,7 @@ class FactorHalf:
         return {USER_FACTOR: user}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
         if spec.sum_index <= self.recipe.parameters.counting:
@@ -91,7 +85,7 @@ class FactorHalf:
         """Return the contribution that a change of rows makes, and what of the client's state it changes."""
         return self.recipe.contribute(state, spec, local), {}
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return the initial client state with a user factor from local training."""
         initial = self.initial_client_state(rng)
         local = self._train(spec, "", state, history, initial, rng)
@@ -105,13 +99,7 @@ class FactorHalf:
         return scores if biases is None else scores + biases
 
     def _train(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalUpdate:
         factors = state_as(state, FactorState).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
@@ -132,7 +120,7 @@ class TopKHalf(FactorHalf):
 
     recipe: TopKRecipe
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return a random user factor and, with error feedback, an empty residual."""
         return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -33,18 +33,12 @@ class PriviRecHalf:
     recipe: PriviRecK
     graph_filter: Filter
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return an empty state: the recipe keeps nothing at the client between rounds."""
         return {}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
@@ -54,7 +48,7 @@ class PriviRecHalf:
         made = self.recipe.contribute(state, spec, Local(history.items, client_id))
         return LocalResult(made, {}, nan, len(history))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return an empty state: the filter needs only the model and the positives."""
         return {}
 

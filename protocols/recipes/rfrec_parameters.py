@@ -38,15 +38,14 @@ Moves = Literal["coin", "run"]
 class LocalRule:
     """How a client trains its user factor u and its own item factors V.
 
-    rate: step size for u and V. adam: whether steps are Adam's, with moments kept between rounds, or plain gradient
-    steps. logistic: whether a rating is predicted as sigmoid(u.v) or as u.v. pull: the gradient with respect to V
+    released: whether steps are Adam's, with moments kept between rounds, and a rating is predicted as sigmoid(u.v);
+    otherwise plain gradient steps and u.v. rate: step size for u and V. pull: the gradient with respect to V
     includes pull * (V - average). decay: the gradient with respect to u includes decay * u, or decay * u / |u| if
     `by_norm`. move: fraction of the distance covered by one move towards the average, V += move * (average - V).
     """
 
+    released: bool
     rate: float
-    adam: bool
-    logistic: bool
     pull: float
     decay: float
     by_norm: bool
@@ -122,8 +121,7 @@ class RFRecParameters(FactorParameters):
         released = self.variant == "released"
         return LocalRule(
             rate=self.learning_rate or (0.1 if released else 0.05),
-            adam=released,
-            logistic=released,
+            released=released,
             pull=(2 if released else 1) * self.penalty,
             decay=2 * self.user_penalty,
             by_norm=False,
@@ -172,8 +170,7 @@ class RFRecFParameters(RFRecParameters):
         by_norm = (self.user_norm or ("plain" if released else "squared")) == "plain"
         return LocalRule(
             rate=alpha if released else alpha / (1 - self.chance),
-            adam=released,
-            logistic=released,
+            released=released,
             pull=0.0,
             decay=(1 if by_norm else 2) * self.user_penalty,
             by_norm=by_norm,
