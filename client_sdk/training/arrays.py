@@ -101,7 +101,7 @@ class OwnTrainer(History):
 
 
 @dataclass(frozen=True)
-class ArraysHalf:
+class ArraysHalf(ClientHalf):
     """Calls the application's trainer. Nothing is kept on the device."""
 
     recipe: Arrays
@@ -122,19 +122,11 @@ class ArraysHalf:
         own = self.read(history)
         return own.ask(self.recipe, spec, state) if own.trainer is None else None
 
-    def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return nothing: the client keeps no state."""
-        return {}
-
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
         return self.read(history).trained(self.recipe, spec, state).result(client_state)
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
-        """Return nothing."""
-        return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Raise `ParameterError`: only the application knows what its arrays mean."""

@@ -90,7 +90,8 @@ class ClientHalf(Protocol):
     """The client side of one recipe. `history` is the client's own interactions."""
 
     def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return the state of a client that has not taken part yet."""
+        """Return the state of a client that has not taken part yet: by default nothing is kept on the device."""
+        return {}
 
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
@@ -107,8 +108,9 @@ class ClientHalf(Protocol):
 
         Returns the client state for `scores`, which is stored like that of `contribute`: it has every array of
         `initial_client_state`, and those that training does not set are unchanged. Raises `ParameterError` as
-        `contribute` does.
+        `contribute` does. By default nothing is trained.
         """
+        return self.initial_client_state(rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return a score for each item, float32 (items,); higher is better."""

@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PriviRecHalf:
+class PriviRecHalf(ClientHalf):
     """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only."""
 
     recipe: PriviRecK
     graph_filter: Filter
-
-    def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return an empty state: the recipe keeps nothing at the client between rounds."""
-        return {}
 
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
@@ -47,10 +43,6 @@ class PriviRecHalf:
         """
         made = self.recipe.contribute(state, spec, Local(history.items, client_id))
         return LocalResult(made, {}, nan, len(history))
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
-        """Return an empty state: the filter needs only the model and the positives."""
-        return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""

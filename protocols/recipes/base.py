@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from protocols.layout import Floats, Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
 MAX_ITEMS: Final = 5_000_000
+Clip = Annotated[float, Field(gt=0, le=1e6)]
 MOVES_ALIKE: Final = (
     "A client sends nearly the same change in every round, because Adam starts from zero in each: whoever knows which "
     "clients are in the sums of many rounds can compute what each client has."

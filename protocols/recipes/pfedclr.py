@@ -33,7 +33,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import normals
 from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, RoundSpec
 from protocols.recipes.factors import (
     MAX_DIM,
     BiasedParameters,
@@ -59,10 +59,8 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
     """Parameters that all clients of a task share. Defaults of the training: `client_sdk.training.PFedCLRConfig`."""
 
     dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
-    clip: float = Field(
+    clip: Clip = Field(
         default=1.0,
-        gt=0,
-        le=1e6,
         description="Bound on each entry of a client's change of the item factors; larger entries are clipped.",
     )
     variant: Variant = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")

@@ -234,10 +234,10 @@ RFREC: Final = RecipeEntry(
     half="client_sdk.training.rfrec:half",
     source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
-RFRECF: Final = RecipeEntry(
+RFRECF: Final = replace(
+    RFREC,
     name="rfrecf",
     parameters=RFRecFParameters,
     make=RFRecF,
-    half="client_sdk.training.rfrec:half",
     source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",
 )

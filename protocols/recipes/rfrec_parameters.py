@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.random import uniforms
 from protocols.privacy.laplace import LaplaceNoise, refuse_exact_sums
+from protocols.recipes.base import Clip
 from protocols.recipes.factors import MAX_DIM, FactorParameters
 
 Moves = Literal["coin", "run"]
@@ -56,10 +57,8 @@ class RFRecParameters(FactorParameters):
     """Ratings, model and step sizes; the defaults are the paper's, section 4.1.3."""
 
     dim: int = Field(default=20, ge=1, le=MAX_DIM, description="Length d of a factor.")
-    clip: float = Field(
+    clip: Clip = Field(
         default=4.0,
-        gt=0,
-        le=1e6,
         description="Bound on each uploaded value, an entry of V - average; larger values are clipped and counted.",
     )
     rating_min: float = Field(default=1.0, ge=-1e6, le=1e6, description="Lowest rating; lower ratings are an error.")

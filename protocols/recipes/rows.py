@@ -23,7 +23,7 @@ n is public, and where few have an item, a small divisor would make a large chan
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -132,11 +132,7 @@ def expected_touches(item_counts: Floats, clients: int, negatives: int, contribu
 
 
 def divisors(
-    p: NormalisedParameters,
-    state: ModelState,
-    contributions: int,
-    touched: Floats | None,
-    noise: float = 0.0,
+    p: NormalisedParameters, state: ModelState, contributions: int, touched: Floats | None, noise: float = 0.0
 ) -> Floats:
     """Return the divisor of each item's summed row, float64 (items,), at least 1 and `noise_level(noise)`.
 
@@ -166,12 +162,16 @@ class FactorModel(Recipe):
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
         """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
-        p = self.parameters
-        return count_layout(p.items) if sum_index <= p.counting else self.change_layout()
+        return count_layout(self.parameters.items) if sum_index <= self.parameters.counting else self.changes
 
     @abstractmethod
     def change_layout(self) -> VectorLayout:
-        """Return the layout of a sum of changes, the same for all of them."""
+        """Return the layout of a sum of changes, the same for all of them; asked once, see `changes`."""
+
+    @cached_property
+    def changes(self) -> VectorLayout:
+        """The layout of a sum of changes: each upload of a round asks for it."""
+        return self.change_layout()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         return self._routes[spec.sum_index > self.parameters.counting]
@@ -179,7 +179,7 @@ class FactorModel(Recipe):
     @cached_property
     def _routes(self) -> tuple[Route, Route]:
         """The routes of a sum of item counts, and of a sum of changes: each upload of a round asks for one."""
-        return whole_route(count_layout(self.parameters.items)), whole_route(self.change_layout())
+        return whole_route(count_layout(self.parameters.items)), whole_route(self.changes)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         if spec.sum_index <= self.parameters.counting:
@@ -239,7 +239,9 @@ class RowRecipe(FactorRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
-        return _layout_of_rows(self.parameters, self.width)
+        p = self.parameters
+        update = Segment("update", p.items * self.width, p.clip)
+        return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
@@ -249,14 +251,14 @@ class RowRecipe(FactorRecipe):
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's rows (an `Update`) as a dense matrix."""
-        (block,) = self.change_layout().blocks
+        (block,) = self.changes.blocks
         rows, touched = dense_rows(local.update, self.parameters.items, self.width)
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
 
     def mean_update(self, state: ModelState, total: Floats, contributions: int, noise: float = 0.0) -> Floats:
         """Return each item's summed row divided as `normalise` says, float64 (items, width); noise: see `divisors`."""
-        parts = self.change_layout().blocks[0].split(total)
+        parts = self.changes.blocks[0].split(total)
         found = divisors(self.parameters, state, contributions, parts.get(TOUCHED), noise)
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
 
@@ -266,9 +268,3 @@ class RowRecipe(FactorRecipe):
 
     def warnings(self) -> tuple[str, ...]:
         return self.parameters.touch_warnings()
-
-
-@lru_cache(maxsize=64)  # each upload of a round asks for the same one
-def _layout_of_rows(p: NormalisedParameters, width: int) -> VectorLayout:
-    update = Segment("update", p.items * width, p.clip)
-    return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
