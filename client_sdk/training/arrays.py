@@ -20,10 +20,7 @@ from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
 
 class ArraysRound:
-    """One round that asks this client for an update.
-
-    number: number of the round.
-    """
+    """Round `number`, which asks this client for an update."""
 
     def __init__(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> None:
         self.number = spec.number
@@ -134,6 +131,5 @@ class ArraysHalf(ClientHalf):
 
 
 def half(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, training, graph_filter, "the application itself trains in recipe {}")
     return ArraysHalf(recipe)

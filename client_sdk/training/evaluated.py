@@ -41,7 +41,6 @@ class EvaluatedHalf:
     inner: ClientHalf
 
     def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return that of the recipe, with nothing held out yet."""
         own: ClientState = {HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.zeros(1, np.int64)}
         return {**self.inner.initial_client_state(rng), **own}
 
@@ -89,11 +88,9 @@ class EvaluatedHalf:
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Return the recipe's scores of all items."""
         return self.inner.scores(state_as(state, EvaluatedState).model, _without_ours(client_state), history)
 
     def check(self, history: History) -> None:
-        """Raise the error that the recipe's client side would raise for `history`, if any."""
         if isinstance(self.inner, ChecksHistory):
             self.inner.check(history)
 

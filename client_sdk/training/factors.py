@@ -154,7 +154,6 @@ def _add_rows(one: Update, other: Update) -> Update:
 
 
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")

@@ -71,7 +71,6 @@ class FairHalf:
         return LocalResult(made, {USER_VECTORS: user}, loss, 2 * len(history))
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
-        """Return user vectors from local training."""
         return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng)[0]}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -129,7 +128,6 @@ class FairHalf:
 
 
 def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     return FairHalf(recipe, task_training(recipe, training, FairConfig))
 

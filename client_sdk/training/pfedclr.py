@@ -278,6 +278,5 @@ class _FirstStep:
 
 
 def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, graph_filter=graph_filter)
     return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig))

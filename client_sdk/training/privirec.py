@@ -36,11 +36,6 @@ class PriviRecHalf(ClientHalf):
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
-
-        `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
-        positives, or if `state` is not the model before this sum.
-        """
         made = self.recipe.contribute(state, spec, Local(history.items, client_id))
         return LocalResult(made, {}, nan, len(history))
 
@@ -113,6 +108,5 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
 
 
 def half(recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for training settings, and for a filter that does not fit the task."""
     refuse_settings(recipe, training, why="recipe {} trains nothing")
     return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))

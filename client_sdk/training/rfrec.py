@@ -73,11 +73,7 @@ class RFRecHalf:
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Take the missed steps and those of this sum; contribute V_i - V.
-
-        `rng` is not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
-        missing or outside the task's range.
-        """
+        """Take the missed steps and those of this sum; contribute V_i - V. Nothing is drawn."""
         newest = state_as(state, RFRecState)
         ratings, _ = self._ratings(history, newest)
         if newest.sum_index >= spec.sum_index:
@@ -183,7 +179,6 @@ class RFRecHalf:
 
 
 def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, training, graph_filter, "the task determines how recipe {} trains")
     return RFRecHalf(recipe)
 
@@ -200,10 +195,7 @@ def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: st
 
 
 def scaled_ratings(ratings: Array, p: RFRecParameters) -> Array:
-    """Return ratings on the fitted scale.
-
-    Raises `ParameterError` for a rating outside the task's range; none is clipped.
-    """
+    """Return ratings on the fitted scale; `ParameterError` for one outside the task's range: none is clipped."""
     if ratings.size and not (ratings.min() >= p.rating_min and ratings.max() <= p.rating_max):
         raise ParameterError(
             f"ratings must lie in {p.rating_min:g} .. {p.rating_max:g} in this task, got {ratings.min():g} .. "
@@ -245,10 +237,7 @@ class Ratings:
     def of(
         cls, users: NDArray[np.intp], items: NDArray[np.int32], ratings: Array, p: RFRecParameters, count: int = 1
     ) -> Ratings:
-        """Return the ratings scaled and ordered by item.
-
-        Raises `ParameterError` for a rating outside the task's range.
-        """
+        """Return the ratings scaled and ordered by item; raises as `scaled_ratings`."""
         order = np.argsort(items, kind="stable")
         return cls(users[order], items[order], scaled_ratings(ratings, p)[order], count)
 

@@ -143,7 +143,7 @@ SVD_ENTRY: Final = replace(
 
 
 class CoLRParameters(LowRankParameters):
-    """CoLR's parameters: the shape of the item factors and the rank."""
+    """The shape of the item factors and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
 

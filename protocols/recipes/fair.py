@@ -265,8 +265,7 @@ class Fair(Recipe):
         return FairState(number, sum_index, own.seed, tables, dense.astype(np.float32))
 
     def longest_state_bytes(self) -> int:
-        """Return the length in bytes of a state before the last group's turn. Every view is shorter."""
-        return self.state_bytes(self.device_groups - 1)
+        return self.state_bytes(self.device_groups - 1)  # before the last group's turn; every view is shorter
 
     def longest_vector(self) -> int:
         return max(self.layout(sum_index).length for sum_index in range(1, self.device_groups + 1))

@@ -180,8 +180,7 @@ class Private(RecipeAround):
         return VectorLayout(tuple(blocks), sum_class=inner.sum_class)
 
     def longest_vector(self) -> int:
-        """Return the wrapped recipe's, and room for the value by which the bound adapts."""
-        return self.inner.longest_vector() + 1
+        return self.inner.longest_vector() + 1  # the value by which the bound adapts
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         return self.inner.sensitivity(sum_index)

@@ -158,14 +158,12 @@ class RFRec(Recipe):
         return replace(old, round_number=spec.number, sum_index=spec.sum_index, item_factors=moved)
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
-        """Return the state of round 0: an average N(0, 10^-4), from the task's seed."""
         p = self.parameters
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
         factors = flat.reshape(p.items, p.dim).astype(np.float32)
         return RFRecState(0, factors, 0, item_totals=np.zeros((2, p.items) if p.counting else 0, np.float32))
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the sum index, the item totals of a task with item means, and the average."""
         p = self.parameters
         totals = (StateField("item_totals", "<f4", (2, p.items)),) if p.counting else ()
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
@@ -213,7 +211,6 @@ class RFRecF(RFRec):
         return made
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the sum index, the seed of the coin tosses, and the average."""
         first, *others = super().state_fields(sum_index)
         return (first, StateField("coins", "u1", (SEED_BYTES,)), *others)
 

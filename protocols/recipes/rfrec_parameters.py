@@ -161,9 +161,7 @@ class RFRecFParameters(RFRecParameters):
 
     @property
     def rule(self) -> LocalRule:
-        """How a client trains. Paper: Algorithm 2, lines 10 and 12. Released: the average replaces V, and |u| is
-        penalised instead of |u|^2.
-        """
+        """Paper: Algorithm 2, lines 10 and 12. Released: the average replaces V, and |u| is penalised, not |u|^2."""
         released = self.variant == "released"
         alpha = self.learning_rate or (0.1 if released else 0.025)
         by_norm = (self.user_norm or ("plain" if released else "squared")) == "plain"

@@ -191,7 +191,6 @@ class FactorModel(Recipe):
         """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the item factors and, with item biases, the counts and the number of clients."""
         p = self.parameters
         factors = StateField("item_factors", "<f4", (p.items, p.dim))
         return (factors, *count_fields(p.items)) if p.has_counts else (factors,)

@@ -215,9 +215,7 @@ class SharedTopK(TopKRecipe):
         return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
-        change, with the next support, which follows from this sum and the round's seed.
-        """
+        """Return the next state; after a sum of changes its support follows from this sum and the round's seed."""
         moved = super().absorb(state, spec, total, contributions)
         if spec.sum_index <= self.parameters.counting:
             return moved
