@@ -60,8 +60,10 @@ class EvaluatedHalf:
             own = theirs
             if not client_state[_TRAINED][0]:  # it trains for itself, as for recommendations; `rng` stays as it was
                 own = self.inner.prepare(inner, model, kept, rng.spawn(1)[0])
-            biases = item_biases(model) if self.recipe.measures_constants(spec.sum_index) else None
-            measured = self._measure(client_id, kept, held, self.inner.scores(model, own, kept), biases)
+            rankings = [self.inner.scores(model, own, kept)]
+            if self.recipe.measures_constants(spec.sum_index) and (biases := item_biases(model)) is not None:
+                rankings.append(biases)
+            measured = self._measure(client_id, kept, held, rankings)
             made = self.recipe.contribute(state, spec, Local(measured, client_id))
             return LocalResult(made, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
@@ -107,21 +109,15 @@ class EvaluatedHalf:
         return _rows(history, mask), _rows(history, ~mask), _without_ours(client_state)
 
     def _measure(
-        self,
-        client_id: str,
-        kept: History,
-        held: History,
-        scores: NDArray[np.float32],
-        biases: NDArray[np.float32] | None,
+        self, client_id: str, kept: History, held: History, rankings: Sequence[NDArray[np.float32]]
     ) -> NDArray[np.float64]:
-        """Return the measured values, float64 (values,). biases: those of the items, where they are measured, too."""
+        """Return the measured values, float64 (values,), of the model's scores and, if measured, of the item biases."""
         inner = self.recipe.inner
         if isinstance(inner, RFRec):
             p = inner.parameters
-            return rating_measures(scores, held, p.rating_min, p.rating_max)
+            return rating_measures(rankings[0], held, p.rating_min, p.rating_max)
         seed = derive_seed(client_id.encode(), "held-out negatives", held.items.astype("<i4").tobytes())
         draws = np.random.default_rng(list(seed))
-        rankings = [scores] if biases is None else [scores, biases]
         return rank_measures(rankings, kept.items, held.items, self.recipe.evaluation.negatives, draws)
 
 

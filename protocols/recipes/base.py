@@ -200,10 +200,8 @@ class Recipe(ABC):
         return False
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return figures about the state, by name, that everyone who may see the state may see.
-
-        None by default: only clients have data to evaluate the model with.
-        """
+        """Return figures about the state, by name, for everyone who may see it; by default none, as only clients have
+        data to evaluate the model with."""
         return {}
 
     def warnings(self) -> tuple[str, ...]:
@@ -231,10 +229,7 @@ class Recipe(ABC):
         """Return the layout of the aggregate of sum `sum_index`."""
 
     def longest_vector(self) -> int:
-        """Return the largest number of values of any sum of a task, without allocating memory for them.
-
-        By default that of the longest of `sum_kinds`.
-        """
+        """Return the most values of a sum, by default of those of `sum_kinds`, without allocating memory for them."""
         return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def sum_kinds(self) -> tuple[int, ...]:
@@ -244,8 +239,7 @@ class Recipe(ABC):
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
 
-        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block: by
-        default.
+        Raises `ParameterError`, as by default, for what cannot be trained with a privacy block.
         """
         raise ParameterError(
             f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
@@ -276,10 +270,7 @@ class Recipe(ABC):
         return ()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the blocks that this client contributes to in this round: public, computed by server and client.
-
-        By default all of them.
-        """
+        """Return the blocks that a client contributes to, by default all: public, computed by server and client."""
         return whole_route(self.layout(spec.sum_index))
 
     @abstractmethod

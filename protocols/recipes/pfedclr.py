@@ -16,9 +16,8 @@ the first round on. The paper does not state this; in the released code of the s
 as a copy of one model, and only this reaches the published figures (docs/results.md). With `own`, each client draws its
 own.
 
-Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
-interactions, so with noise all clients count alike. Item counts would sum the
-rows themselves, and are refused.
+Local differential privacy: independent Laplace noise on every entry. With noise all clients count alike, as a weight
+reveals a number of interactions, and item counts, which would sum the rows themselves, are refused.
 """
 
 from __future__ import annotations

@@ -274,26 +274,18 @@ def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.
     return steps, ones.size - most
 
 
-def noise_terms(
-    privacy: Privacy, rounds: int, cohort_size: int, min_clients: int, ends_after: int | None = None
-) -> NoiseTerms:
-    """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
-
-    rounds, cohort_size, min_clients: of the schedule. ends_after: of the recipe. Where the block does not say to how
-    many sums a client contributes, it is to all that the task can have.
-    """
-    sums = min(rounds, privacy.rounds or ends_after or rounds)
-    return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
-
-
 def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_size: int, min_clients: int) -> Recipe:
     """Return `recipe` under the noise of a privacy block; `recipe` itself if None. The numbers: of the schedule.
 
-    Raises `ParameterError` for a recipe that cannot be trained with noise, and for noise that cannot be drawn.
+    Where the block does not say to how many sums a client contributes, it is to all that the task can have. Raises
+    `ParameterError` for a recipe that cannot be trained with noise, for noise that cannot be drawn, and if no honest
+    client is left in the smallest round.
     """
     if privacy is None:
         return recipe
-    return Private(recipe, privacy, noise_terms(privacy, rounds, cohort_size, min_clients, recipe.ends_after))
+    sums = min(rounds, privacy.rounds or recipe.ends_after or rounds)
+    terms = NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
+    return Private(recipe, privacy, terms)
 
 
 def unwrapped(recipe: Recipe) -> Recipe:
