@@ -115,7 +115,6 @@ class ArraysHalf(ClientHalf):
         return OwnTrainer(trainer=interactions)
 
     def ask(self, spec: RoundSpec, state: ModelState, history: History) -> ArraysRound | None:
-        """Return the round that asks the application for an update, if it trains in a loop of its own."""
         own = self.read(history)
         return own.ask(self.recipe, spec, state) if own.trainer is None else None
 

@@ -86,7 +86,6 @@ class FactorHalf:
         return self.recipe.contribute(state, spec, local), {}
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
-        """Return the initial client state with a user factor from local training."""
         initial = self.initial_client_state(rng)
         local = self._train(spec, "", state, history, initial, rng)
         return {**initial, USER_FACTOR: local.user_factor}
@@ -121,7 +120,6 @@ class TopKHalf(FactorHalf):
     recipe: TopKRecipe
 
     def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return a random user factor and, with error feedback, an empty residual."""
         return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 
     def _contribution(

@@ -57,7 +57,6 @@ class FairHalf:
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
         view = state_as(state, FairView)
         if view.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {view.sum_index}")

@@ -215,7 +215,6 @@ class PFedCLRHalf:
         )
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
-        """Run both steps and return the client state."""
         return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng), rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:

@@ -153,7 +153,6 @@ class Arrays(Recipe, AbsorbsByParts):
         return ArraysState(0, values, *_remembered(p))
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the values, and the vectors that the optimiser remembers."""
         p = self.parameters
         return tuple(
             StateField(name, "<f4", (p.values if p.slots >= slot else 0,))

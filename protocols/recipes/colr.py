@@ -176,7 +176,6 @@ class CoLR(RowRecipe):
         return self.parameters.rank
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
@@ -248,7 +247,6 @@ class SCoLR(FactorRecipe):
         return VectorLayout(tuple(blocks), sum_class=TRAINED)
 
     def most_levels(self, sum_index: int) -> int:
-        """Return the number of levels L; 0 for sums of counts."""
         return 0 if sum_index <= self.parameters.counting else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:

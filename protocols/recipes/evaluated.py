@@ -272,7 +272,6 @@ class Evaluated(RecipeAround):
         return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the wrapped recipe's figures and, after a sum that measured, those of the measurement."""
         own = state_as(state, EvaluatedState)
         figures = self.inner.report(own.model)
         if own.points and own.points[-1].round == state.round_number:

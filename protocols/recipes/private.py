@@ -210,7 +210,6 @@ class Private(RecipeAround):
         return min(max(nearest, self.privacy.clip * 2.0**-40), self.privacy.clip * 2.0**40)
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the wrapped recipe's figures and, in tasks that train, the bound on the next update."""
         return self.inner.report(state) | ({"l2_clip": state.l2_clip} if self._adapts(self.main_sum) else {})
 
     def is_done(self, state: ModelState) -> bool:
@@ -235,7 +234,6 @@ class Private(RecipeAround):
         return replace(state, l2_clip=self.privacy.clip)
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return the wrapped recipe's length and, after the first sum, that of the bound."""
         return self.inner.state_bytes(sum_index) + (_CLIP.size if sum_index else 0)
 
     def longest_state_bytes(self) -> int:

@@ -132,11 +132,7 @@ class RFRec(Recipe):
         return Stretch(0, 0, 0) if sum_index <= counting else Stretch(1, 0, sum_index - counting)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return V_i - V, with noise in a task with noise.
-
-        local: the client's item factors V_i, float32 (items, dim). Raises `ParameterError` for values that are not
-        finite: training diverged.
-        """
+        """Return V_i - V, with noise in a task with noise. local: the client's V_i, float32 (items, dim)."""
         known = state_as(state, RFRecState).item_factors
         difference = np.subtract(local.update, known, dtype=np.float64).ravel()
         if self.parameters.ldp is None:

@@ -161,7 +161,6 @@ class FactorModel(Recipe):
         return 1 + self.parameters.counting
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
         return count_layout(self.parameters.items) if sum_index <= self.parameters.counting else self.changes
 
     @abstractmethod
@@ -243,7 +242,6 @@ class RowRecipe(FactorRecipe):
         return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
         if sum_index <= self.parameters.counting:
             return Sensitivity(counts=True)
         return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
@@ -262,7 +260,6 @@ class RowRecipe(FactorRecipe):
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
-        """Return the mean change of each row, float64 (items, dim)."""
         return self.mean_update(state, total, contributions, spec.noise)
 
     def warnings(self) -> tuple[str, ...]:

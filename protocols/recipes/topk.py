@@ -184,7 +184,6 @@ class SharedTopK(TopKRecipe):
         return (*super().state_fields(sum_index), StateField("support", "<u4", (self.kept,)))
 
     def initial_state(self, task_seed: bytes) -> TopKState:
-        """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
         units = first_units(task_seed, self.parameters.entries // self.unit, self.kept // self.unit)
         return _with_support(first, self._support(units))
