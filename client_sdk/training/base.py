@@ -73,11 +73,12 @@ def refuse_settings(
         raise ParameterError(f"{why.format(repr(recipe.name))}: leave out the training settings")
 
 
-def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C]) -> C:
+def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C], graph_filter: str | None) -> C:
     """Return `given`, or the training settings of the task's parameters, with `kind`'s defaults for the others.
 
-    Raises `ParameterError` for settings of another class.
+    Raises `ParameterError` for settings of another class, and for a graph filter.
     """
+    refuse_settings(recipe, graph_filter=graph_filter)
     if given is None:
         p = recipe.parameters
         return kind(**p.training_settings()) if isinstance(p, BiasedParameters) else kind()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import (
     LocalUpdate,
     MFConfig,
@@ -152,10 +152,9 @@ def _add_rows(one: Update, other: Update) -> Update:
 
 
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    refuse_settings(recipe, graph_filter=graph_filter)
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
-    chosen = task_training(recipe, training, MFConfig)
+    chosen = task_training(recipe, training, MFConfig, graph_filter)
     return TopKHalf(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorHalf(recipe, chosen)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, TouchedAdam
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -127,8 +127,7 @@ class FairHalf:
 
 
 def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    refuse_settings(recipe, graph_filter=graph_filter)
-    return FairHalf(recipe, task_training(recipe, training, FairConfig))
+    return FairHalf(recipe, task_training(recipe, training, FairConfig, graph_filter))
 
 
 # --- neuMF with one MLP layer, its BPR loss and its gradients, for one user at a time --------------------------------

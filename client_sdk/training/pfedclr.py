@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
@@ -277,5 +277,4 @@ class _FirstStep:
 
 
 def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    refuse_settings(recipe, graph_filter=graph_filter)
-    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig))
+    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig, graph_filter))
