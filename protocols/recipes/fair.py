@@ -9,13 +9,16 @@ item table, psi = projection(theta) (`protocols.recipes.subspaces`), trains it, 
 All devices of one capacity share S_c. Each capacity is therefore a *device group* with its own secure sum over its own
 m_c values, and the groups take turns: a turn is C sums, all from the same theta, which changes after the last one.
 Devices send changes delta_i = psi_i' - psi_c, by consent weighted with w_i (`protocols.recipes.factors`), else with
-w_i = 1. As psi_c is the same for the whole group, the sums D_c of w_i delta_i and W_c of w_i, and W, the sum of W_c,
-give theta by the rule "replace" of `protocols.recipes.subspaces`: the paper's, from values that one training step
-bounds.
-The small layers are sent whole in every sum. With mixing "add", which is not in the paper, theta moves by the mean of
-the recovered changes. In every turn the paper's rule removes the share W_c / W of the part of theta that the small
-devices' space cannot represent, so contributions of full devices to that part decay within a few turns; "add" keeps
-them.
+w_i = 1. With D_c = sum of w_i delta_i and W_c = sum of w_i over the group, W = sum of W_c, and because psi_c is the
+same for the whole group,
+
+    sum_i p_i S_i psi_i' = sum_c S_c (W_c psi_c + D_c) / W
+
+which `protocols.recipes.subspaces` computes: the paper's replacement, from values that one training step bounds.
+The small layers are sent whole in every sum. With mixing "add", which is not in the paper, psi_c is omitted and theta
+moves by the mean of the recovered changes, theta <- theta + sum_c S_c D_c / W. In every turn the paper's rule removes
+the share W_c / W of the part of theta that the small devices' space cannot represent, so contributions of full devices
+to that part decay within a few turns; mixing "add" keeps them.
 
 Differences from the released code: the weight's cap, turns by device group, and that user vectors are never sent.
 """

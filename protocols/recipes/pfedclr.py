@@ -7,8 +7,8 @@ Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.fa
 Q_u - Q, which gives the same mean and has a bound as small as one round's training. The whole item table is sent, so
 the length of an upload reveals nothing about its items.
 
-`variant` (below) is the paper's ablation, its Table 2: W_u is a full matrix in place of A_u B_u. The paper describes
-`af` in one sentence; this is our reading of it.
+`variant` (below) is the paper's ablation, its Table 2, in which W_u is a full matrix in place of A_u B_u. The paper
+describes `af` in one sentence; this is our reading of it.
 
 `start`: with `shared`, all clients begin with the same p and B, so that their changes of Q have a common direction from
 the first round on. The paper does not state this; in the released code of the same authors' FedEM every client begins
