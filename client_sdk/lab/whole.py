@@ -179,7 +179,7 @@ def can_train_whole(recipe: Recipe, train: Interactions) -> TypeGuard[RFRec]:
         isinstance(recipe, RFRec)
         and recipe.name == "rfrec"
         and recipe.parameters.counting == 1
-        and recipe.parameters.rule.adam
+        and recipe.parameters.rule.released
         and recipe.parameters.ldp is None
         and train.ratings is not None
         and train.size * recipe.parameters.dim <= _MOST_VALUES

@@ -22,7 +22,7 @@ from protocols.privacy.noise import epsilon_of, within_steps
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe
 from protocols.recipes.colr import FedMF
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import Private, noise_terms, unwrapped, with_privacy
+from protocols.recipes.private import Private, unwrapped, with_privacy
 from protocols.recipes.registry import recipe
 
 SEED, ITEMS, CLIENTS, ROUNDS = bytes(range(32)), 12, 20, 6
@@ -94,8 +94,8 @@ def test_the_honest_shares_in_all_sums_of_the_task_cost_the_budget(name: str) ->
 
 
 def test_fewer_paid_rounds_need_less_noise() -> None:
-    terms = [noise_terms(Privacy(epsilon=4, delta=1e-5, rounds=rounds), 6, 20, 20).sums for rounds in (None, 2, 9)]
-    assert terms == [6, 2, 6]
+    terms = [private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=rounds)).terms for rounds in (None, 2, 2 * ROUNDS)]
+    assert [each.sums for each in terms] == [ROUNDS, 2, ROUNDS]
     assert private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=1)).multiplier < private("fedmf").multiplier
 
 

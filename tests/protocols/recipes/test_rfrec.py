@@ -82,7 +82,7 @@ def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
 )
 def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     rule = make(name, **changes).parameters.rule
-    assert (rule.rate, rule.adam, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
+    assert (rule.rate, rule.released, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
 
 
 # --- coin tosses in stretches against tosses one by one ---------------------------------------------------------------
