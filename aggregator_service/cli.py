@@ -65,7 +65,6 @@ class _Commands(TyperGroup):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
@@ -126,16 +125,10 @@ def _correctable(error: Exception) -> str | None:
     from pydantic import ValidationError
     from sqlalchemy.exc import DBAPIError, TimeoutError
 
-    from aggregator_service.commands.common import CommandError
-    from aggregator_service.compute.workers import WorkersUnavailableError
-    from aggregator_service.migrations.migrate import NewerDatabaseError
     from aggregator_service.problems import Problem
     from aggregator_service.settings import Settings, setting_fault
-    from aggregator_service.storage.backup import BackupError, StorageNotEmptyError
     from aggregator_service.storage.blobs import BlobsUnavailableError
-    from aggregator_service.storage.data_directory import DataDirectoryInUseError
     from aggregator_service.storage.dialects import database_cause
-    from aggregator_service.storage.stores import MovedDatabaseError
     from protocols.errors import HushRecError
     from protocols.parameter_text import first_fault
 
@@ -147,19 +140,9 @@ def _correctable(error: Exception) -> str | None:
         return str(error) if "HUSHREC_BLOBS" in str(error) else f"{error}: {_BLOBS}"
     if isinstance(error, DBAPIError | TimeoutError):
         return database_cause(error)
-    known = (
-        BackupError,
-        CommandError,
-        DataDirectoryInUseError,
-        HushRecError,
-        MovedDatabaseError,
-        NewerDatabaseError,
-        StorageNotEmptyError,
-        WorkersUnavailableError,
-    )
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
-    return str(error) if isinstance(error, known) else None
+    return str(error) if isinstance(error, HushRecError) else None
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ class JsonFormatter(logging.Formatter):
     """Formats each record as one line of JSON: time, level, logger, message, the structured fields, a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -51,7 +50,6 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """Return the line without a traceback."""
         pairs = "".join(f" {name}={value}" for name, value in _values(record).items())
         return super().formatMessage(record) + pairs
 
@@ -68,7 +66,6 @@ class _HttpServerMessages(logging.Filter):
         self._last: dict[object, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged."""
         if record.exc_info is not None and isinstance(record.exc_info[1], h11.LocalProtocolError):
             record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
             record.msg = "Response not sent: malformed bytes followed its request."

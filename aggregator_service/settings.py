@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -51,6 +51,21 @@ def _origin(text: str) -> str:
     return f"{scheme}://{format_authority(scheme, host.strip('[]'), None if port is None else int(port))}"
 
 
+def _origins(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_origin(text) for text in texts)
+
+
+def _split(given: object) -> object:
+    return [text.strip() for text in given.split(",")] if isinstance(given, str) else given
+
+
+def _json_object(given: object) -> object:
+    try:
+        return json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        raise ValueError("must be a JSON object") from None
+
+
 def _form(pattern: str, words: str) -> AfterValidator:
     """Return a validator of a text that must match `pattern` in full; otherwise the error says `words`, its form."""
 
@@ -62,6 +77,7 @@ def _form(pattern: str, words: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+_Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_origins)]
 _Blobs = Annotated[str | None, _form(r"dir:/.+|s3://.+", "dir:/path, with the whole path, or s3://bucket/prefix")]
 _Executor = Annotated[
     str,
@@ -158,10 +174,10 @@ class Settings(BaseSettings):
     """Whether clients must sign their requests; off: a client's token alone is enough."""
     signature_window: int = Field(default=60, ge=5, le=3600)
     """Largest difference between a signature's time and the server's, seconds."""
-    public_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=8)
+    public_origins: _Origins = Field(default=(), max_length=8)
     """Addresses at which clients reach this server, separated by commas, as https://name[:port]; none: the IP address
     and port at which a connection arrives, or localhost. Requests signed for another address are refused."""
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(default=(), max_length=32)
+    cors_origins: _Origins = Field(default=(), max_length=32)
     """Origins whose pages may call the API from a browser, separated by commas, as https://name[:port]; none: no page
     of another origin may. Cookies are never accepted, and the dashboard is not included."""
     root_path: _RootPath = ""
@@ -181,18 +197,10 @@ class Settings(BaseSettings):
     """Least severe level that is logged."""
     metrics: Literal["token", "open", "off"] = "token"
     """Who may read /metrics: operators (token), everyone (open), nobody (off)."""
-    tuning: Annotated[Tuning, NoDecode] = Tuning()
+    tuning: Annotated[Tuning, NoDecode, BeforeValidator(_json_object)] = Tuning()
     """JSON object of numbers that nobody needs to set (`Tuning`), for measurements."""
     traces: Literal["none", "otlp"] = "none"
     """Exporter of OpenTelemetry spans; otlp needs the extra `otel`."""
-
-    @field_validator("tuning", mode="before")
-    @classmethod
-    def _read_tuning(cls, given: object) -> object:
-        try:
-            return json.loads(given) if isinstance(given, str) else given
-        except ValueError:
-            raise ValueError("must be a JSON object") from None
 
     @field_validator("operator_token")
     @classmethod
@@ -205,16 +213,6 @@ class Settings(BaseSettings):
                 "documentation; create one with: openssl rand -hex 32"
             )
         return token
-
-    @field_validator("public_origins", "cors_origins", mode="before")
-    @classmethod
-    def _split_origins(cls, given: str | Sequence[str]) -> Sequence[str]:
-        return [text.strip() for text in given.split(",")] if isinstance(given, str) else given
-
-    @field_validator("public_origins", "cors_origins")
-    @classmethod
-    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(_origin(text) for text in origins)
 
     @model_validator(mode="after")
     def _check_executor(self) -> Self:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,6 @@ from typing import Self, TypeVar
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 Figure = int | float | str | bool | None
 MIB = 2**20
@@ -64,14 +63,6 @@ def bars() -> Progress:
 def say(text: str) -> None:
     """Tell on standard error what is measured next, with the time."""
     print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
-
-
-def show(title: str, rows: Mapping[str, Figure]) -> None:
-    """Print `rows` as a table with the columns figure and value."""
-    table = Table("figure", "value", title=title)
-    for name, value in rows.items():
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    Console().print(table)
 
 
 def write_figures(path: Path | None, figures: Mapping[str, Figure]) -> None:
@@ -156,15 +147,6 @@ def time_in_turn(
 
 
 # --- Other processes
-
-
-def free_ports(count: int) -> list[int]:
-    """So many ports of the loopback address that nothing listens on."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def wait_for(port: int, seconds: float = 120.0) -> None:

@@ -2,10 +2,7 @@
 
     .venv/bin/python -m bench.arrays --peer-python PEERS/bin/python [--quick] [--only flower ...] [--json FILE]
 
-A real `hushrec-server`; the clients are those of the SDK, in this process; bench/README.md has the sizes. Every new
-model is compared with the weighted mean of what was sent. `flower` measures Flower's SecAgg+ beside our protocol in one
-process; `whole` plays a round of Flower as it is deployed, and one of ours. Without flwr both are left
-out. With `--only`, the figures of the other parts stay in FILE.
+Without flwr, `flower` and `whole` are left out. With `--only`, the figures of the other parts stay in FILE.
 """
 
 from __future__ import annotations
@@ -73,7 +70,6 @@ class DrawnUpdates:
     seconds: list[float] = field(default_factory=list)
 
     def trainer(self, number: int) -> Callable[[ArraysRound], None]:
-        """Return the trainer of client `number`."""
 
         def train(round_: ArraysRound) -> None:
             started = time.thread_time()

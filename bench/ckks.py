@@ -1,9 +1,6 @@
 """Compare CKKS sums with TenSEAL's usual pipeline in one run: bytes, client time, server time, and the error.
 
-    .venv/bin/python -m bench.ckks [--quick] [--json FILE]
-
-The vector is the item matrix of ML-1M at d=64 (3706 x 64 values, clipped to 0.1). The peer is `ts.ckks_vector` with
-N=8192, moduli of 60-40-40-60 bits and scale 2^40: serialise, deserialise and add.
+.venv/bin/python -m bench.ckks [--quick] [--json FILE]
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
     .venv/bin/python -m bench.demo [--quick] [--json FILE]
 
-`make demo` runs in this checkout after its set-up, and writes its figures to a temporary folder. Every figure is a
-median over the repetitions.
+Every figure is a median over the repetitions.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ def measure_setup() -> float:
 
 
 def measure_help() -> float:
-    """Milliseconds of `hushrec --help`."""
     return 1e3 * seconds_of((Path(sys.executable).parent / "hushrec", "--help"))
 
 
@@ -81,7 +79,6 @@ def demo_figures(runs: Sequence[tuple[float, dict[str, Any]]]) -> dict[str, Figu
 
 
 def measure(quick: bool) -> dict[str, Figure]:
-    """Return all figures."""
     setups, helps, demos, rounds = (0, 1, 1, 1) if quick else (3, 30, 3, None)
 
     def repeated(what: str, measurement: Callable[[], Any], count: int) -> list[Any]:

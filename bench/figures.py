@@ -243,7 +243,6 @@ def rows(results: Mapping[str, Mapping[str, Figure]]) -> list[tuple[str, str, st
 
 
 def markdown(results: Mapping[str, Mapping[str, Figure]]) -> str:
-    """The registered figures as a Markdown table."""
     lines = ["| benchmark | figure | value | target | meaning |", "|---|---|---:|---|---|"]
     lines += [f"| {s} | `{key}` | {value} | {target} | {what} |" for s, key, value, target, what in rows(results)]
     return "# Results of the benchmarks\n\n" + "\n".join(lines) + "\n"

@@ -48,7 +48,6 @@ class Grid:
         self.contribution_bytes: list[int] = []
 
     def send_and_receive(self, messages: list[Message], *, timeout: float | None = None) -> list[Message]:
-        """The clients' replies to `messages`."""
         return [self._call(message) for message in messages]
 
     def _call(self, sent: Message) -> Message:

@@ -1,9 +1,6 @@
 """Compare masked sums with Flower's SecAgg+ in one run: server and client time of a round, masks, and bytes.
 
-    .venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
-
-All parties run in one process, without HTTP, on both sides. PEERS is an environment with flwr (the extra `peers`), by
-default this one; without flwr the comparisons are left out.
+.venv/bin/python -m bench.masked --peer-python PEERS/bin/python [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -109,10 +106,7 @@ def measure(python: Path | None, quick: bool) -> dict[str, Figure]:
     """All figures of this script except those over HTTP. python: the interpreter for Flower, None to leave it out."""
     vectors = np.random.default_rng(20240513).uniform(-CLIP, CLIP, (ROUND.clients, ROUND.values))
     rounds, repetitions = (1, 7) if quick else (3, 31)
-    with ExitStack() as closing:
-        peer = None if python is None else FlowerPeer(python)
-        if peer is not None:
-            closing.callback(peer.close)
+    with nullcontext() if python is None else closing(FlowerPeer(python)) as peer:
         say("masks")
         figures = measure_masks(repetitions)
         say("quantisation")

@@ -1,8 +1,6 @@
 """Measure the memory of a fold worker in a round of long bodies: CoLR, 1,000,000 items, rank 4, dim 32.
 
-    .venv/bin/python -m bench.memory [--quick] [--json FILE]
-
-Figures are the peak of a job above the memory of the idle worker, in bodies.
+.venv/bin/python -m bench.memory [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ PARAMETERS = {"plain": "{}", "masked": '{"corrupt":0.1,"dropout":0.1,"mode":"cur
 
 
 def measure(items: int) -> dict[str, Figure]:
-    """The figures `fold_worker.*`."""
     figures: dict[str, Figure] = {}
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
         for mechanism, found in zip(PARAMETERS, pool.map(partial(_measure_one, items), PARAMETERS), strict=True):

@@ -1,9 +1,6 @@
 """Measure one-shot sums, and compare a client with one of masked sums in one run.
 
-    .venv/bin/python -m bench.oneshot [--quick] [--json FILE]
-
-A vector as long as the item matrix of ML-1M with 64 factors, sums of 28 bits, a committee of 5 of which 1 may be
-corrupt. Both clients check certificates, and are timed in turn.
+.venv/bin/python -m bench.oneshot [--quick] [--json FILE]
 """
 
 from __future__ import annotations

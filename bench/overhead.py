@@ -127,18 +127,20 @@ def _calls(values: int) -> int:
 def measure_tenseal(values: int, repetitions: int) -> Costs:
     """The costs of TenSEAL's usual pipeline, for one client."""
     peer = TenSealPeer(updates(1, values)[0])
-    steps: dict[str, Callable[[], object]] = {"seal": peer.seal, "open": peer.open, "server": peer.fold}
-    times = time_in_turn(steps, repetitions, _calls(values), process_time)
-    return Costs(times["seal"], times["open"], times["server"], len(peer.body))
+    return _of_peer(peer, len(peer.body), repetitions, _calls(values))
 
 
 def measure_phe(count: int, repetitions: int) -> Costs:
     """The costs of phe for `count` floating-point values, as in the paper. With one repetition, there is no warm-up."""
     _, secret = generate_paillier_keypair(n_length=KEY_BITS)
     peer = PhePeer(secret, updates(1, count)[0])
+    return _of_peer(peer, sum(map(len, peer.bodies)), repetitions, warm=repetitions > 1)
+
+
+def _of_peer(peer: TenSealPeer | PhePeer, sent: int, repetitions: int, calls: int = 1, warm: bool = True) -> Costs:
     steps: dict[str, Callable[[], object]] = {"seal": peer.seal, "open": peer.open, "server": peer.fold}
-    times = time_in_turn(steps, repetitions, clock=process_time, warm=repetitions > 1)
-    return Costs(times["seal"], times["open"], times["server"], sum(map(len, peer.bodies)))
+    times = time_in_turn(steps, repetitions, calls, process_time, warm)
+    return Costs(times["seal"], times["open"], times["server"], sent)
 
 
 def measure(quick: bool, full: bool) -> dict[str, Figure]:

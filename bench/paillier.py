@@ -1,9 +1,6 @@
 """Compare packed Paillier sums with phe at one value per ciphertext, in one run: client, server, bytes, and the sum.
 
-    .venv/bin/python -m bench.paillier [--quick] [--full] [--json FILE]
-
-The vector is the Top-K payload of ML-1M at 1/64: 3706 values, clipped to 0.1. phe takes minutes, so it is measured on
-some of the values and scaled to all of them; `--full` measures every value.
+.venv/bin/python -m bench.paillier [--quick] [--full] [--json FILE]
 """
 
 from __future__ import annotations
@@ -85,7 +82,6 @@ def measure(bits: int, vectors: NDArray[np.float64], repetitions: int, sample: i
 
 
 def measure_all(options: argparse.Namespace) -> dict[str, Figure]:
-    """Figures of both key sizes."""
     vectors = updates(2 if options.quick else 60, VALUES)
     repetitions = 1 if options.full or options.quick else 11
     sample = VALUES if options.full else SAMPLE_QUICK if options.quick else SAMPLE

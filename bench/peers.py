@@ -19,7 +19,8 @@ import tenseal as ts
 from numpy.typing import NDArray
 from phe import EncryptedNumber, PaillierPrivateKey
 
-from bench._report import Figure, free_ports, processor_seconds, wait_for
+from bench._report import Figure, processor_seconds, wait_for
+from client_sdk.lab.local_server import free_ports
 
 
 class TenSealPeer:
@@ -62,15 +63,12 @@ class PhePeer:
         self._totals = [self._read(body) for body in self.bodies]
 
     def seal(self) -> list[bytes]:
-        """The ciphertext of every value as bytes."""
         return [self._written(self._public.encrypt(value, precision=self._precision)) for value in self._values]
 
     def fold(self) -> None:
-        """Read and add one contribution."""
         self._totals = [total + self._read(body) for total, body in zip(self._totals, self.bodies, strict=True)]
 
     def open(self) -> list[float]:
-        """Decrypt every value of the sum."""
         return [self._secret.decrypt(total) for total in self._totals]
 
     def _written(self, number: EncryptedNumber) -> bytes:

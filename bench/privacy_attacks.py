@@ -184,7 +184,6 @@ CHANCE: Final = {
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    """All figures."""
     figures: dict[str, Figure] = {f"{name}.chance": value for name, value in CHANCE.items()}
     with bars() as progress:
         for name, attack in progress.track(ATTACKS.items(), description="attacks"):

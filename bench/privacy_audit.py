@@ -187,7 +187,6 @@ class Task:
 
     @cached_property
     def plans(self) -> dict[int, MaskedPlan]:
-        """The plan of each sum."""
         found = {}
         for number in range(1, self.sums + 1):
             plan = plan_of_task(MASKED, {}, self.private.layout(number), self.clients, main_layout(self.private))

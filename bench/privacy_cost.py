@@ -96,7 +96,6 @@ def rest_of_a_round(clients: int) -> float:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    """All figures."""
     rest = rest_of_a_round(50 if options.quick else _CLIENTS)
     figures: dict[str, Figure] = {"rest_of_a_round_ms": 1e3 * rest}
     for name in _RECIPES:

@@ -3,9 +3,7 @@
     .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
     .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
 
-`masked_round`: rounds of 200 and of 1,000 clients, of whom 5 % drop out after they shared their secrets, the stage in
-which dropouts cost the server most. `oneshot_round`: part `masked` has rounds of both mechanisms, with nobody and with
-10 % of the clients gone; part `size` one-shot rounds of 1,000 and of 10,000 clients. bench/README.md has the sizes.
+Part `masked` has rounds of both mechanisms, with nobody and with 10 % of the clients gone; part `size` one-shot rounds.
 Vectors are drawn, so that every released sum can be compared with the true one.
 """
 
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 from bench._report import MIB, Figure, Watch, arguments, ratio, say
 from bench.figures import run
 from client_sdk.history import History
+from client_sdk.lab.demo.arms import enrol
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer, run_server
@@ -81,10 +80,7 @@ def enrolled(
     given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
     with Operator(server.url, server.operator_token) as operator, Fleet(server.url, interactions, options) as fleet:
         task_id = operator.create_task(task_request(*given, organiser=pin)).task_id
-        fleet.enrol(operator.invite(task_id, uses=clients).invitation, certificates=certificates)
-        plan = fleet.clients[0].member.terms.sum_plan
-        if isinstance(plan, OneshotPlan):
-            fleet.enrol_committee(operator.invite(task_id, plan.committee, "committee").invitation, certificates)
+        enrol(operator, fleet, task_id, clients, mechanism, certificates, lambda _: None)
         yield fleet, operator
 
 
@@ -141,7 +137,6 @@ def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
 
 
 def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """The figures with keys `<name>.<key>`."""
     return {f"{name}.{key}": value for key, value in figures.items()}
 
 
@@ -268,7 +263,6 @@ def masked_round(options: argparse.Namespace) -> dict[str, Figure]:
 
 
 def oneshot_round(options: argparse.Namespace) -> dict[str, Figure]:
-    """Figures of the chosen parts."""
     figures: dict[str, Figure] = {}
     if "masked" in options.only:
         figures |= beside_masked(60, 10.0) if options.quick else beside_masked(1_000, 15.0)

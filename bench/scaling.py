@@ -1,9 +1,6 @@
 """Measure how fast one worker folds the contributions of a masked round, and takes the masks off their sum.
 
-    .venv/bin/python -m bench.scaling [--quick] [--json FILE]
-
-The jobs are the service's own (`aggregator_service.compute.jobs`), over blobs on disk, with one thread, in batches of
-32. Figures are processor seconds.
+.venv/bin/python -m bench.scaling [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -113,7 +110,6 @@ def measure_round(blobs: DirectoryBlobs, clients: int, values: int) -> dict[str,
 
 
 def measure(quick: bool) -> dict[str, Figure]:
-    """The figures of all sizes."""
     figures: dict[str, Figure] = {}
     with tempfile.TemporaryDirectory(prefix="hushrec-scaling-") as name:
         blobs = DirectoryBlobs(Path(name) / "blobs")

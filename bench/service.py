@@ -1,10 +1,6 @@
 """Measure the service: large and small uploads, and a round of 10,000 clients.
 
-    .venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
-
-A real `hushrec-server` runs in its own process; this one generates the load, directly and (`forwarded.`) as behind a
-proxy. Large uploads have a bare FastAPI application beside them: `PUT /stored` hashes a body and writes it durably to a
-file, in a thread beside the event loop.
+.venv/bin/python -m bench.service [--quick] [--only large small round10k] [--json FILE]
 """
 
 from __future__ import annotations
@@ -27,9 +23,10 @@ import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, free_ports, in_turn, ratio, say, wait_for
+from bench._report import MIB, Figure, Watch, arguments, in_turn, ratio, say, wait_for
 from bench.figures import run
 from bench.service_load import CONNECTIONS, Federation, Run, closed_loop, request_bytes
+from client_sdk.lab.local_server import free_ports
 from protocols.sums.ckks.mechanism import CKKS
 
 # --- The peer of large uploads: FastAPI alone on uvicorn, reading the same bodies

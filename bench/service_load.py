@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
@@ -154,7 +153,7 @@ class Member:
         return self.call("PUT", target, {"content-digest": digest or digest_field(body), **(stated or {})}, body)
 
 
-class Federation:
+class Federation(ExitStack):
     """A server without rate limits, and one CKKS task (FedMF, shared secret) of one round over `cohort` members.
 
     An organiser certifies the members. forwarded: whether members' requests have X-Forwarded-For, as behind a proxy.
@@ -167,10 +166,10 @@ class Federation:
         fixed = {f"HUSHREC_{who}_RATE": "0" for who in ("CLIENT", "OPERATOR", "FAILURE")}
         fixed["HUSHREC_PUBLIC_ORIGINS"] = f"http://{AUTHORITY}"
         self.cohort, self._forwarded = cohort, forwarded
-        self._open = ExitStack()
-        self.server = self._open.enter_context(run_server(root, READY_SECONDS, {**fixed, **settings}))
+        super().__init__()
+        self.server = self.enter_context(run_server(root, READY_SECONDS, {**fixed, **settings}))
         self.port = int(urlsplit(self.server.url).port or 0)
-        self._operator = self._open.enter_context(Operator(self.server.url, self.server.operator_token))
+        self._operator = self.enter_context(Operator(self.server.url, self.server.operator_token))
         self._organiser = Ed25519PrivateKey.generate()
         pin = OrganiserPin(key=b64encode(self._organiser.public_key().public_bytes_raw()), scope=_SCOPE)
         schedule = Schedule(rounds=1, cohort_size=cohort, min_clients=2, collect_seconds=3600)
@@ -182,15 +181,8 @@ class Federation:
         self.plan, self.keyring = plan, CKKS.generate_keyring(plan)
         self.members: list[Member] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._open.close()
-
     @property
     def path(self) -> str:
-        """The path of the task's resource."""
         return f"/v1/tasks/{self.task}"
 
     def load(self, calls: Iterable[Call], status: int, connections: int = CONNECTIONS) -> Run:
@@ -257,7 +249,6 @@ class Federation:
             yield member.put(target, bodies[turn], digests[turn], stated)
 
     def aggregate(self) -> bytes:
-        """The released aggregate of round 1."""
         bearer = {"Authorization": f"Bearer {self.server.operator_token}"}
         url = f"{self.server.url}{self.path}/rounds/1/aggregate"
         return httpx.get(url, timeout=120, headers=bearer).raise_for_status().content

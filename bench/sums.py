@@ -22,7 +22,7 @@ from protocols.sums.base import Keyed, Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
-from protocols.sums.masked.roster import RosterEntry, make_roster, sign_survivors
+from protocols.sums.masked.roster import RosterEntry, make_roster, signed_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client
 from protocols.sums.oneshot import member
@@ -82,12 +82,10 @@ class PreparedSum:
 
     @property
     def route(self) -> Route:
-        """The route of every client."""
         return whole_route(self.plan.layout)
 
     @cached_property
     def aggregate(self) -> bytes:
-        """The released sum."""
         return self.how.release(self.plan, self.fold())
 
     def seal(self, vector: NDArray[np.float64]) -> bytes:
@@ -170,7 +168,7 @@ def masked_client(
     names = [entry.client_id for entry in run.roster.entries]
     one, everyone = names[0], run.roster.encode_set(names)
     signatures = {
-        name: sign_survivors(identity, run.context, run.roster.digest, everyone, everyone)
+        name: identity.sign(signed_survivors(run.roster, everyone, everyone))
         for name, identity in run.identities.items()
     }
     signed = server.confirmations(run.roster, signatures)
@@ -209,7 +207,6 @@ class Shape:
 
     @property
     def route(self) -> Route:
-        """The route of every client."""
         return whole_route(self.plan.layout)
 
     @property
@@ -254,7 +251,6 @@ class Clock:
 
     @property
     def server_seconds(self) -> float:
-        """The server's time in all stages."""
         return sum(self.server.values())
 
 

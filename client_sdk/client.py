@@ -1,13 +1,8 @@
-"""`Client` and `AsyncClient`: join tasks as one identity.
-
-with Client(url, home="~/.movieapp") as client:
-    task = client.join("movies", invitation=..., certificate=...)
-    task.take_part(interactions)
-    print(task.recommend(10))
-"""
+"""`Client` and `AsyncClient`: join tasks as one identity; see `client_sdk` for an example."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -56,6 +51,11 @@ class _BaseClient(Generic[D]):
         Nothing is sent. Raises `LocalFileError` for a damaged record.
         """
         return read_budget(self._account.store, self._account.policy)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes of request and response bodies so far."""
+        return replace(self._driver.traffic)
 
     def _opened(self, task: str | None, graph_filter: str | None) -> Part:
         part = Part.of(open_stored(self._account, task), graph_filter=graph_filter)
@@ -123,11 +123,6 @@ class Client(_BaseClient[SyncDriver], Closed):
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
         return self._driver.run(own_ledger(self._account, task))
 
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes of request and response bodies so far."""
-        return self._driver.traffic.copy()
-
     def close(self) -> None:
         """Close all connections."""
         self._driver.close()
@@ -164,11 +159,6 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""
         return await self._driver.run(own_ledger(self._account, task))
-
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes of request and response bodies so far."""
-        return self._driver.traffic.copy()
 
     async def aclose(self) -> None:
         """Close all connections."""

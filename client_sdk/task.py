@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
-from client_sdk.rounds.events import Progress, RoundReport
+from client_sdk.rounds.events import Progress, RoundReport, ignore_event
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
 from client_sdk.rounds.newest import Recommendations, evaluation, named_arrays, newest_model, recommend
@@ -63,7 +63,7 @@ class _BaseTask(Generic[D]):
 
         return KeyHolder(self.part.member).create().fingerprint
 
-    def _role(self, progress: Progress | None) -> Role:
+    def _role(self, progress: Progress) -> Role:
         """Return the role that this client serves in; `ParameterError` for one that contributes instead."""
         member = self.part.member
         self.part.require_joined()
@@ -132,7 +132,7 @@ class Task(_BaseTask[SyncDriver]):
         client of another role, and `PolicyRefused` for a committee without an organiser unless the policy trusts the
         server to say who takes part.
         """
-        self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+        self._driver.run(follow_task(self._role(progress or ignore_event), stop, poll_seconds, patience))
 
     def catalogue(self) -> Catalogue | None:
         """Return the app's ids and titles of the items, as the task's terms name them; None for a task without.
@@ -204,7 +204,7 @@ class Task(_BaseTask[SyncDriver]):
         round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError` without
         interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
-        return self._driver.run(recommend(self.part, k, interactions, refresh, progress))
+        return self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))
 
 
 class AsyncTask(_BaseTask[AsyncDriver]):
@@ -229,7 +229,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         patience: float | None = None,
     ) -> None:
         """See `Task.serve`; cancelling the task stops it at once."""
-        await self._driver.run(follow_task(self._role(progress), progress, stop, poll_seconds, patience))
+        await self._driver.run(follow_task(self._role(progress or ignore_event), stop, poll_seconds, patience))
 
     async def catalogue(self) -> Catalogue | None:
         """See `Task.catalogue`."""
@@ -273,4 +273,4 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         progress: Progress | None = None,
     ) -> Recommendations:
         """See `Task.recommend`."""
-        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress))
+        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))

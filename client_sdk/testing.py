@@ -25,7 +25,7 @@ from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
 from protocols.errors import CodecError, HushRecError, ParameterError
-from protocols.layout import TRAINED, VectorLayout
+from protocols.layout import TRAINED
 from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.sums.base import new_keyring, one_message, plan_sum
@@ -107,14 +107,14 @@ class RecipeConformance:
         aggregate = how.release(plan, how.fold(plan, None, sealed))
         return how.open(plan, aggregate, self.clients, keyring)
 
-    def _states(self, made: Recipe, mechanism: str = "plain") -> list[ModelState]:
-        """Return the initial state and those after each of `sums` sums, fewer if the model is done before."""
+    def _states(self, made: Recipe) -> list[ModelState]:
+        """Return the initial state and those after each of `sums` plain sums, fewer if the model is done before."""
         states = [made.initial_state(_SEED)]
         for number in range(1, self.sums + 1):
             if made.is_done(states[-1]):
                 break
             spec = made.round_spec(_SEED, number)
-            total = self._sum(made, spec, states[-1], mechanism)
+            total = self._sum(made, spec, states[-1], "plain")
             states.append(made.absorb(states[-1], spec, total, self.clients))
         return states
 
@@ -162,7 +162,9 @@ class RecipeConformance:
             bounds = layout.contribution_bounds(route)
             assert vector.shape == bounds.shape and np.isfinite(vector).all()
             assert (np.abs(vector) <= bounds * (1 + 2**-22)).all()
-            self._check_counts(layout, route, local)
+            for block, values in zip(layout.contribution_blocks(route), local.blocks, strict=True):
+                counts = values[block.integral_mask()]
+                assert np.array_equal(counts, np.rint(counts)) and (counts >= 0).all()
 
     def test_sums_of_training_hold_no_constant_of_a_client(self) -> None:
         """A client contributes in two rounds, as the task goes on: no value that depends on its data is the same.
@@ -217,12 +219,6 @@ class RecipeConformance:
             for other in once:
                 later = made.round_spec(_SEED, other)
                 assert other == number or why_abstain(sum_class, later, state, history, given, "t")
-
-    @staticmethod
-    def _check_counts(layout: VectorLayout, route: Any, local: LocalResult) -> None:
-        for block, values in zip(layout.contribution_blocks(route), local.blocks, strict=True):
-            counts = values[block.integral_mask()]
-            assert np.array_equal(counts, np.rint(counts)) and (counts >= 0).all()
 
     def test_a_state_has_its_stated_length_and_survives_encoding(self) -> None:
         made = self.make()

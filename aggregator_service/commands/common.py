@@ -27,6 +27,7 @@ from aggregator_service.storage.directory import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
 from aggregator_service.storage.stores import bind_store, delete_orphans, open_store, refuse_moved
 from aggregator_service.tasks.tasks import list_tasks
+from protocols.errors import HushRecError
 from protocols.messages import OperatorToken
 
 DataDir = Annotated[
@@ -45,7 +46,7 @@ Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
 
 
-class CommandError(Exception):
+class CommandError(HushRecError):
     """An error that the caller can correct; `main` prints it in one line."""
 
 
@@ -57,21 +58,23 @@ def command_group(help_text: str) -> typer.Typer:
 def on_database(work: Callable[..., str]) -> Callable[..., None]:
     """Make a typer command of a function that takes a session and returns the text to be printed, "" for none.
 
-    The command has the other parameters of `work`, then --data-dir and --database-url. `work` runs in a transaction and
-    may be called again, as `in_transaction` says.
+    The command has the other parameters of `work`, then --data-dir and --database-url; `settings`, if `work` takes
+    them, are those of the data directory. `work` runs in a transaction and may be called again, as `in_transaction`
+    says.
     """
-    own = list(signature(work, eval_str=True).parameters.values())[1:]
-    storage = {"data_dir": DataDir, "database_url": DatabaseUrl}
+    _, *own = signature(work, eval_str=True).parameters.values()
+    shown = [parameter for parameter in own if parameter.name != "settings"]
+    for name, kind in (("data_dir", DataDir), ("database_url", DatabaseUrl)):
+        shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     @wraps(work)
     def command(*, data_dir: Path | None, database_url: str | None, **given: Any) -> None:
+        if "settings" in signature(work).parameters:
+            given["settings"] = Settings.load(data_dir=data_dir)
         if text := in_transaction(data_dir, database_url, lambda session: work(session, **given)):
             typer.echo(text)
 
-    # typer reads arguments and options from the signature
-    command.__signature__ = Signature(  # type: ignore[attr-defined]
-        own + [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in storage.items()]
-    )
+    command.__signature__ = Signature(shown)  # type: ignore[attr-defined] # typer reads arguments and options from it
     return command
 
 

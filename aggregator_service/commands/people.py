@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Final
 
-import typer
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
-    DatabaseUrl,
-    DataDir,
     TaskName,
     TokenFile,
     command_group,
     hand_over,
-    in_transaction,
     named_task,
     on_database,
 )
 from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
-from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole, OperatorToken
+from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
 members = command_group("List and revoke the members of a task.")
 invitations = command_group("List and revoke the invitations of a task.")
@@ -115,14 +109,15 @@ Name = Annotated[str, Argument(help="Name of the token: its owner or its purpose
 
 
 @tokens.command("create")
+@on_database
 def token_create(
+    session: Session,
+    settings: Settings,
     name: Name,
     role: Annotated[OperatorRole, Option(help="Role: admin, operator or read-only.")] = "operator",
     expires_days: Annotated[float | None, Option(help="Days until it expires; default: never.")] = None,
-    data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
     token_file: TokenFile = None,
-) -> None:
+) -> str:
     """Create a token and print it once; the server stores only its hash.
 
     If the output is not a terminal, the token is written to a file (mode 0600),
@@ -132,17 +127,7 @@ def token_create(
     """
     seconds = None if expires_days is None else expires_days * _DAY
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
-    now = SystemClock().now()
-    _hand_over(data_dir, database_url, token_file, lambda session: create_operator(session, request, now))
-
-
-def _hand_over(
-    data_dir: Path | None, database_url: str | None, file: Path | None, make: Callable[[Session], OperatorToken]
-) -> None:
-    """Print the token that `make` returns, or the path of the file that it was written to."""
-    settings = Settings.load(data_dir=data_dir)
-    text = in_transaction(data_dir, database_url, lambda session: hand_over(session, make(session), settings, file))
-    typer.echo(text)
+    return hand_over(session, create_operator(session, request, SystemClock().now()), settings, token_file)
 
 
 @tokens.command("list")
@@ -165,9 +150,8 @@ def _expiry(seconds: float | None) -> str:
 
 
 @tokens.command("rotate")
-def token_rotate(
-    name: Name, data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file: TokenFile = None
-) -> None:
+@on_database
+def token_rotate(session: Session, settings: Settings, name: Name, token_file: TokenFile = None) -> str:
     """Replace a token: print the new one, and make the old one invalid at once. The new one has the same lifetime.
 
     If the output is not a terminal, the token is written to a file (mode 0600),
@@ -175,8 +159,7 @@ def token_rotate(
 
     Example: hushrec-server token rotate grafana
     """
-    now = SystemClock().now()
-    _hand_over(data_dir, database_url, token_file, lambda session: rotate_operator(session, name, now))
+    return hand_over(session, rotate_operator(session, name, SystemClock().now()), settings, token_file)
 
 
 @tokens.command("revoke")

@@ -24,6 +24,7 @@ import typer
 import uvicorn
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
+from typer import Option
 
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app, open_workers
@@ -92,38 +93,27 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
 def serve(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = (
-        None
-    ),
+    host: Annotated[str | None, Option(help="Address to listen on [HUSHREC_HOST; 127.0.0.1]")] = None,
+    port: Annotated[int | None, Option(help="Port to listen on; 0 selects a free port [HUSHREC_PORT; 8000]")] = None,
     public_origins: Annotated[
         str | None,
-        typer.Option(
-            help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"
-        ),
+        Option(help="Addresses that clients use, if not host and port: https://name,... [HUSHREC_PUBLIC_ORIGINS]"),
     ] = None,
     behind_proxy: Annotated[
         bool | None,
-        typer.Option(
-            "--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"
-        ),
+        Option("--behind-proxy", help="Clients reach this server only through a reverse proxy [HUSHREC_BEHIND_PROXY]"),
     ] = None,
     executor: Annotated[
-        str | None, typer.Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
+        str | None, Option(help="Where sums are computed: local, or dask://host:port [HUSHREC_EXECUTOR; local]")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = (
-        None
-    ),
+    workers: Annotated[int | None, Option(help="Worker processes of the local executor [HUSHREC_WORKERS; 1]")] = None,
     log_format: Annotated[
-        str | None, typer.Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
+        str | None, Option(help="Format of log lines: text or json [HUSHREC_LOG_FORMAT; text]")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = (
-        None
-    ),
+    tls_cert: Annotated[Path | None, Option(help="Certificate chain, PEM file [HUSHREC_TLS_CERT]")] = None,
+    tls_key: Annotated[Path | None, Option(help="Private key of the certificate, PEM file [HUSHREC_TLS_KEY]")] = None,
     client_ca: Annotated[
-        Path | None,
-        typer.Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]"),
+        Path | None, Option(help="CA certificates, PEM file: clients must present a certificate [HUSHREC_CLIENT_CA]")
     ] = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -250,7 +240,8 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
     """Serve on a bound socket until SIGINT or SIGTERM; the process then ends with status 0."""
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again after its shutdown: exit with status 0
         signal.signal(number, _exit)
-    files = None if settings.tls_cert is None else _CertificateFiles(settings)
+    certificate, key = settings.tls_cert, settings.tls_key
+    files = None if certificate is None or key is None else _CertificateFiles(settings, certificate, key)
     server = uvicorn.Server(_config(settings, app))
     app.state.beside_server = partial(_accompany, server, files, listening.getsockname())
     server.run(sockets=[listening])
@@ -282,8 +273,8 @@ async def _accompany(
 class _CertificateFiles:
     """The certificate chain and key of a server's TLS context. Make it before the context reads the files."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, certificate: Path, key: Path) -> None:
+        self._settings, self._paths = settings, (certificate, key)
         self._seen = self._stamps()
 
     def are_new(self) -> bool:
@@ -310,31 +301,25 @@ class _CertificateFiles:
         """
         stamps = self._stamps()
         try:
-            context.load_cert_chain(*self._paths())
+            context.load_cert_chain(*self._paths)
         except OSError as error:  # changed once more since they were checked: the next call of `are_new` looks again
             _LOG.warning(_NOT_USED, error)
             self._seen = ()
         else:
-            _LOG.info("the TLS certificate %s was read again", self._paths()[0])
+            _LOG.info("the TLS certificate %s was read again", self._paths[0])
             self._seen = stamps
 
-    def _paths(self) -> tuple[Path, Path]:
-        certificate, key = self._settings.tls_cert, self._settings.tls_key
-        if certificate is None or key is None:
-            raise CommandError("the server has no certificate")
-        return certificate, key
-
     def _stamps(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes with the content of each file; None for a file that is not there."""
-        found: list[tuple[int, int, int] | None] = []
-        for path in self._paths():
-            try:
-                state = path.stat()
-            except OSError:
-                found.append(None)
-            else:
-                found.append((state.st_mtime_ns, state.st_ino, state.st_size))
-        return tuple(found)
+        return tuple(map(_stamp, self._paths))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the content of a file; None for a file that is not there."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_mtime_ns, state.st_ino, state.st_size
 
 
 def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -342,7 +327,7 @@ def _exit(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def export_openapi(
-    output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    output: Annotated[Path | None, Option(help="File to write; default: standard output.")] = None,
 ) -> None:
     """Write the OpenAPI document of this version as JSON.
 

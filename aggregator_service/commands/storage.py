@@ -13,12 +13,7 @@ from typer import Argument, Option
 
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.settings import Settings
-from aggregator_service.storage.backup import (
-    back_up,
-    copy_blobs,
-    copy_rows,
-    refuse_rows,
-)
+from aggregator_service.storage.backup import back_up, copy_blobs, copy_rows, refuse_rows
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database, database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs

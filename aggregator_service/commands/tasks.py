@@ -187,8 +187,7 @@ def task_revocations(
 
     Example: hushrec-server task revocations movies movies.revoked
     """
-    body = file.read_bytes()
-    now = SystemClock().now()
+    body, now = file.read_bytes(), SystemClock().now()
     ended = in_transaction(
         data_dir, database_url, lambda session: store_revocations(session, named_task(session, task), body, now)
     )

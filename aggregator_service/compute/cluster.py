@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from importlib import metadata
@@ -164,21 +164,17 @@ class ClusterPool:
         before, self._unfit = self._unfit, {}
         deadline = monotonic() + (_ANSWER_SECONDS if self._checked else _FIRST_ANSWER_SECONDS)
         self._checked = True
-        new = sorted(self._threads.keys() - self._fit_workers)
+        new = self._threads.keys() - self._fit_workers
         # Plain values first: a worker ends when it gets one of our objects, and hushrec is not installed there.
-        versions = {worker: _done(client.submit(metadata.version, "hushrec", **_only(worker))) for worker in new}
-        unfit = {worker: _wrong_version(_answer(one, deadline)) for worker, one in versions.items()}
-        stores = {
-            worker: _done(client.submit(self._blobs.check, **_only(worker))) for worker in new if unfit[worker] == ""
-        }
-        unfit |= {worker: _no_store(_answer(one, deadline)) for worker, one in stores.items()}
+        versions = _answers(client, new, deadline, metadata.version, "hushrec")
+        unfit = {worker: why for worker, answer in versions.items() if (why := _wrong_version(answer))}
+        stores = _answers(client, versions.keys() - unfit.keys(), deadline, self._blobs.check)
+        unfit |= {worker: why for worker, answer in stores.items() if (why := _no_store(answer))}
+        self._fit_workers |= stores.keys() - unfit.keys()
         for worker, why in unfit.items():
-            if why == "":
-                self._fit_workers.add(worker)
-            elif why is not None:
-                self._unfit[worker] = f"the Dask worker {worker} {why}"
-                if worker not in before:
-                    _LOG.error("%s", self._unfit[worker])
+            self._unfit[worker] = f"the Dask worker {worker} {why}"
+            if worker not in before:
+                _LOG.error("%s", self._unfit[worker])
 
     def _unreachable(self, error: Exception) -> WorkersUnavailableError:
         return WorkersUnavailableError(
@@ -203,32 +199,32 @@ _VERSION: Final = metadata.version("hushrec")
 _INSTALL: Final = f"install the server's version there (pip install 'hushrec[cluster]=={_VERSION}')"
 
 
-def _only(worker: str) -> dict[str, Any]:
-    return {"workers": [worker], "pure": False}
+def _answers(
+    client: Any, workers: Iterable[str], deadline: float, probe: Callable[..., object], *arguments: str
+) -> dict[str, Any]:
+    """Return what `probe` returned or raised on each of these workers that answered in time."""
+    asked = {
+        worker: _done(client.submit(probe, *arguments, workers=[worker], pure=False)) for worker in sorted(workers)
+    }
+    found: dict[str, Any] = {}
+    for worker, done in asked.items():
+        # not in time: busy, about to stop, or the connection was lost; the worker is checked again
+        with suppress(TimeoutError, DaskTimeoutError, CancelledError, asyncio.CancelledError):
+            task = done.result(timeout=max(0.1, deadline - monotonic()))
+            failed = task.status == "error"
+            found[worker] = task.exception(timeout=_ANSWER_SECONDS) if failed else task.result(_ANSWER_SECONDS)
+    return found
 
 
-def _answer(done: Future[Any], deadline: float) -> Any:
-    """Return what a probe returned or raised on its worker; `TimeoutError` itself when it did not answer in time."""
-    try:
-        task = done.result(timeout=max(0.1, deadline - monotonic()))
-        return task.exception(timeout=_ANSWER_SECONDS) if task.status == "error" else task.result(_ANSWER_SECONDS)
-    except (TimeoutError, DaskTimeoutError, CancelledError, asyncio.CancelledError):
-        return TimeoutError  # busy, about to stop, or the connection was lost: the worker is checked again
-
-
-def _wrong_version(answer: Any) -> str | None:
-    """Return why a worker with this version cannot run our jobs, an empty string if it can, None if it did not say."""
-    if answer is TimeoutError:
-        return None
+def _wrong_version(answer: Any) -> str:
+    """Return why a worker with this version cannot run our jobs; an empty string if it can."""
     if isinstance(answer, Exception):
         return f"has no hushrec: {_INSTALL}"
     return "" if answer == _VERSION else f"has hushrec {answer}, and this server is {_VERSION}: {_INSTALL}"
 
 
-def _no_store(answer: Any) -> str | None:
+def _no_store(answer: Any) -> str:
     """Return why a worker cannot use the blob store, as `_wrong_version` does."""
-    if answer is TimeoutError:
-        return None
     if isinstance(answer, ImportError):
         return "has no S3 library: install it there (pip install 'hushrec[s3]')"
     if isinstance(answer, Exception):

@@ -17,6 +17,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import Final, Protocol, TypeVar
 
+from protocols.errors import HushRecError
+
 _LOG = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3
@@ -28,7 +30,7 @@ Job = TypeVar("Job")
 Outcome = TypeVar("Outcome")
 
 
-class WorkersUnavailableError(Exception):
+class WorkersUnavailableError(HushRecError):
     """No fit worker is available. The job is tried again later; nothing is lost.
 
     The message is for the operator and contains no secret.

@@ -201,7 +201,6 @@ def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: 
     wrong = ""
     if recipe or mechanism:
         try:
-            require_choice(recipe, mechanism)
             return _task_form(request, {"recipe": recipe, "mechanism": mechanism})
         except ParameterError as error:
             wrong = str(error)

@@ -18,15 +18,8 @@ from aggregator_service.dashboard.words import Series, byte_count, quality
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.settings import Signatures
-from aggregator_service.storage.schema import (
-    ChunkRow,
-    ClientRow,
-    ContributionRow,
-    InvitationRow,
-    RoundRow,
-    SignInRow,
-    TaskRow,
-)
+from aggregator_service.storage.rounds import waiting_contributions
+from aggregator_service.storage.schema import ChunkRow, ClientRow, InvitationRow, RoundRow, SignInRow, TaskRow
 from aggregator_service.tasks.committee import committee_size, committee_view
 from aggregator_service.tasks.ledger import privacy_view
 from aggregator_service.tasks.tasks import task_view
@@ -221,13 +214,11 @@ def _disk(services: Services) -> Check:
 
 
 def _queue(session: Session) -> list[tuple[str, str]]:
-    waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
-    waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
     uploads = select(ChunkRow.round_id, ChunkRow.client_id).distinct().subquery()
     counts = {
         "open tasks": select(func.count()).select_from(TaskRow).where(TaskRow.state == "open"),
         "active rounds": select(func.count()).select_from(RoundRow).where(RoundRow.state.in_(ACTIVE)),
-        "contributions to fold": waiting,
+        "contributions to fold": waiting_contributions(),
         "incomplete uploads": select(func.count()).select_from(uploads),
         "browsers signed in": select(func.count()).select_from(SignInRow),
     }

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
-from aggregator_service.storage.rounds import refusals_by_reason
+from aggregator_service.storage.rounds import entered_states, refusals_by_reason
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
@@ -191,8 +191,7 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
-    entered = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(ids)))
-    for state in sorted(entered, key=lambda one: (one.entered_at, ORDER.index(one.state))):
+    for state in entered_states(session, *ids):
         found[state.round_id].entered.append(state)
     for round_id, reasons in refusals_by_reason(session, ids).items():
         found[round_id].refusals = reasons

@@ -218,12 +218,10 @@ class Series:
 
     @property
     def low(self) -> float:
-        """The smallest value of the points."""
         return min(value for _, value in (*self.points, *self.popularity))
 
     @property
     def high(self) -> float:
-        """The largest value of the points."""
         return max(value for _, value in (*self.points, *self.popularity))
 
     @property

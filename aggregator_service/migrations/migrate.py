@@ -13,11 +13,12 @@ from sqlalchemy import Connection
 
 import aggregator_service.migrations
 from aggregator_service.storage.database import Database
+from protocols.errors import HushRecError
 
 _LOG = logging.getLogger(__name__)
 
 
-class NewerDatabaseError(RuntimeError):
+class NewerDatabaseError(HushRecError, RuntimeError):
     """A newer version of the server has migrated the database."""
 
 

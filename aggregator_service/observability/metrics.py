@@ -27,11 +27,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from aggregator_service.observability.requests import RequestRecord
-from aggregator_service.round_states import ACTIVE, TABLE, TERMINAL
+from aggregator_service.round_states import TABLE, TERMINAL
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.storage.rounds import waiting_contributions
+from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
 from protocols.messages.base import PROBLEM_TYPES
 from protocols.messages.stages import RoundState
@@ -197,7 +198,6 @@ class NoDatabase(Collector):
     """What is reported while the database does not answer: only `hushrec_database_up` 0."""
 
     def collect(self) -> Iterable[Metric]:
-        """Return the gauge."""
         yield _database_up(False)
 
 
@@ -209,7 +209,6 @@ class DatabaseGauges(Collector):
         self._database, self._budgets = database, budgets
 
     def collect(self) -> Iterable[Metric]:
-        """Query the database and return the gauges."""
         try:
             with self._database.read() as session:
                 found = list(self._measure(session))
@@ -224,9 +223,7 @@ class DatabaseGauges(Collector):
         yield _gauge("hushrec_rounds", "Rounds by state, including those that have ended.", "phase", rounds)
         yield _gauge("hushrec_tasks", "Tasks by state.", "state", _grouped(session, TaskRow.state))
         yield _gauge("hushrec_members", "Enrolled clients by role.", "role", _grouped(session, ClientRow.role))
-        waiting = select(func.count()).select_from(ContributionRow).join(RoundRow)
-        waiting = waiting.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
-        unfolded = session.execute(waiting).scalar_one()
+        unfolded = session.execute(waiting_contributions()).scalar_one()
         yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
         budgets = list(self._budgets(session))
         spent = {name: epsilon for name, epsilon, _ in budgets}
@@ -242,7 +239,6 @@ class BlobGauges(Collector):
         self._blobs = blobs
 
     def collect(self) -> Iterable[Metric]:
-        """Check the store and return the gauges."""
         try:
             self._blobs.check()
             works = True

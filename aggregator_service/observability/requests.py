@@ -11,13 +11,12 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import NoOpTracer, Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -92,8 +91,7 @@ class RequestRecorder:
     """Gives each request its id, gives its record to `count`, logs it, and makes its span with `tracer`."""
 
     def __init__(self, app: ASGIApp, *, count: Callable[[RequestRecord], None], tracer: Tracer) -> None:
-        self._app, self._count = app, count
-        self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
+        self._app, self._count, self._tracer = app, count, tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request and record it when its response has ended."""
@@ -106,14 +104,13 @@ class RequestRecorder:
         record = RequestRecord(method, waited=_is_long_poll(scope))
         token = REQUEST_ID.set(request_id)
         try:
-            if self._tracer is None:
-                await self._handle(scope, receive, send, record, request_id)
-            else:
-                with _span(self._tracer, method, headers) as span:
-                    try:
-                        await self._handle(scope, receive, send, record, request_id)
-                    finally:
-                        _describe_span(span, record, request_id)
+            with self._tracer.start_as_current_span(
+                method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+            ) as span:
+                try:
+                    await self._handle(scope, receive, send, record, request_id)
+                finally:
+                    _describe_span(span, record, request_id)
         finally:
             self._count(record)
             _log(record)
@@ -131,12 +128,6 @@ class RequestRecorder:
         finally:
             record.milliseconds = (time.perf_counter() - started) * 1000
             record.complete(scope)
-
-
-def _span(tracer: Tracer, method: str, headers: Mapping[bytes, bytes]) -> AbstractContextManager[Span]:
-    return tracer.start_as_current_span(
-        method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-    )
 
 
 def _log(record: RequestRecord) -> None:

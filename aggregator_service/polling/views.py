@@ -1,4 +1,4 @@
-"""Views of rounds, receipts and snapshots: rows converted to the messages that operators and clients get.
+"""Views of rounds and snapshots: rows converted to the messages that operators and clients get.
 
 `CachedRound` is the newest round of a task in memory, from which polls are answered. What a client reads about itself
 only grows within a round: the cohort is drawn once, a delivery stays. So a cached round that is out of date may lack a
@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.rounds import last_round, refusals_by_reason
-from aggregator_service.storage.schema import ContributionRow, RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import (
     Part,
     awaited_message,
@@ -30,8 +30,14 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.layout import Route
-from protocols.messages import RoundView, SnapshotView, UploadReceipt
+from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import RoundSpec
+
+_AS_IN_ROW: Final = (
+    *("task_id", "number", "state", "levels", "cohort", "survivors", "folded", "committee"),
+    *("aggregate_bytes", "aggregate_digest", "failure", "report"),
+)
+"""Fields of a view that are fields of its round's row."""
 
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
@@ -39,24 +45,13 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
-            "task_id": round_.task_id,
-            "number": round_.number,
+            **{name: getattr(round_, name) for name in _AS_IN_ROW},
             "step": round_.sum_index,
-            "state": round_.state,
             "seed": b64encode(round_.seed),
-            "levels": round_.levels,
-            "cohort": round_.cohort,
             "received": count_of(session, round_.id, "contribute"),
-            "survivors": round_.survivors,
-            "folded": round_.folded,
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
-            "aggregate_bytes": round_.aggregate_bytes,
-            "aggregate_digest": round_.aggregate_digest,
-            "committee": round_.committee,
             "answered": _answered(session, round_),
             "survivors_digest": _proposed(session, round_),
-            "failure": round_.failure,
-            "report": round_.report,
         }
     )
 
@@ -134,11 +129,6 @@ def round_etag(task: TaskRow, view: RoundView) -> str:
     return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
 
 
-def receipt(round_: RoundRow, row: ContributionRow) -> UploadReceipt:
-    """Return the receipt of a stored contribution."""
-    return UploadReceipt(round=round_.number, client_id=row.client_id, bytes=row.bytes, digest=row.digest)
-
-
 def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -> SnapshotView:
     """Return the view of a snapshot; seen: what the client's device group downloads instead of all of it."""
     body = seen or row
@@ -153,18 +143,7 @@ class _RoundData:
     view: RoundView
     plan: TaskPlan
     spec: RoundSpec
-    prerequisite: Part | None
-    awaited: Part | None
     clients: Mapping[str, set[str]]
-
-
-class AwaitedContribution(NamedTuple):
-    """A contribution that a round waits for. length: its exact length in bytes."""
-
-    round: RoundRow
-    plan: TaskPlan
-    route: Route
-    length: int
 
 
 class CachedRound:
@@ -200,16 +179,18 @@ class CachedRound:
             lambda: self._route_and_length(data, client_id)[1],
         )
 
-    def awaited_contribution(self, number: int, client_id: str) -> AwaitedContribution | None:
-        """Return what this client must send in round `number`; None unless that round is known to wait for it."""
+    def awaited_contribution(self, number: int, client_id: str) -> tuple[RoundRow, TaskPlan, Route, int] | None:
+        """Return round, plan, route and exact length in bytes of the contribution that this client must send.
+
+        None unless round `number` is known to wait for it.
+        """
         data = self._data
-        if data is None or data.spec.number != number or data.awaited != "contribute":
+        if data is None or data.spec.number != number or awaited_message(data.row) != "contribute":
             return None
-        required, awaited = data.prerequisite, data.clients[data.awaited]
-        if required is None or client_id not in data.clients[required] or client_id in awaited:
+        required = prerequisite(data.row)
+        if required is None or client_id not in data.clients[required] or client_id in data.clients["contribute"]:
             return None
-        route, length = self._route_and_length(data, client_id)
-        return AwaitedContribution(data.row, data.plan, route, length)
+        return data.row, data.plan, *self._route_and_length(data, client_id)
 
     def reuse_lengths(self, older: CachedRound) -> None:
         """Take over the contribution lengths that were computed for the same round."""
@@ -236,11 +217,12 @@ class CachedRound:
     def view(self, status: ClientRoundStatus, now: float) -> RoundView:
         """Return the view for clients with this status; now: seconds since the epoch."""
         data = self._require_round()
+        awaited = awaited_message(data.row)
         update: dict[str, Any] = dict(vars(status))
         update["received"] = len(data.clients["contribute"])
-        if data.row.committee and data.awaited is not None and data.awaited != "contribute":
-            update["answered"] = len(data.clients[data.awaited])
-        update["seconds_left"] = None if data.awaited is None else max(0.0, data.row.deadline - now)
+        if data.row.committee and awaited is not None and awaited != "contribute":
+            update["answered"] = len(data.clients[awaited])
+        update["seconds_left"] = None if awaited is None else max(0.0, data.row.deadline - now)
         return data.view.model_copy(update=update)
 
     def _require_round(self) -> _RoundData:
@@ -268,7 +250,5 @@ def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) ->
         view=compact_round(session, round_, now),
         plan=plan_round(task, round_),
         spec=round_spec(round_),
-        prerequisite=required,
-        awaited=awaited,
         clients={part: set(session.scalars(clients_with(round_.id, part))) for part in needed},
     )

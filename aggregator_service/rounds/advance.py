@@ -33,18 +33,14 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batches, partial_of
-from aggregator_service.rounds.masked_stages import end_masked_stage, fail_at_fault, read_masks
-from aggregator_service.rounds.oneshot_stages import (
-    end_oneshot_stage,
-    fail_committee_absent,
-    fail_unopened,
-    read_oneshot_masks,
-)
+from aggregator_service.rounds.masked_stages import MASKED_STAGES, fail_at_fault, read_masks
+from aggregator_service.rounds.oneshot_stages import ONESHOT_STAGES, fail_committee_absent, read_oneshot_masks
 from aggregator_service.rounds.openings import open_round
 from aggregator_service.rounds.transactions import (
+    PLAIN_STAGES,
     LostRaceError,
     awaited_clients,
-    end_collecting,
+    end_stage,
     fail_round,
     record_fold,
     record_release,
@@ -66,6 +62,10 @@ from protocols.messages.stages import RoundState
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
 _LOST_RACE_SECONDS: Final = 0.1
+_SUM_WRONG: Final = (
+    "the masks do not come off the sum, so nothing is released: a contribution does not match its client's sealed "
+    "shares, or a member of the committee sent a wrong summed share"
+)
 _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
     RoundState.SHARING: "stage.sharing-ended",
@@ -154,8 +154,8 @@ class RoundAdvancer:
 
     def _end_stage(self, active: ActiveRound) -> None:
         interactive = active.round.model_digest is not None
-        end = end_oneshot_stage if active.round.committee else end_masked_stage if interactive else end_collecting
-        self._database.transact(lambda session: end(session, active.round.id, self._clock.now()))
+        stages = ONESHOT_STAGES if active.round.committee else MASKED_STAGES if interactive else PLAIN_STAGES
+        self._database.transact(lambda session: end_stage(session, stages, active.round.id, self._clock.now()))
         if interactive:
             crash_point(_AFTER_STAGE[active.round.state])
 
@@ -192,7 +192,7 @@ class RoundAdvancer:
             if error is None:
                 fail_committee_absent(session, task, round_, now)
             elif isinstance(error, SumUnopenedError):
-                fail_unopened(session, task, round_, now)
+                fail_round(session, task, round_, RoundEvent.SUM_WRONG, _SUM_WRONG, now)
             elif isinstance(error, AtFaultError):
                 fail_at_fault(session, task, round_, error, now)
             else:

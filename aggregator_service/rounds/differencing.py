@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Select, and_, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, and_, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
@@ -57,7 +57,8 @@ def retire_if_too_similar(
     many more as the threshold requires. Clients are identified by their identity keys: the same key in two tasks is the
     same person. present: what the survivors have done.
     """
-    sum_class = plan_round(task, round_).sum_class
+    plan = plan_round(task, round_)
+    sum_class = plan.sum_class
     if sum_class.data is None:
         return None
     schedule = Schedule.model_validate(task.schedule)
@@ -75,8 +76,7 @@ def retire_if_too_similar(
         return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    _update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
-    plan = plan_round(task, round_)
+    update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
     remaining = sum(able) if frozen is None else len(staying)
@@ -125,7 +125,7 @@ def _survivors(session: Session, round_id: int, present: Part = "contribute") ->
 
 def mark_retired(session: Session, clients: Collection[str], number: int) -> None:
     """Keep clients out of every cohort after round `number`."""
-    _update_clients(session, clients, retired_in=number)
+    update_clients(session, clients, retired_in=number)
 
 
 def retire_at_fault(session: Session, clients: Collection[str], round_: RoundRow) -> None:
@@ -135,7 +135,8 @@ def retire_at_fault(session: Session, clients: Collection[str], round_: RoundRow
         _LOG.warning("client at fault, retired", extra=fields(task=round_.task_id, round=round_.number, client=client))
 
 
-def _update_clients(session: Session, clients: Collection[str], **values: int) -> None:
+def update_clients(session: Session, clients: Collection[str], **values: int | ColumnElement[int]) -> None:
+    """Set columns of the rows of these clients."""
     for some in in_batches(clients):
         changed_rows(session, update(ClientRow).where(ClientRow.id.in_(some)).values(**values))
 
@@ -178,9 +179,6 @@ def remaining_clients(session: Session, task: TaskRow, clients: Select[str], *, 
     return list(session.scalars(remaining.order_by(ClientRow.sequence)))
 
 
-_LOG = logging.getLogger(__name__)
-
-
 def count_contributions(session: Session, task: TaskRow, round_id: int, clients: Collection[str] | None = None) -> None:
     """Count the stored contributions to a round for their members, in a task with a privacy block.
 
@@ -189,13 +187,12 @@ def count_contributions(session: Session, task: TaskRow, round_id: int, clients:
     """
     if task.privacy is None:
         return
-    count = update(ClientRow).values(times_contributed=ClientRow.times_contributed + 1)
-    if clients is None:
-        given = select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
-        changed_rows(session, count.where(ClientRow.id.in_(given)))
+    counted = ClientRow.times_contributed + 1
+    if clients is not None:
+        update_clients(session, clients, times_contributed=counted)
         return
-    for some in in_batches(clients):
-        changed_rows(session, count.where(ClientRow.id.in_(some)))
+    given = select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
+    changed_rows(session, update(ClientRow).where(ClientRow.id.in_(given)).values(times_contributed=counted))
 
 
 def end_at_budget(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> bool:

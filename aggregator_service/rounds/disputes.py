@@ -87,7 +87,7 @@ def unopenable(session: Session, round_: RoundRow, threshold: int) -> list[str]:
     members = session.scalars(clients_with(round_.id, "committee")).all()
     present = set(session.scalars(clients_with(round_.id, "contribute")))
     reports = _by_reporter(one for one in disputes_in(session, round_.id) if one[0] in present)
-    return sorted(kept_from_opening(members, reports, threshold, _distrust(session, round_.task_id)))
+    return sorted(kept_from_opening(members, reports, threshold, _distrust(_disputes_of(session, round_.task_id))))
 
 
 def openable(
@@ -99,7 +99,7 @@ def openable(
     """
     disputes, here = _disputes_of(session, task_id), frozenset(clients)
     reports = _by_reporter(one for one in disputes if one[0] in here)
-    leaving = kept_from_opening(members, reports, threshold, _distrust(session, task_id))
+    leaving = kept_from_opening(members, reports, threshold, _distrust(disputes))
     times = Counter(owner for owner, _ in set(disputes) if owner in leaving)
     worst = sorted(times, key=lambda owner: (-times[owner], _RANDOM.random()))[: max(0, len(clients) - least)]
     return [client for client in clients if client not in worst]
@@ -124,6 +124,6 @@ def _by_reporter(disputes: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     return found
 
 
-def _distrust(session: Session, task_id: str) -> Mapping[str, int]:
+def _distrust(disputes: Iterable[tuple[str, str]]) -> Mapping[str, int]:
     """Return how many clients each member of a task's committees has reported."""
-    return {member: len(owners) for member, owners in _by_reporter(_disputes_of(session, task_id)).items()}
+    return {member: len(owners) for member, owners in _by_reporter(disputes).items()}

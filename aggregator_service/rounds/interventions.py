@@ -89,11 +89,11 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
     return task
 
 
-def close_task(session: Session, task: TaskRow, now: float) -> None:
-    """Close a task for good and fail its active round. Does nothing when the task is over already."""
+def close_task(session: Session, task: TaskRow, now: float) -> TaskRow:
+    """Close a task for good and fail its active round; return it. Does nothing when the task is over already."""
     task = lock_task(session, task.id)
     if task.state != "open":
-        return
+        return task
     task.state = "closed"
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:
@@ -102,6 +102,7 @@ def close_task(session: Session, task: TaskRow, now: float) -> None:
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
     _LOG.info("task closed", extra=fields(task=task.id))
+    return task
 
 
 def refuse_resumption(task: TaskRow) -> None:

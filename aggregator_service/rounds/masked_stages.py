@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -24,15 +24,13 @@ from aggregator_service.rounds.differencing import retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
-    awaited_clients,
+    Stages,
     enforce_min_difference,
     enforce_routes,
     fail_round,
-    missing_clients,
-    move,
 )
-from aggregator_service.storage.database import Database, announce, count_dropouts
-from aggregator_service.storage.rounds import find_round, lock_round_exclusive
+from aggregator_service.storage.database import Database, announce
+from aggregator_service.storage.rounds import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stages import (
     Handout,
@@ -69,26 +67,18 @@ def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
 
 
 @lru_cache(maxsize=8)
-def roster_of(database: Database, task_id: str, number: int) -> Roster:
+def roster_of(database: Database, round_id: int) -> Roster:
     """Return the roster of an active round; it never changes, so it is cached. `LookupError` when there is none."""
     with database.read() as session:
-        round_ = find_round(session, task_id, number)
-        if round_ is None:
-            raise LookupError("there is no such round")
-        return _roster(session, session.get_one(TaskRow, task_id), round_)
+        round_ = session.get_one(RoundRow, round_id)
+        return _roster(session, session.get_one(TaskRow, round_.task_id), round_)
 
 
 @lru_cache(maxsize=8)
-def survivors_of(database: Database, task_id: str, number: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the client ids of sharers and survivors of a round whose collecting is over: they never change then.
-
-    Raises `LookupError` when there is no such round.
-    """
+def survivors_of(database: Database, round_id: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the client ids of sharers and survivors of a round whose collecting is over: they never change then."""
     with database.read() as session:
-        round_ = find_round(session, task_id, number)
-        if round_ is None:
-            raise LookupError("there is no such round")
-        sharers, survivors = (session.scalars(clients_with(round_.id, part)) for part in ("share", "contribute"))
+        sharers, survivors = (session.scalars(clients_with(round_id, part)) for part in ("share", "contribute"))
         return frozenset(sharers), frozenset(survivors)
 
 
@@ -97,52 +87,6 @@ def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:
     if handout is None:
         raise LookupError("this round has no roster")
     return open_roster(round_context(task, round_), handout.body)
-
-
-StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
-"""Ends a stage of a task's round, with the fewest clients that must be left, and the time; None: the round failed."""
-
-
-def end_masked_stage(session: Session, round_id: int, now: float) -> RoundRow:
-    """End the stage of a masked round; see `end_stage`."""
-    return end_stage(
-        session, round_id, now, _STAGE_ENDS, lambda _, row, event: handed_out_bytes(session, row, _HANDED_OUT[event])
-    )
-
-
-def end_stage(
-    session: Session,
-    round_id: int,
-    now: float,
-    stage_ends: Mapping[str, StageEnd],
-    handed_out: Callable[[TaskRow, RoundRow, RoundEvent], int],
-) -> RoundRow:
-    """Move a masked or one-shot round to its next state when its stage is over, or fail it; return the round.
-
-    The round stays unmasking until its release (`transactions.record_release`). stage_ends: by state. handed_out:
-    returns the bytes that clients fetch in the state after an event.
-    """
-    task, round_ = lock_round_exclusive(session, round_id)
-    stage_end = stage_ends.get(round_.state)
-    if stage_end is None or (now < round_.deadline and awaited_clients(session, round_)):
-        return round_
-    count_dropouts(session, round_.state, missing_clients(session, round_))
-    schedule = Schedule.model_validate(task.schedule)
-    try:
-        event = stage_end(session, task, round_, round_.cohort if round_.again else schedule.min_clients, now)
-    except (ThresholdError, ParameterError) as error:
-        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now)
-        return round_
-    if event is None:
-        return round_  # the round has failed: few clients of a route, too similar survivors, shares that do not open
-    entered = move(session, round_, event, now)
-    entered.handed_out = handed_out(task, round_, event)
-    round_.deadline = now + (
-        schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
-    )
-    announce(session, task.id, "round")
-    _LOG.info("stage over", extra=fields(task=task.id, round=round_.number, event=event.value))
-    return round_
 
 
 def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFaultError, now: float) -> None:
@@ -296,12 +240,6 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     return RoundEvent.CONFIRMED
 
 
-_STAGE_ENDS: Final[Mapping[str, StageEnd]] = {
-    RoundState.ADVERTISING: _close_roster,
-    RoundState.SHARING: _hand_out_shares,
-    RoundState.COLLECTING: _fix_survivors,
-    RoundState.CONFIRMING: _hand_out_confirmations,
-}
 _HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
     RoundEvent.ROSTER_CLOSED: "roster",
     RoundEvent.SHARES_HANDED_OUT: "inbox",
@@ -309,6 +247,15 @@ _HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
     RoundEvent.SURVIVORS_KNOWN: "survivors",
     RoundEvent.CONFIRMED: "confirmations",
 }
+MASKED_STAGES: Final = Stages(
+    {
+        RoundState.ADVERTISING: _close_roster,
+        RoundState.SHARING: _hand_out_shares,
+        RoundState.COLLECTING: _fix_survivors,
+        RoundState.CONFIRMING: _hand_out_confirmations,
+    },
+    lambda session, _, round_, event: handed_out_bytes(session, round_, _HANDED_OUT[event]),
+)
 
 
 def read_masks(session: Session, round_: RoundRow) -> Masks:

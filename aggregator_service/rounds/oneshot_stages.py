@@ -8,7 +8,7 @@ members published for later rounds are deleted then, so that no further round op
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
@@ -21,8 +21,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
 from aggregator_service.rounds.differencing import count_contributions, remaining_clients, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
-from aggregator_service.rounds.masked_stages import StageEnd, end_stage
-from aggregator_service.rounds.transactions import enforce_min_difference, fail_round
+from aggregator_service.rounds.transactions import Stages, enforce_min_difference, fail_round
 from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches
 from aggregator_service.storage.rounds import cohort_clients, entered_states, find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
@@ -81,13 +80,6 @@ def _committee(task: TaskRow, round_: RoundRow, keys: Collection[bytes]) -> Comm
     return make_committee(oneshot_context(task, round_), map(CommitteeKey.decode, keys), lambda _: True)
 
 
-def end_oneshot_stage(session: Session, round_id: int, now: float) -> RoundRow:
-    """End the stage of a one-shot round; see `masked_stages.end_stage`."""
-    return end_stage(
-        session, round_id, now, _STAGE_ENDS, lambda task, row, _event: _handed_out_bytes(session, task, row)
-    )
-
-
 def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, _floor: int, now: float) -> RoundEvent | None:
     return RoundEvent.SURVIVORS_TO_CONFIRM if _propose(session, task, round_, now) else None
 
@@ -121,19 +113,18 @@ def _hand_out_confirmations(
     return RoundEvent.CONFIRMED
 
 
-_STAGE_ENDS: Final[Mapping[str, StageEnd]] = {
-    RoundState.COLLECTING: _end_collecting,
-    RoundState.CONFIRMING: _hand_out_confirmations,
-}
-
-
-def _handed_out_bytes(session: Session, task: TaskRow, round_: RoundRow) -> int:
+def _handed_out_bytes(session: Session, task: TaskRow, round_: RoundRow, _event: RoundEvent) -> int:
     """Return the bytes that the committee fetches in the round's state, if all of it does."""
     if round_.state == RoundState.UNMASKING:
         return round_.committee * SIGNATURE_BYTES * count_of(session, round_.id, "confirm")
     survivors, length = statement_bytes(session, round_.id)
     sealed = survivors * OneshotPlan.of(plan_round(task, round_).sum_plan).sealed_bytes
     return round_.committee * (length + sealed)
+
+
+ONESHOT_STAGES: Final = Stages(
+    {RoundState.COLLECTING: _end_collecting, RoundState.CONFIRMING: _hand_out_confirmations}, _handed_out_bytes
+)
 
 
 def proposed_survivors(session: Session, round_id: int) -> bytes | None:
@@ -175,15 +166,6 @@ def absent_members(session: Session, round_: RoundRow) -> list[str]:
     return sorted(
         members - answered - {reporter for owner, reporter in disputes_in(session, round_.id) if owner in present}
     )
-
-
-def fail_unopened(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:
-    """Fail a round whose sum cannot be right: nothing is released."""
-    reason = (
-        "the masks do not come off the sum, so nothing is released: a contribution does not match its client's sealed "
-        "shares, or a member of the committee sent a wrong summed share"
-    )
-    fail_round(session, task, round_, RoundEvent.SUM_WRONG, reason, now)
 
 
 def report_sealed_shares(

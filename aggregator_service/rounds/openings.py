@@ -6,16 +6,16 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE
-from aggregator_service.rounds.differencing import end_at_budget, frozen_cohort, least_cohort
+from aggregator_service.rounds.differencing import end_at_budget, frozen_cohort, least_cohort, update_clients
 from aggregator_service.rounds.disputes import kept_apart, openable
 from aggregator_service.rounds.oneshot_stages import absent_members
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
-from aggregator_service.storage.database import announce, changed_rows, in_batches
+from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
@@ -197,6 +197,4 @@ def draw_cohort(
 def _write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:
     """Insert the rows of a cohort and count how often each of its members was asked."""
     session.execute(insert(CohortRow), [{"round_id": round_.id, "client_id": client} for client in clients])
-    asked = update(ClientRow).values(times_asked=ClientRow.times_asked + 1)
-    for some in in_batches(clients):
-        changed_rows(session, asked.where(ClientRow.id.in_(some)))
+    update_clients(session, clients, times_asked=ClientRow.times_asked + 1)

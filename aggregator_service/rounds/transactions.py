@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -41,6 +41,7 @@ from aggregator_service.storage.stages import (
 )
 from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import keeps_best, plan_round, round_spec
+from protocols.errors import ParameterError, ThresholdError
 from protocols.layout import short_routes
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
@@ -58,26 +59,66 @@ class LostRaceError(Exception):
     """The round changed since the action began (another engine, a closed task): its result must be discarded."""
 
 
-def end_collecting(session: Session, round_id: int, now: float) -> RoundRow:
-    """End collecting when all clients have contributed or at the deadline; return the round.
+StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
+"""Ends a stage of a task's round, with the fewest clients that must be left, and the time; None: the round failed."""
 
-    For rounds that are not masked. `masked_stages.end_stage` ends the stages of the others.
+
+class Stages(NamedTuple):
+    """The stages of one kind of round.
+
+    ends: by state. handed_out: returns the bytes that clients fetch in the state after an event.
+    """
+
+    ends: Mapping[str, StageEnd]
+    handed_out: Callable[[Session, TaskRow, RoundRow, RoundEvent], int]
+
+
+def end_stage(session: Session, stages: Stages, round_id: int, now: float) -> RoundRow:
+    """Move a round to its next state when its stage is over, or fail it; return the round.
+
+    A round stays folding or unmasking until its release (`record_release`).
     """
     task, round_ = lock_round_exclusive(session, round_id)
-    received = count_of(session, round_id, "contribute")
-    if round_.state != RoundState.COLLECTING or (awaited_clients(session, round_) and now < round_.deadline):
+    end = stages.ends.get(round_.state)
+    if end is None or (now < round_.deadline and awaited_clients(session, round_)):
         return round_
-    count_dropouts(session, round_.state, round_.cohort - received)
-    floor = Schedule.model_validate(task.schedule).min_clients
+    count_dropouts(session, round_.state, missing_clients(session, round_))
+    schedule = Schedule.model_validate(task.schedule)
+    try:
+        event = end(session, task, round_, round_.cohort if round_.again else schedule.min_clients, now)
+    except (ThresholdError, ParameterError) as error:
+        fail_round(session, task, round_, RoundEvent.STAGE_MISSED, str(error), now)
+        return round_
+    if event is None:
+        return round_  # the round has failed: few clients of a route, too similar survivors, shares that do not open
+    entered = move(session, round_, event, now)
+    entered.handed_out = stages.handed_out(session, task, round_, event)
+    if round_.state == RoundState.FOLDING:
+        announce(session, task.id, "folding")  # no client has to act: it would only poll once more
+        return round_
+    round_.deadline = now + (
+        schedule.collect_seconds if round_.state == RoundState.COLLECTING else schedule.stage_seconds
+    )
+    announce(session, task.id, "round")
+    _LOG.info("stage over", extra=fields(task=task.id, round=round_.number, event=event.value))
+    return round_
+
+
+def end_collecting(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
+    """End the only stage of a round that is neither masked nor one-shot: a `StageEnd`."""
+    received = count_of(session, round_.id, "contribute")
     if received < floor:
         reason = f"{received} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.DEADLINE_MISSED, reason, now)
-    elif enforce_routes(session, task, round_, "contribute", RoundEvent.DEADLINE_MISSED, now) and (
-        enforce_min_difference(session, task, round_, now)
-    ):
-        move(session, round_, RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET, now)
-        announce(session, task.id, "folding")  # no client has to act: it would only poll once more
-    return round_
+        return None
+    if not enforce_routes(session, task, round_, "contribute", RoundEvent.DEADLINE_MISSED, now):
+        return None
+    if not enforce_min_difference(session, task, round_, now):
+        return None
+    return RoundEvent.ALL_RECEIVED if received == round_.cohort else RoundEvent.DEADLINE_MET
+
+
+PLAIN_STAGES: Final = Stages({RoundState.COLLECTING: end_collecting}, lambda *_: 0)
 
 
 def enforce_routes(
@@ -151,6 +192,8 @@ def record_fold(
 def record_release(session: Session, round_id: int, partial: BlobRef, released: Released, now: float) -> RoundRow:
     """Publish the aggregate, which never changes afterwards, and the model state where the server computes it.
 
+    Ends the round as complete, and the task with the last round of its schedule, or when the release says so.
+
     Raises `LostRaceError` when the round changed since the release began.
     """
     task, round_ = lock_round_exclusive(session, round_id)
@@ -170,25 +213,18 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     round_.survivors = round_.folded
     round_.aggregate_key, round_.aggregate_digest = released.aggregate.key, released.aggregate.digest
     round_.aggregate_bytes, round_.report = released.aggregate_bytes, released.report
-    complete_round(session, task, round_, RoundEvent.RELEASED, now, is_done=released.is_done)
-    return round_
-
-
-def complete_round(
-    session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent, now: float, *, is_done: bool = False
-) -> None:
-    """End a round as complete, and the task with the last round of its schedule, or when `is_done`."""
-    count_outcome(session, event.name.lower())
-    move(session, round_, event, now)
+    count_outcome(session, RoundEvent.RELEASED.name.lower())
+    move(session, round_, RoundEvent.RELEASED, now)
     count_contributions(session, task, round_.id)
     round_.released_at = now
     _drop_old_attestations(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
-    if is_done or task.next_sum > Schedule.model_validate(task.schedule).rounds:
+    if released.is_done or task.next_sum > schedule.rounds:
         task.state = "complete"
     session.flush()
     announce(session, task.id, "round", "snapshot")
+    return round_
 
 
 def _add_snapshot(

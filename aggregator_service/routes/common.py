@@ -107,21 +107,23 @@ def binary_request(
     }
 
 
-def stored_once(request: str, stored: str, again: str) -> dict[str, Any]:
-    """Return the arguments of a PUT route, which needs a token, for raw bytes of which the first stand.
-
-    request: describes the body. stored, again: describe the answers 201, and 200 to the same bytes.
-    """
+def replaced(request: str) -> dict[str, Any]:
+    """Return the arguments of a PUT route, which needs a token, for raw bytes; request: describes them."""
     return {
-        "status_code": 201,
         "response_class": Response,
         "openapi_extra": binary_request(request),
-        "responses": {
-            201: {"description": stored},
-            200: {"description": again},
-            **guarded("body-too-short", "conflict", "length-required"),
-        },
+        "responses": guarded("body-too-short", "conflict", "length-required"),
     }
+
+
+def stored_once(request: str, stored: str, again: str) -> dict[str, Any]:
+    """Return the arguments of a route as `replaced` does, where the first bytes stand.
+
+    stored, again: describe the answers 201, and 200 to the same bytes.
+    """
+    put = replaced(request)
+    answers = {201: {"description": stored}, 200: {"description": again}, **put["responses"]}
+    return {**put, "status_code": 201, "responses": answers}
 
 
 def binary_response(description: str, *slugs: str, media_type: str = OCTETS) -> dict[str, Any]:

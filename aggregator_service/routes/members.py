@@ -21,9 +21,9 @@ from aggregator_service.routes.common import (
     TaskId,
     Wait,
     api_router,
-    binary_request,
     binary_response,
     guarded,
+    replaced,
     stored_once,
 )
 from aggregator_service.services import Services, ServicesOf
@@ -168,9 +168,7 @@ def _envelope(services: Services, row: ClientRow, answer: Answer) -> Response:
 @certificates_router.put(
     "/members/me/certificate",
     summary="Renew one's certificate",
-    response_class=Response,
-    openapi_extra=binary_request("The new membership certificate, 81 bytes."),
-    responses=guarded("body-too-short", "conflict", "length-required"),
+    **replaced("The new membership certificate, 81 bytes."),
 )
 async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: TaskId) -> Response:
     """Replace the calling client's membership certificate by a newer one from the organiser."""
@@ -186,9 +184,7 @@ async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: Ta
     "/revocations",
     dependencies=[OperatorOnly],
     summary="Publish the organiser's revocation list",
-    response_class=Response,
-    openapi_extra=binary_request("The revocation list, signed by the organiser."),
-    responses=guarded("body-too-short", "conflict", "length-required"),
+    **replaced("The revocation list, signed by the organiser."),
 )
 async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import Path, Query, Request, Response
@@ -24,6 +25,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
+from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
@@ -54,10 +56,14 @@ def create(services: ServicesOf, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
-    now = services.clock.now()
+    return _changed(services, lambda session: create_task(session, request, plan, services.clock.now()))
+
+
+def _changed(services: Services, change: Callable[[Session], TaskRow]) -> TaskView:
+    """Return the view of the task that `change` returns, both in one transaction."""
 
     def write(session: Session) -> TaskView:
-        return task_view(session, create_task(session, request, plan, now), services.settings.signatures, now)
+        return task_view(session, change(session), services.settings.signatures, services.clock.now())
 
     return services.database.transact(write)
 
@@ -100,13 +106,8 @@ def show_sum(services: ServicesOf, principal: PrincipalOf, task: TaskId, number:
 @router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
 def close(services: ServicesOf, task: TaskId) -> TaskView:
     """End a task for good. An active round fails and its contributions are deleted. Idempotent."""
-
-    def write(session: Session) -> TaskView:
-        row = existing_task(session, task)
-        close_task(session, row, services.clock.now())
-        return task_view(session, row, services.settings.signatures, services.clock.now())
-
-    return services.database.transact(write)
+    now = services.clock.now()
+    return _changed(services, lambda session: close_task(session, existing_task(session, task), now))
 
 
 @router.post("/{task}/resume", summary="Resume a failed task", responses=guarded("conflict"))
@@ -115,12 +116,7 @@ def resume(services: ServicesOf, operator: OperatorIs, task: TaskId) -> TaskView
 
     409 if the task is complete or closed. Clients that left it when it failed have to be started again.
     """
-
-    def write(session: Session) -> TaskView:
-        row = resume_task(session, task, operator.name)
-        return task_view(session, row, services.settings.signatures, services.clock.now())
-
-    return services.database.transact(write)
+    return _changed(services, lambda session: resume_task(session, task, operator.name))
 
 
 # --- the item catalogue -----------------------------------------------------------------------------------------------

@@ -25,9 +25,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
 from aggregator_service.storage.stores import named_blobs
+from protocols.errors import HushRecError
 
 DATABASE_NAME: Final = "hushrec.db"
 BLOBS_NAME: Final = "blobs"
@@ -35,8 +36,8 @@ _LOCK: Final = ".backup.lock"
 _STAGING: Final = ".backup-"
 
 
-class BackupError(RuntimeError):
-    """A backup is not possible; the message says why."""
+class BackupError(HushRecError, RuntimeError):
+    """A backup or a copy is not possible; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +61,23 @@ def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> B
     partial = target.with_name(f"{target.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir(parents=True, mode=0o700)
     try:
-        backup = _copy(database, path, blobs, partial)
-        _sync(partial)
+        copied, damaged = _copy(database, path, blobs, partial)
+        sync_directory(partial)
         partial.rename(target)
-        _sync(target.parent)
+        sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Backup(target, backup.blobs, backup.damaged)
+    return Backup(target, copied, damaged)
 
 
-def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> Backup:
+def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> tuple[int, list[str]]:
+    """Copy to `partial`; return the number of blobs that were copied, and the keys of those that could not be."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
         if blobs is None or _has_none(database, blobs):
             _begin_reading(reading)
             _copy_database(reading, partial / DATABASE_NAME)
-            return Backup(partial, 0, [])
+            return 0, []
         with _staging(blobs) as staged:
             with database.write() as session:
                 named = named_blobs(session)  # from this first statement to the end of the block nothing else writes
@@ -86,7 +88,7 @@ def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial:
             copies.prepare(blobs.current_id())  # that of the copied row
             present = {key: digest for key, digest in named.items() if key not in set(missing)}
             damaged = copy_blobs(present, staged, copies)
-    return Backup(partial, len(present) - len(damaged), missing + damaged)
+    return len(present) - len(damaged), missing + damaged
 
 
 def _has_none(database: Database, blobs: DirectoryBlobs) -> bool:
@@ -134,25 +136,13 @@ def _staging(blobs: DirectoryBlobs) -> Iterator[DirectoryBlobs]:
             shutil.rmtree(folder)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 _BATCH: Final = 1000
-
-
-class StorageNotEmptyError(RuntimeError):
-    """The database to copy to has rows already."""
 
 
 def copy_rows(source: Database, target: Database) -> dict[str, int]:
     """Copy all rows in one transaction; return their number for each table.
 
-    Both databases have the newest schema. Raises `StorageNotEmptyError` if the target has rows.
+    Both databases have the newest schema. Raises `BackupError` if the target has rows.
     """
     with source.read() as reading, target.write() as writing:
         refuse_rows(writing)
@@ -176,10 +166,10 @@ def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -
 
 
 def refuse_rows(session: Session) -> None:
-    """Raise `StorageNotEmptyError` if any table has a row."""
+    """Raise `BackupError` if any table has a row."""
     for table in Base.metadata.sorted_tables:
         if session.execute(select(table).limit(1)).first() is not None:
-            raise StorageNotEmptyError(f"the database to copy to is not empty: its table {table.name} has rows")
+            raise BackupError(f"the database to copy to is not empty: its table {table.name} has rows")
 
 
 def _copy_table(table: Table, reading: Session, writing: Session) -> int:

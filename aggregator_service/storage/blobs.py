@@ -118,15 +118,6 @@ class BlobStore(Protocol):
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """Iterate over the bytes in pieces, in constant memory. Raises as `view`, before the first piece."""
 
-    def length(self, key: str) -> int:
-        """Return the length of a blob in bytes. Raises `BlobMissingError` when it does not exist."""
-
-    def read(self, key: str, limit: int) -> bytes:
-        """Return the bytes of a blob whose digest is not known; they can be anything.
-
-        Raises `BlobDamagedError` when it does not exist or has more than `limit` bytes.
-        """
-
     def piece(self, key: str, start: int, length: int) -> bytes:
         """Return `length` bytes of a blob from `start` on, which are not verified: they can be anything.
 

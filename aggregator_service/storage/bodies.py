@@ -56,7 +56,6 @@ def small_bodies(session: Session, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def delete_small_body(session: Session, key: str) -> None:
-    """Delete one body."""
     session.execute(_DELETE, {"key_": key})
 
 

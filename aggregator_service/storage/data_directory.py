@@ -15,6 +15,7 @@ from typing import Final
 from aggregator_service.logs import fields
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import dialect_of
+from protocols.errors import HushRecError
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def create_data_directory(path: Path) -> None:
         ) from error
 
 
-class DataDirectoryInUseError(RuntimeError):
+class DataDirectoryInUseError(HushRecError, RuntimeError):
     """Another server uses this data directory."""
 
 

@@ -17,19 +17,7 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import (
-    URL,
-    Connection,
-    CursorResult,
-    Engine,
-    Executable,
-    Table,
-    bindparam,
-    event,
-    make_url,
-    select,
-    update,
-)
+from sqlalchemy import URL, Connection, CursorResult, Executable, Table, bindparam, event, make_url, select, update
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -100,21 +88,16 @@ class Database:
     """A database with sessions that read and sessions that write. Thread-safe.
 
     url: a SQLAlchemy URL; `ParameterError` unless it is of SQLite or PostgreSQL. connections: size of the pool.
-    listeners: called with the effects of each commit, in the committing thread.
+    listeners: called with the effects of each commit, in the committing thread. engine: SQLAlchemy's.
     """
 
     def __init__(self, url: str, connections: int = 16) -> None:
         self._dialect, self._url = dialect_of(url)
-        self._engine = self._dialect.create(self._url, connections)
-        self._reading = self._dialect.readers(self._engine)
-        self._writing = self._dialect.writers(self._engine)
+        self.engine = self._dialect.create(self._url, connections)
+        self._reading = self._dialect.readers(self.engine)
+        self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
-
-    @property
-    def engine(self) -> Engine:
-        """The SQLAlchemy engine."""
-        return self._engine
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -161,11 +144,11 @@ class Database:
         """Whether a transaction was rolled back because of another one, and can be tried again."""
         return isinstance(error, DBAPIError) and self._dialect.is_transient(error)
 
-    def migrating(self, work: Callable[[Connection], None]) -> None:
-        """Call `work` with a connection, in a transaction during which no other process migrates the schema."""
+    def migrating(self, work: Callable[[Connection], Result]) -> Result:
+        """Return `work(connection)`, called in a transaction during which no other process migrates the schema."""
         with self._dialect.one_writer(), self._writing.begin() as connection:
             self._dialect.lock_schema(connection)
-            work(connection)
+            return work(connection)
 
     def listen(self, on_announcement: Callable[[Announcement], None]) -> Callable[[], None]:
         """Call `on_announcement` in a thread with what other processes announce; return a function that stops it.
@@ -214,8 +197,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
-        event.listen(self._engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
-        self._engine.dispose()
+        event.listen(self.engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
+        self.engine.dispose()
 
 
 def dialect_of(url: str) -> tuple[Dialect, URL]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from aggregator_service.storage.blobs import (
     CHUNK,
@@ -54,7 +54,8 @@ class DirectoryBlobs:
                 return found
             make_directory(self.root)
             made = store_id or new_id()
-            self._write(marker, made.encode())
+            with self._new_file(marker) as file:
+                file.write(made.encode())
         return made
 
     def bound(self, store_id: str) -> DirectoryBlobs:
@@ -68,15 +69,17 @@ class DirectoryBlobs:
         return found
 
     def put(self, key: str, body: bytes | memoryview) -> str:
-        with self._reporting_errors():
-            self._write(self._path_of_new(key), body)
+        with self._reporting_errors(), self._new_file(self._path_of_new(key)) as file:
+            file.write(body)
         return hashlib.sha256(body).hexdigest()
 
-    def _write(self, target: Path, body: bytes | memoryview) -> None:
+    @contextmanager
+    def _new_file(self, target: Path) -> Iterator[BinaryIO]:
+        """Yield a temporary file; at the end of the block it is durable, and becomes `target`."""
         temporary = target.with_name(target.name + _TEMPORARY)
         with temporary.open("wb") as file:
             give_to_owner(file.fileno(), self.root)
-            file.write(body)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         _rename(temporary, target)
@@ -90,12 +93,8 @@ class DirectoryBlobs:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                temporary = target.with_name(target.name + _TEMPORARY)
-                with path.open("rb") as source, temporary.open("wb") as file:
+                with path.open("rb") as source, self._new_file(target) as file:
                     shutil.copyfileobj(source, file, CHUNK)
-                    file.flush()
-                    os.fsync(file.fileno())
-                _rename(temporary, target)
                 path.unlink(missing_ok=True)
 
     def link(self, key: str, into: DirectoryBlobs) -> bool:
@@ -112,7 +111,6 @@ class DirectoryBlobs:
         return True
 
     def view(self, key: str, digest: str) -> memoryview:
-        """See `BlobStore.view`. The mapping ends with its last reference."""
         with self._open_blob(key) as file:
             # read, not mapped: mapped pages would count as memory before anyone uses them
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
@@ -120,26 +118,13 @@ class DirectoryBlobs:
             return map_open_file(file)
 
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
-        with self._open_blob(key) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise BlobDamagedError(f"the blob {key} does not match its digest")
+        self.view(key, digest)
         return self._stream(key)
 
     def _stream(self, key: str) -> Iterator[bytes]:
         with self._open_blob(key) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
-
-    def length(self, key: str) -> int:
-        with self._open_blob(key) as file:
-            return os.fstat(file.fileno()).st_size
-
-    def read(self, key: str, limit: int) -> bytes:
-        with self._open_blob(key) as file:
-            body = file.read(limit + 1)
-        if len(body) > limit:
-            raise BlobDamagedError(f"the blob {key} has more than {limit} bytes")
-        return body
 
     def piece(self, key: str, start: int, length: int) -> bytes:
         with self._open_blob(key) as file:
@@ -226,11 +211,16 @@ def _is_older(path: Path, before: float | None) -> bool:
 
 def _rename(source: Path, target: Path) -> None:
     source.replace(target)
-    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_directory(target.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was created or renamed in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)
 
 
 def give_to_owner(descriptor: int, folder: Path) -> None:

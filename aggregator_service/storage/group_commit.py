@@ -119,9 +119,7 @@ def _execute(write: _Write, session: Session) -> None:
     try:
         with savepoint(session):
             write.result = write.context.run(write.work, session)
-    except DBAPIError as error:
-        if not isinstance(error, IntegrityError):  # the connection broke, or a deadlock: the locks must go, too
-            raise
-        write.failure = error
     except Exception as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, IntegrityError):
+            raise  # the connection broke, or a deadlock: the locks must go, too
         write.failure = error

@@ -75,8 +75,6 @@ _IS_HELD: Final = (
 
 
 class Postgres(Dialect):
-    """See `Dialect`."""
-
     def create(self, url: URL, connections: int) -> Engine:
         """See `Dialect.create`. Parameters in the URL's query override our defaults."""
         arguments = {name: value for name, value in _CONNECT.items() if name not in url.query}
@@ -173,11 +171,7 @@ class _Candidate:
                 answer = connection.execute(_IS_HELD if self._leads else _ACQUIRE, {"key": _LEADER_LOCK}).fetchone()
                 self._leads = answer is not None and answer[0] is True
                 self._failure_logged = False
-            except (
-                psycopg.Error,
-                OSError,
-                ValueError,
-            ) as error:  # ValueError: `resign` closed the connection meanwhile
+            except (psycopg.Error, OSError, ValueError) as error:  # ValueError: `resign` closed it meanwhile
                 if not self._failure_logged:
                     _LOG.warning("cannot query the leader lock: %s; trying again", type(error).__name__)
                 self._failure_logged = True

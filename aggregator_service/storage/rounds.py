@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import BindParameter, ColumnElement, Row, and_, bindparam, func, or_, select, text
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, and_, bindparam, func, or_, select, text
 from sqlalchemy.orm import Session
 
-from aggregator_service.round_states import ORDER
+from aggregator_service.round_states import ACTIVE, ORDER
 from aggregator_service.storage.database import discard
 from aggregator_service.storage.schema import (
     CohortRow,
@@ -146,9 +146,9 @@ def list_rounds(session: Session, task_id: str, after: int, limit: int, state: s
     return session.scalars(query.order_by(RoundRow.number).limit(limit)).all()
 
 
-def entered_states(session: Session, round_id: int) -> list[RoundStateRow]:
-    """Return the rows of the states that a round was in, in order. The last one is its current state."""
-    rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id == round_id))
+def entered_states(session: Session, *round_ids: int) -> list[RoundStateRow]:
+    """Return the rows of the states that rounds were in, in order. The last one of a round is its current state."""
+    rows = session.scalars(select(RoundStateRow).where(RoundStateRow.round_id.in_(round_ids)))
     return sorted(rows, key=lambda row: (row.entered_at, ORDER.index(row.state)))
 
 
@@ -166,6 +166,12 @@ def find_contribution(session: Session, round_id: int, client_id: str) -> Contri
 def unfolded(session: Session, round_id: int, limit: int) -> Sequence[Row[str, str | None, str, bytes | None]]:
     """Return client id, key of the body, digest and tag of at most `limit` contributions not folded, oldest first."""
     return session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
+
+
+def waiting_contributions() -> Select[int]:
+    """Return the query of the number of contributions that the active rounds have not folded."""
+    query = select(func.count()).select_from(ContributionRow).join(RoundRow)
+    return query.where(RoundRow.state.in_(ACTIVE), ContributionRow.folded.is_(False))
 
 
 def unfolded_count(session: Session, round_id: int) -> int:

@@ -102,10 +102,15 @@ class S3Blobs:
         """Raise `OtherStoreError`, or `FileNotFoundError` without a marker."""
         check_id(read_id(bytes(obstore.get(store, _MARKER).bytes())), self.store_id, self._place)
 
-    def _missing(self, key: str) -> BlobMissingError:
-        """Return the error of a missing blob. Raises as `_check_marker`: then the store is missing, not only a blob."""
-        self._check_marker(self._store())
-        return BlobMissingError(f"the blob {key} does not exist")
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Raise `BlobMissingError` where the blob does not exist, `BlobsUnavailableError` for other errors."""
+        with _reporting_errors():
+            try:
+                yield
+            except FileNotFoundError:
+                self._check_marker(self._store())  # without the marker the store is missing, not only this blob
+                raise BlobMissingError(f"the blob {key} does not exist") from None
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`. More than 8 MiB are sent in parts, two at a time."""
@@ -121,7 +126,6 @@ class S3Blobs:
         return hashlib.sha256(body).hexdigest()
 
     def adopt(self, path: Path, key: str) -> None:
-        """See `BlobStore.adopt`. The file is uploaded in parts."""
         with _reporting_errors():
             with path.open("rb") as file:
                 if os.fstat(file.fileno()).st_size > _PART:
@@ -154,7 +158,7 @@ class S3Blobs:
         """Fetch and verify a blob in an unnamed file, which is removed with its last descriptor or mapping."""
         state = hashlib.sha256()
         with tempfile.TemporaryFile(dir=self.scratch if self.scratch.is_dir() else None) as file:
-            with _reporting_errors():
+            with self._reading(key):
                 for chunk in self._body(key):
                     state.update(chunk)
                     file.write(chunk)
@@ -164,41 +168,18 @@ class S3Blobs:
             yield file
 
     def _body(self, key: str) -> Iterator[bytes]:
-        try:
-            found = obstore.get(self._store(), check_key(key))
-        except FileNotFoundError:
-            raise self._missing(key) from None
-        yield from found.stream(min_chunk_size=CHUNK)
-
-    def length(self, key: str) -> int:
-        with _reporting_errors():
-            try:
-                return int(obstore.head(self._store(), check_key(key))["size"])
-            except FileNotFoundError:
-                raise self._missing(key) from None
-
-    def read(self, key: str, limit: int) -> bytes:
-        body = b""
-        with _reporting_errors():
-            for chunk in self._body(key):
-                body += chunk
-                if len(body) > limit:
-                    raise BlobDamagedError(f"the blob {key} has more than {limit} bytes")
-        return body
+        yield from obstore.get(self._store(), check_key(key)).stream(min_chunk_size=CHUNK)
 
     def piece(self, key: str, start: int, length: int) -> bytes:
-        with _reporting_errors():
-            try:
-                body = bytes(obstore.get_range(self._store(), check_key(key), start=start, length=length))
-            except FileNotFoundError:
-                raise self._missing(key) from None
+        with self._reading(key):
+            body = bytes(obstore.get_range(self._store(), check_key(key), start=start, length=length))
         if len(body) < length:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
 
     def read_into(self, key: str, into: memoryview) -> None:
         filled = 0
-        with _reporting_errors():
+        with self._reading(key):
             for chunk in self._body(key):
                 end = filled + len(chunk)
                 if end <= len(into):

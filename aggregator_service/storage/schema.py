@@ -7,12 +7,11 @@ first release on, each change of a table needs a new migration (`migrations/vers
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     JSON,
     BigInteger,
-    Boolean,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
@@ -28,7 +27,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
-    """Base class of the tables. Constraints have fixed names, so that migrations can refer to them."""
+    """Base class of the tables; `table` is a table's name.
+
+    Constraints have fixed names, so that migrations can refer to them.
+    """
 
     metadata = MetaData(
         naming_convention={
@@ -39,12 +41,26 @@ class Base(DeclarativeBase):
         }
     )
 
+    type_annotation_map: ClassVar = {float: Float, dict[str, Any]: JSON, dict[str, float]: JSON, list[int]: JSON}
+
+    def __init_subclass__(cls, table: str = "", **options: Any) -> None:
+        if table:
+            cls.__tablename__ = table
+        super().__init_subclass__(**options)
+
+
+class OfClient:
+    """The primary key of what is stored once for each client of a round."""
+
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True, sort_order=-1)
+    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True, sort_order=-1)
+
 
 Octets = bytes
 """For classes with a column called `bytes`."""
 
 
-class ContributionRow(Base):
+class ContributionRow(OfClient, Base, table="contributions"):
     """A durable contribution. Its primary key is (round, client), so that none is counted twice.
 
     statement: what the client of a one-shot round signed, for the committee; null in other rounds, and once the round
@@ -55,130 +71,107 @@ class ContributionRow(Base):
     before there were tags.
     """
 
-    __tablename__ = "contributions"
     __table_args__ = (Index("ix_contributions_unfolded", "round_id", "folded", "stored_at", "client_id"),)
 
-    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
-    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
-    stored_at: Mapped[float] = mapped_column(Float)
+    stored_at: Mapped[float]
     blob_key: Mapped[str | None] = mapped_column(String(200))
-    folded: Mapped[bool] = mapped_column(Boolean, default=False)
-    statement: Mapped[Octets | None] = mapped_column(LargeBinary)
+    folded: Mapped[bool] = mapped_column(default=False)
+    statement: Mapped[Octets | None]
     attestation: Mapped[str | None] = mapped_column(Text)
-    tag: Mapped[Octets | None] = mapped_column(LargeBinary)
+    tag: Mapped[Octets | None]
 
 
-class RefusalRow(Base):
+class RefusalRow(OfClient, Base, table="refusals"):
     """A client of a round's cohort that left the round because of what the server sent, and its `RefusalNotice`."""
 
-    __tablename__ = "refusals"
-
-    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
-    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     reason: Mapped[str] = mapped_column(String(16))
-    refused_at: Mapped[float] = mapped_column(Float)
+    refused_at: Mapped[float]
 
 
-class StageMessageRow(Base):
+class StageMessageRow(Base, table="stage_messages"):
     """The message of a client in a stage of a masked round. body: null once the round is over."""
-
-    __tablename__ = "stage_messages"
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     stage: Mapped[str] = mapped_column(String(16), primary_key=True)
     client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
     length: Mapped[int]
-    stored_at: Mapped[float] = mapped_column(Float)
-    body: Mapped[bytes | None] = mapped_column(LargeBinary)
+    stored_at: Mapped[float]
+    body: Mapped[bytes | None]
 
 
-class HandoutRow(Base):
+class HandoutRow(Base, table="handouts"):
     """What a masked round hands out after a stage. recipient: a client id, or empty for all clients of the roster."""
-
-    __tablename__ = "handouts"
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     kind: Mapped[str] = mapped_column(String(16), primary_key=True)
     recipient: Mapped[str] = mapped_column(String(40), primary_key=True)
     digest: Mapped[str] = mapped_column(String(64))
-    body: Mapped[bytes] = mapped_column(LargeBinary)
+    body: Mapped[bytes]
 
 
-class ChunkRow(Base):
+class ChunkRow(OfClient, Base, table="chunks"):
     """A durable chunk of an unfinished resumable upload: the bytes from `offset` on, in a blob of their own."""
 
-    __tablename__ = "chunks"
-
-    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
-    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     offset: Mapped[int] = mapped_column("chunk_offset", BigInteger, primary_key=True, autoincrement=False)
     bytes: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str] = mapped_column(String(64))
     blob_key: Mapped[str] = mapped_column(String(200))
 
 
-class SmallBodyRow(Base):
+class SmallBodyRow(Base, table="small_bodies"):
     """The bytes of a short contribution or envelope, under the key that its row names in place of a blob's.
 
     `storage.bodies` says which bodies are kept here.
     """
 
-    __tablename__ = "small_bodies"
-
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
-    body: Mapped[bytes] = mapped_column(LargeBinary)
+    body: Mapped[bytes]
 
 
 _IS_HOLDER: Final = text("role = 'holder'")
 
 
-class OperatorRow(Base):
+class OperatorRow(Base, table="operators"):
     """An operator and the hash of its token.
 
     lifetime: seconds after which this token, and each that replaces it, expires; null: never.
     """
 
-    __tablename__ = "operators"
-
     name: Mapped[str] = mapped_column(String(63), primary_key=True)
     role: Mapped[str] = mapped_column(String(16))
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    created_at: Mapped[float] = mapped_column(Float)
-    lifetime: Mapped[float | None] = mapped_column(Float)
-    expires_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float]
+    lifetime: Mapped[float | None]
+    expires_at: Mapped[float | None]
 
 
-class SignInRow(Base):
+class SignInRow(Base, table="sign_ins"):
     """A browser session of an operator at the dashboard: the hashes of its secret and of the operator's token.
 
     It expires with that token at the latest.
     """
 
-    __tablename__ = "sign_ins"
-
     secret_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
     token_hash: Mapped[str] = mapped_column(String(64))
-    expires_at: Mapped[float] = mapped_column(Float)
+    expires_at: Mapped[float]
 
 
-class StorageRow(Base):
+class StorageRow(Base, table="storage"):
     """The blob store of this database (`storage.stores`); one row, from the first start of a server on.
 
     store_id: the id in the store's marker. moved_to: where `hushrec-server migrate-storage` copied the database,
     without user and password; null: nowhere.
     """
 
-    __tablename__ = "storage"
-
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     store_id: Mapped[str] = mapped_column(String(32))
     moved_to: Mapped[str | None] = mapped_column(String(400))
 
 
-class TaskRow(Base):
+class TaskRow(Base, table="tasks"):
     """A task.
 
     public_key: published by the holder, for mechanisms that need one. organiser_key, organiser_scope: who certifies the
@@ -190,32 +183,30 @@ class TaskRow(Base):
     process.
     """
 
-    __tablename__ = "tasks"
-
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(63), unique=True)
     state: Mapped[str] = mapped_column(String(16), index=True)
     recipe_name: Mapped[str] = mapped_column(String(63))
-    recipe_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
+    recipe_parameters: Mapped[dict[str, Any]]
     mechanism_name: Mapped[str] = mapped_column(String(63))
-    mechanism_parameters: Mapped[dict[str, Any]] = mapped_column(JSON)
-    public_key: Mapped[bytes | None] = mapped_column(LargeBinary)
-    schedule: Mapped[dict[str, Any]] = mapped_column(JSON)
+    mechanism_parameters: Mapped[dict[str, Any]]
+    public_key: Mapped[bytes | None]
+    schedule: Mapped[dict[str, Any]]
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))
-    needs_keyring: Mapped[bool] = mapped_column(Boolean)
+    needs_keyring: Mapped[bool]
     data_set: Mapped[str | None] = mapped_column(String(63), index=True)
     organiser_key: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     organiser_scope: Mapped[str | None] = mapped_column(String(100))
-    revocations: Mapped[bytes | None] = mapped_column(LargeBinary)
+    revocations: Mapped[bytes | None]
     evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     best_round: Mapped[int | None]
     catalogue_digest: Mapped[str | None] = mapped_column(String(64))
     catalogue_key: Mapped[str | None] = mapped_column(String(200))
     catalogue_bytes: Mapped[int | None]
-    repeatable: Mapped[bool] = mapped_column(Boolean)
-    created_at: Mapped[float] = mapped_column(Float)
+    repeatable: Mapped[bool]
+    created_at: Mapped[float]
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_rounds: Mapped[int] = mapped_column(default=0)
     failures_in_a_row: Mapped[int] = mapped_column(default=0)
@@ -229,10 +220,8 @@ class TaskRow(Base):
         return self.completed_rounds + self.abandoned_sums + 1
 
 
-class InvitationRow(Base):
+class InvitationRow(Base, table="invitations"):
     """An invitation: the hash of its token and how often it was used. revoked_at: when an operator revoked it."""
-
-    __tablename__ = "invitations"
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
@@ -240,12 +229,12 @@ class InvitationRow(Base):
     role: Mapped[str] = mapped_column(String(16))
     uses: Mapped[int]
     used: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[float] = mapped_column(Float)
-    expires_at: Mapped[float] = mapped_column(Float)
-    revoked_at: Mapped[float | None] = mapped_column(Float)
+    created_at: Mapped[float]
+    expires_at: Mapped[float]
+    revoked_at: Mapped[float | None]
 
 
-class ClientRow(Base):
+class ClientRow(Base, table="clients"):
     """An enrolled client.
 
     sequence: order of enrolment. subject: serial of its certificate, which stands for the organiser's subject; null in
@@ -256,7 +245,6 @@ class ClientRow(Base):
     clients. device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
     """
 
-    __tablename__ = "clients"
     __table_args__ = (
         UniqueConstraint("task_id", "identity_key"),
         UniqueConstraint("task_id", "subject"),
@@ -277,19 +265,19 @@ class ClientRow(Base):
     renewal: Mapped[int] = mapped_column(default=0)
     device_group: Mapped[int] = mapped_column(default=0)
     token_hash: Mapped[str] = mapped_column(String(64), unique=True)
-    enrolled_at: Mapped[float] = mapped_column(Float)
+    enrolled_at: Mapped[float]
     turn: Mapped[int] = mapped_column(BigInteger)
     times_asked: Mapped[int] = mapped_column(default=0)
     times_contributed: Mapped[int] = mapped_column(default=0, server_default="0")
     retired_in: Mapped[int | None]
     left_data_in: Mapped[int | None]
-    revoked_at: Mapped[float | None] = mapped_column(Float)
+    revoked_at: Mapped[float | None]
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
     envelope_bytes: Mapped[int | None]
 
 
-class RoundRow(Base):
+class RoundRow(Base, table="rounds"):
     """A round.
 
     sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
@@ -303,7 +291,6 @@ class RoundRow(Base):
     (`rounds.unopened`); else null.
     """
 
-    __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("task_id", "number"),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -314,14 +301,14 @@ class RoundRow(Base):
     sum_data: Mapped[str | None] = mapped_column(String(16))
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
-    levels: Mapped[list[int]] = mapped_column(JSON, default=list)
+    levels: Mapped[list[int]] = mapped_column(default=list)
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
-    confirms: Mapped[bool] = mapped_column(Boolean, default=False)
+    confirms: Mapped[bool] = mapped_column(default=False)
     committee: Mapped[int] = mapped_column(default=0)
     aggregate_chain: Mapped[str | None] = mapped_column(String(64))
     again: Mapped[int | None]
-    opened_at: Mapped[float] = mapped_column(Float)
-    deadline: Mapped[float] = mapped_column(Float)
+    opened_at: Mapped[float]
+    deadline: Mapped[float]
     cohort: Mapped[int]
     folded: Mapped[int] = mapped_column(default=0)
     survivors: Mapped[int] = mapped_column(default=0)
@@ -331,69 +318,56 @@ class RoundRow(Base):
     aggregate_key: Mapped[str | None] = mapped_column(String(200))
     aggregate_digest: Mapped[str | None] = mapped_column(String(64))
     aggregate_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    released_at: Mapped[float | None] = mapped_column(Float)
+    released_at: Mapped[float | None]
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
-    report: Mapped[dict[str, float]] = mapped_column(JSON, default=dict)
+    report: Mapped[dict[str, float]] = mapped_column(default=dict)
 
 
-class CommitteeKeyRow(Base):
+class CommitteeKeyRow(Base, table="committee_keys"):
     """A key that a member of the committee published for one round (`protocols.sums.oneshot.wire.CommitteeKey`).
 
     round_id: set when the round opens with this member in its committee. body: the encoded key. Rows are deleted when a
     round after the next one opens; those of later rounds also when their member does not answer and a round fails.
     """
 
-    __tablename__ = "committee_keys"
-
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     round_id: Mapped[int | None] = mapped_column(ForeignKey("rounds.id"), index=True)
     digest: Mapped[str] = mapped_column(String(64))
-    body: Mapped[bytes] = mapped_column(LargeBinary)
+    body: Mapped[bytes]
 
 
-class RoundStateRow(Base):
+class RoundStateRow(Base, table="round_states"):
     """When a round entered a state (one row for each state; it stays when the messages are deleted).
 
     handed_out: bytes that the server made for clients to fetch at that moment, for all of them together.
     """
 
-    __tablename__ = "round_states"
-
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     state: Mapped[str] = mapped_column(String(16), primary_key=True)
-    entered_at: Mapped[float] = mapped_column(Float)
+    entered_at: Mapped[float]
     handed_out: Mapped[int] = mapped_column(BigInteger, default=0)
 
 
-class CohortRow(Base):
+class CohortRow(OfClient, Base, table="cohorts"):
     """A client in the cohort of a round."""
 
-    __tablename__ = "cohorts"
 
-    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
-    client_id: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
-
-
-class DisputeRow(Base):
+class DisputeRow(Base, table="disputes"):
     """A client (`reporter`) has reported that what another one (`owner`) sealed for it in a round does not open."""
-
-    __tablename__ = "disputes"
 
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True)
     owner: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
     reporter: Mapped[str] = mapped_column(ForeignKey("clients.id"), primary_key=True)
 
 
-class SnapshotRow(Base):
+class SnapshotRow(Base, table="snapshots"):
     """A model state after a round.
 
     The server makes it for plain and masked tasks, whose sums it can read. In other tasks a member uploads it, sealed.
     """
-
-    __tablename__ = "snapshots"
 
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     round_number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -403,10 +377,9 @@ class SnapshotRow(Base):
     blob_key: Mapped[str | None] = mapped_column(String(200))
 
 
-class ViewRow(Base):
+class ViewRow(Base, table="views"):
     """The part of a server's snapshot that the members of one device group download, in tasks with several groups."""
 
-    __tablename__ = "views"
     __table_args__ = (
         ForeignKeyConstraint(["task_id", "round_number"], ["snapshots.task_id", "snapshots.round_number"]),
     )

@@ -32,7 +32,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
     ViewRow,
 )
-from protocols.errors import ParameterError
+from protocols.errors import HushRecError, ParameterError
 
 _S3: Final = re.compile(r"^s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?$")
 
@@ -64,7 +64,7 @@ _LONGEST: Final = 400
 """Length of the column `moved_to`."""
 
 
-class MovedDatabaseError(RuntimeError):
+class MovedDatabaseError(HushRecError, RuntimeError):
     """`hushrec-server migrate-storage` has copied this database: another one continues its tasks."""
 
 
@@ -74,23 +74,17 @@ def bind_store(database: Database, blobs: BlobStore) -> BlobStore:
     A database that has no store yet takes this one. Raises `OtherStoreError` when the database belongs to another
     store, and `BlobsUnavailableError`.
     """
-    found = _recorded(database)
-    if found is None:
-        database.migrating(lambda connection: _take(connection, blobs))  # servers that start together take turns
-        found = _recorded(database)
-    bound = blobs.bound(found or "")
+
+    def recorded(connection: Connection) -> str:
+        found = connection.scalar(select(_TABLE.c.store_id))
+        if found is None:
+            found = blobs.prepare()
+            connection.execute(insert(_TABLE).values(id=_ONLY, store_id=found))
+        return found
+
+    bound = blobs.bound(database.migrating(recorded))  # servers that start together take turns
     bound.prepare()
     return bound
-
-
-def _take(connection: Connection, blobs: BlobStore) -> None:
-    if connection.execute(select(_TABLE.c.id)).first() is None:
-        connection.execute(insert(_TABLE).values(id=_ONLY, store_id=blobs.prepare()))
-
-
-def _recorded(database: Database) -> str | None:
-    with database.read() as session:
-        return session.scalar(select(_TABLE.c.store_id))
 
 
 def record_store(database: Database, store_id: str) -> None:

@@ -240,10 +240,7 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
     body = request.certificate_bytes
     if body is None:
         raise Problem("forbidden", "this task needs a membership certificate from its organiser")
-    try:
-        _check_certificate(task, *request.keys, body, role, now)
-    except (CertificateError, CodecError) as error:
-        raise Problem("forbidden", str(error)) from error
+    _check_certificate(task, *request.keys, body, role, now)
     return body
 
 
@@ -266,10 +263,7 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
     task, client = session.get_one(TaskRow, task_id), session.get_one(ClientRow, client_id)
     if task.organiser_key is None:
         raise Problem("conflict", "this task has no organiser, so its members have no certificates")
-    try:
-        _check_certificate(task, client.identity_key, client.mailbox_key, body, client.role, now)
-    except (CertificateError, CodecError) as error:
-        raise Problem("forbidden", str(error)) from error
+    _check_certificate(task, client.identity_key, client.mailbox_key, body, client.role, now)
     require_same_subject(client, body)
     if (
         client.certificate is not None
@@ -291,7 +285,7 @@ def is_certified(task: TaskRow, client: ClientRow, certificate: bytes, now: floa
         return True
     try:
         _check_certificate(task, client.identity_key, client.mailbox_key, certificate, client.role, now)
-    except (CertificateError, CodecError):
+    except Problem:
         return False
     return True
 
@@ -299,15 +293,17 @@ def is_certified(task: TaskRow, client: ClientRow, certificate: bytes, now: floa
 def _check_certificate(
     task: TaskRow, identity_key: bytes, mailbox_key: bytes, body: bytes, role: str, now: float
 ) -> None:
-    """Raise `CertificateError` or `CodecError` unless the certificate `body` is valid for these keys and this role."""
-    certificate = Certificate.decode(body)
-    check_certificate(
-        task.organiser_key or b"", task.organiser_scope or "", identity_key, mailbox_key, certificate, now
-    )
-    if certificate.role != role:
-        raise CertificateError(f"the membership certificate is for the role {certificate.role}, not {role}")
-    if task.revocations is not None and RevocationList.decode(task.revocations).covers(certificate):
-        raise CertificateError("the membership certificate was revoked by the organiser")
+    """Raise `Problem` forbidden unless the certificate `body` is valid for these keys and this role."""
+    organiser, scope = task.organiser_key or b"", task.organiser_scope or ""
+    try:
+        certificate = Certificate.decode(body)
+        check_certificate(organiser, scope, identity_key, mailbox_key, certificate, now)
+        if certificate.role != role:
+            raise CertificateError(f"the membership certificate is for the role {certificate.role}, not {role}")
+        if task.revocations is not None and RevocationList.decode(task.revocations).covers(certificate):
+            raise CertificateError("the membership certificate was revoked by the organiser")
+    except (CertificateError, CodecError) as error:
+        raise Problem("forbidden", str(error)) from error
 
 
 def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) -> int:

@@ -44,10 +44,10 @@ class Admission:
     """
 
     round: RoundRow
-    client: Enrolled
     plan: TaskPlan
     route: Route
     length: int
+    client: Enrolled
     stored: ContributionRow | None
     status: tuple[int, int] = (0, 0)
     attestation: str | None = None
@@ -113,7 +113,7 @@ async def admit_cached(
     awaited = None if cached_round is None else cached_round.awaited_contribution(number, client_id)
     if awaited is None:
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
-    return Admission(awaited.round, client, awaited.plan, awaited.route, awaited.length, stored=None)
+    return Admission(*awaited, client, stored=None)
 
 
 _LOG: Final = logging.getLogger(__name__)

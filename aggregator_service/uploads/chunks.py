@@ -69,9 +69,8 @@ def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> N
     # The round is locked until the commit: a chunk is stored before the round's end drops all chunks, or refused.
     round_id, client_id = admission.round.id, admission.client.client_id
     round_ = lock_round_shared(session, round_id, client_id)
-    if round_.state != "collecting" or find_contribution(session, round_id, client_id) is not None:
-        raise UploadChangedError
-    if upload_progress(session, round_id, client_id)[0] != chunk.offset:
+    is_open = round_.state == "collecting" and find_contribution(session, round_id, client_id) is None
+    if not is_open or upload_progress(session, round_id, client_id)[0] != chunk.offset:
         raise UploadChangedError
     session.add(
         ChunkRow(

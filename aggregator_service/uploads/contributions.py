@@ -10,20 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Float,
-    Insert,
-    LargeBinary,
-    String,
-    Table,
-    Text,
-    bindparam,
-    false,
-    insert,
-    select,
-)
+from sqlalchemy import ColumnElement, Float, Insert, Table, bindparam, false, insert, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -31,13 +18,12 @@ from starlette.requests import Request
 
 from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
-from aggregator_service.polling.views import receipt
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import map_file, new_key, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
+from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stages import drop_chunks
@@ -69,7 +55,7 @@ async def receive_contribution(
     """Receive a whole contribution with the announced SHA-256 `digest` (hex), check it and store it.
 
     Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, and `Problem` as
-    `stream_body` and `insert_contribution` do.
+    `stream_body` and `NewContribution` do.
     """
     if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.sum_plan.ticket_bytes:
         return await _receive_small(services, admission, request, digest)
@@ -88,7 +74,8 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
     """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
     body = await receive_small_body(services.settings, request, admission.length, digest)
     admission.check(memoryview(body))
-    write = SmallContribution(admission, new_small_key(admission.round.task_id), body, digest, services.clock)
+    crash_point("upload.stored-before-row")
+    write = NewContribution(admission, new_small_key(admission.round.task_id), digest, services.clock, body)
     try:
         outcome = await services.deliveries.run(write)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
@@ -99,17 +86,13 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
 
 
 async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
-    """Check and store a contribution that is in a synced file with SHA-256 `digest` (hex). The file is always removed.
+    """Check and store a contribution that is in a synced file with SHA-256 `digest` (hex).
 
-    Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, and `Problem` as
-    `insert_contribution` does.
+    The caller removes the file when this raises: `ContributionError` (the sender's fault) when the bytes must not enter
+    the sum, `Problem` as `NewContribution` does.
     """
     async with services.checking:
-        try:
-            statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+        statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
     return await run_in_threadpool(_store, services, admission, path, digest, statement, tag)
 
 
@@ -128,14 +111,14 @@ def _store(
 ) -> UploadOutcome:
     """Move the file into the blob store, then insert the row that names it."""
     key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
-    try:
-        services.blobs.adopt(path, key)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    services.blobs.adopt(path, key)
     crash_point("upload.stored-before-row")
+    write = NewContribution(admission, key, digest, services.clock, statement=statement, tag=tag)
     try:
-        outcome = insert_contribution(services.database, admission, key, digest, services.clock.now(), statement, tag)
+        try:
+            outcome = services.database.transact(write)
+        except IntegrityError:  # as in `_receive_small`
+            outcome = services.database.transact(write)
     except BaseException:
         of_client = admission.round.id, admission.client.client_id
         delete_unless_named(services, key, lambda session: session.get(ContributionRow, of_client))
@@ -160,6 +143,11 @@ def delete_unless_named(
         services.blobs.delete(key)
 
 
+_PARAMETERS: Final = {
+    **{"client_id": "client", "stored_at": "now", "blob_key": "key"},
+    **{name: f"{name}_" for name in ("digest", "bytes", "statement", "attestation", "tag")},
+}
+"""Column of a contribution: parameter of the statement that inserts it."""
 _CONTRIBUTION: Final = ContributionRow.round_id == bindparam("round"), ContributionRow.client_id == bindparam("client")
 _CHUNKS: Final = ChunkRow.round_id == bindparam("round"), ChunkRow.client_id == bindparam("client")
 _IS_COLLECTING: Final = RoundRow.state == "collecting", RoundRow.deadline > bindparam("now", type_=Float)
@@ -170,109 +158,63 @@ _HAS_NOTHING_STORED: Final = (
 
 
 def _insert_where(*conditions: ColumnElement[bool]) -> Insert:
-    values = {
-        "round_id": RoundRow.id,
-        "client_id": bindparam("client", type_=String),
-        "digest": bindparam("digest_", type_=String),
-        "bytes": bindparam("bytes_", type_=BigInteger),
-        "stored_at": bindparam("now", type_=Float),
-        "blob_key": bindparam("key", type_=String),
-        "folded": false(),
-        "statement": bindparam("statement_", type_=LargeBinary),
-        "attestation": bindparam("attestation_", type_=Text),
-        "tag": bindparam("tag_", type_=LargeBinary),
-    }
-    locked = select(*values.values()).where(RoundRow.id == bindparam("round"), *conditions)
     table = cast(Table, ContributionRow.__table__)  # an ORM insert takes twice the time
-    return insert(table).from_select(list(values), locked.with_for_update(read=True, of=RoundRow))
+    values = {name: bindparam(parameter, type_=table.c[name].type) for name, parameter in _PARAMETERS.items()}
+    locked = select(RoundRow.id, false(), *values.values()).where(RoundRow.id == bindparam("round"), *conditions)
+    return insert(table).from_select(["round_id", "folded", *values], locked.with_for_update(read=True, of=RoundRow))
 
 
 _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 """Inserts a contribution if its round is collecting and its client has stored neither a contribution nor chunks."""
 
 
-def insert_contribution(
-    database: Database,
-    admission: Admission,
-    key: str,
-    digest: str,
-    now: float,
-    statement: bytes | None = None,
-    tag: bytes | None = None,
-) -> UploadOutcome:
-    """Insert the contribution whose bytes are in the blob `key`, in one transaction.
-
-    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.blobs`).
-
-    Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed (409) when the
-    round no longer takes contributions.
-    """
-
-    def work(session: Session) -> UploadOutcome:
-        return _insert(session, admission, key, digest, now, statement, tag)
-
-    try:
-        return database.transact(work)
-    except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        return database.transact(work)
-
-
 @dataclass(frozen=True, eq=False)
-class SmallContribution:
-    """A short contribution that is inserted together with its bytes, as the small body `key`.
+class NewContribution:
+    """A contribution to be inserted in a transaction (`Database.transact`).
 
-    digest: SHA-256 of `body`, hex. Raises as `insert_contribution`.
+    key: of the blob with its bytes; or of the small body `body`, which is inserted with it. digest: SHA-256, hex.
+    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.blobs`).
     """
 
     admission: Admission
     key: str
-    body: bytes
     digest: str
     clock: Clock
+    body: bytes | None = None
+    statement: bytes | None = None
+    tag: bytes | None = None
 
     def __call__(self, session: Session) -> UploadOutcome:
-        """Insert this contribution."""
-        crash_point("upload.stored-before-row")
-        outcome = _insert(session, self.admission, self.key, self.digest, self.clock.now(), None)
-        if isinstance(outcome, Stored):
-            add_small_body(session, self.key, self.body)
-        return outcome
+        """Insert with one statement; only when it inserts nothing, find out why.
 
-
-def _insert(
-    session: Session,
-    admission: Admission,
-    key: str,
-    digest: str,
-    now: float,
-    statement: bytes | None,
-    tag: bytes | None = None,
-) -> UploadOutcome:
-    """Insert with one statement; only when it inserts nothing, find out why.
-
-    The statement locks the round in share mode until the commit: a contribution is stored before collecting ends, or
-    refused.
-    """
-    row = {
-        "round": admission.round.id,
-        "client": admission.client.client_id,
-        "digest_": digest,
-        "bytes_": admission.length,
-        "now": now,
-        "key": key,
-        "statement_": statement,
-        "attestation_": admission.attestation,
-        "tag_": tag,
-    }
-    if changed_rows(session, _INSERT, row) == 0:
-        stored = _find_obstacle(session, admission, digest, now)
-        if stored is not None:
-            return stored
-        drop_chunks(session, admission.round.id, admission.client.client_id)
+        The statement locks the round in share mode until the commit: a contribution is stored before collecting ends,
+        or refused. Raises `Problem` contribution-conflict (409) when other bytes of the client are stored, round-closed
+        (409) when the round no longer takes contributions.
+        """
+        admission, now = self.admission, self.clock.now()
+        round_id, client_id = admission.round.id, admission.client.client_id
+        row = {
+            "round": round_id,
+            "client": client_id,
+            "digest_": self.digest,
+            "bytes_": admission.length,
+            "now": now,
+            "key": self.key,
+            "statement_": self.statement,
+            "attestation_": admission.attestation,
+            "tag_": self.tag,
+        }
         if changed_rows(session, _INSERT, row) == 0:
-            raise AssertionError("the insert changed no row, although no rule forbids it")
-    progress(session, Delivery(admission.round.task_id, admission.round.id, "contribute", admission.client.client_id))
-    return Stored(new_receipt(admission, digest))
+            stored = _find_obstacle(session, admission, self.digest, now)
+            if stored is not None:
+                return stored
+            drop_chunks(session, round_id, client_id)
+            if changed_rows(session, _INSERT, row) == 0:
+                raise AssertionError("the insert changed no row, although no rule forbids it")
+        progress(session, Delivery(admission.round.task_id, round_id, "contribute", client_id))
+        if self.body is not None:
+            add_small_body(session, self.key, self.body)
+        return Stored(new_receipt(admission, self.digest))
 
 
 def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> AlreadyStored | None:
@@ -297,7 +239,7 @@ def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> 
     """
     if stored.digest != digest:
         raise Problem("contribution-conflict", "another contribution of this client is stored and stays")
-    return receipt(round_, stored)
+    return UploadReceipt(round=round_.number, client_id=stored.client_id, bytes=stored.bytes, digest=digest)
 
 
 def new_receipt(admission: Admission, digest: str) -> UploadReceipt:

@@ -61,7 +61,6 @@ class StageAdmission:
     survivors: bytes | None = None
 
     def receipt(self, stored: StageMessageRow) -> UploadReceipt:
-        """Return the receipt of a stored message."""
         return UploadReceipt(
             round=self.round.number, client_id=stored.client_id, bytes=stored.length, digest=stored.digest
         )
@@ -145,7 +144,7 @@ def store_message(
 
 
 def _check(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
-    task, round_, client_id = admission.task, admission.round, admission.client.client_id
+    round_, client_id = admission.round, admission.client.client_id
     if round_.committee:
         _check_of_committee(services, admission, body)
         return
@@ -153,7 +152,7 @@ def _check(services: Services, admission: StageAdmission, body: bytes, binding: 
         _check_advertisement(services, admission, body, binding)
         return
     try:
-        roster = roster_of(services.database, task.id, round_.number)
+        roster = roster_of(services.database, round_.id)
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more messages") from None
     if admission.stage == "share":
@@ -161,7 +160,7 @@ def _check(services: Services, admission: StageAdmission, body: bytes, binding: 
     elif admission.stage == "unmask":
         server.check_reply(roster, body)
     else:
-        sharers, survivors = survivors_of(services.database, task.id, round_.number)
+        sharers, survivors = survivors_of(services.database, round_.id)
         server.check_confirmation(roster, sharers, survivors, client_id, body)
 
 
@@ -197,8 +196,8 @@ def _check_of_committee(services: Services, admission: StageAdmission, body: byt
     try:
         committee = committee_of(services.database, task_id, admission.round.number)
     except LookupError:
-        raise Problem("round-closed", "the round is over and takes no more messages") from None
-    if survivors is None:
+        committee = None
+    if committee is None or survivors is None:
         raise Problem("round-closed", "the round is over and takes no more messages")
     if admission.stage == "confirm":
         oneshot.check_confirmation(committee, member_id, survivors, body)

@@ -151,7 +151,7 @@ _PUBLISHED: Final = {
 def pfedclr_split(dataset: str, data_dir: Path) -> LeaveOneOut:
     """The paper's data: users with ten interactions or more; the last one of each user is held out."""
     found = users_with_at_least(load_interactions(dataset, data_dir), 10)
-    return hold_out_introduced_last(found) if dataset == "filmtrust" else leave_one_out(found, order="time")
+    return hold_out_introduced_last(found) if dataset == "filmtrust" else leave_one_out(found)
 
 
 def pfedclr_run(

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bench.experiments.factors import colr_rows, fair_rows, pfedclr_rows, pfedclr_split, topk_rows
-from bench.experiments.leaks import DrawnScores, NegativeDraws, leak_controls
+from bench.experiments.leaks import DrawnScores, leak_controls
 from bench.experiments.privirec import privirec_rows, published_split
 from bench.experiments.rfrec import rfrec_rows
 from bench.experiments.rows import Row, flat, options_of, report
@@ -42,7 +42,7 @@ def full_ranking_controls(dataset: str, data_dir: Path) -> ControlTable:
     """Recall@20 and NDCG@20 on the published split, or without one on a random fifth of every user's items."""
     train, test = published_split(dataset, data_dir, 0)
     rng = np.random.default_rng(0)
-    drawn = {"drawn as a negative": DrawnScores(train, NegativeDraws(), rng)}
+    drawn = {"drawn as a negative": DrawnScores(train, rng)}
     return ranking_controls(train, test, rng, more=drawn)
 
 

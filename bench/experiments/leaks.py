@@ -51,7 +51,7 @@ def hold_out_introduced_last(interactions: Interactions) -> LeaveOneOut:
     FilmTrust has no timestamps, but its public file numbers items in order of first appearance; the released code of
     FedEM, by PFedCLR's authors, uses this order as the time.
     """
-    held = leave_one_out(replace(interactions, timestamps=interactions.items.astype(np.int64)), order="time")
+    held = leave_one_out(replace(interactions, timestamps=interactions.items.astype(np.int64)))
     return replace(held, train=replace(held.train, timestamps=None))
 
 
@@ -60,14 +60,18 @@ def hold_out_introduced_last(interactions: Interactions) -> LeaveOneOut:
 
 @dataclass(frozen=True)
 class NegativeDraws:
-    """How training draws negatives. The defaults are PFedCLR's."""
+    """How training draws negatives. The defaults are PFedCLR's.
+
+    participation: share of the users in each round, in (0, 1], drawn anew in each. negatives: drawn for each positive
+    in each round that a user takes part in.
+    """
 
     rounds: int = 100
-    """Number of training rounds."""
     participation: float = 0.6
-    """Share of the users in each round, in (0, 1]; the users are drawn anew in each round."""
     negatives: int = 4
-    """Negatives drawn for each positive in each round that a user takes part in."""
+
+
+_PFEDCLR: Final = NegativeDraws()
 
 
 class DrawnScores:
@@ -75,15 +79,16 @@ class DrawnScores:
 
     All draws are simulated. In each round a random share of the users draws, uniformly and with repetition, from the
     same pool as training. The draws of a user depend only on the state of `rng` and the user, not on the order of
-    calls. excluded: int32 (n_users, k), items that are never drawn, as in `exclude`.
+    calls. excluded: int32 (n_users, k), items that are never drawn besides the training items, as in `exclude`; None is
+    the clean protocol.
     """
 
     def __init__(
         self,
         train: Interactions,
-        draws: NegativeDraws,
         rng: np.random.Generator,
         excluded: NDArray[np.int32] | None = None,
+        draws: NegativeDraws = _PFEDCLR,
     ) -> None:
         self.train, self.draws, self.excluded = train, draws, excluded
         self.seed = int(rng.integers(2**63))
@@ -116,21 +121,6 @@ def both_rankings(
     return evaluate_scores(listed, data, candidates, 10), evaluate_full_scores(scores, data, 10)
 
 
-def drawn_as_negative_control(
-    data: LeaveOneOut,
-    candidates: NDArray[np.int32],
-    rng: np.random.Generator,
-    draws: NegativeDraws | None = None,
-    excluded: NDArray[np.int32] | None = None,
-) -> tuple[EvaluationResult, EvaluationResult]:
-    """Evaluate the ranking by how seldom an item is drawn as a negative: against candidates, and among all items.
-
-    candidates: int32 (n_users, n), from `candidates_of`. draws: PFedCLR's by default. excluded: int32 (n_users, m),
-    items that are never drawn besides the training items; None is the clean protocol.
-    """
-    return both_rankings(DrawnScores(data.train, draws or NegativeDraws(), rng, excluded), data, candidates)
-
-
 def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.random.Generator) -> ControlTable:
     """Return the rows of `controls` and the controls drawn as a negative, under the clean and the leaky protocol.
 
@@ -141,7 +131,7 @@ def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.rand
     rows = [
         control_row(name, result)
         for name, excluded in drawn.items()
-        for result in drawn_as_negative_control(data, candidates, rng, excluded=excluded)
+        for result in both_rankings(DrawnScores(data.train, rng, excluded), data, candidates)
     ]
     return ControlTable(found.metrics, (*found.rows, *rows))
 
@@ -151,7 +141,7 @@ def leak_controls(data: LeaveOneOut, candidates: NDArray[np.int32], rng: np.rand
 # never interacted with. The user did interact with the held-out item, so it is never drawn, while the 99 items that it
 # is ranked against are drawn many times. A model that memorises its negatives therefore ranks the held-out item first.
 # Ranking items by how seldom they are drawn, without a model, reaches an HR@10 above 0.99 on MovieLens-100K
-# (`drawn_as_negative_control`). The original NCF code excludes only the training items, as this project does elsewhere.
+# (`DrawnScores`). The original NCF code excludes only the training items, as this project does elsewhere.
 #
 # The released CoLR code is different: it excludes the held-out item AND the 99 items that it is ranked against. None of
 # the hundred is favoured, so it does not leak.

@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
 from bench._report import Figure
-from bench.experiments.quality import Split, split_of, values_of
+from bench.experiments.quality import split_of, values_of
 from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.evaluation.leave_one_out import FullScorer
 from client_sdk.lab.federation import Federation
+from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.whole import noise_of_all
 from client_sdk.training.graph_filters import FILTERS
 from client_sdk.training.privirec import components_of
@@ -77,15 +78,10 @@ def resampled(train: Interactions, clients: int, seed: int) -> Interactions:
     return Interactions(edges.size - 1, train.n_items, edges, found.indices.astype(np.int32))
 
 
-def _able(train: Interactions) -> NDArray[np.intp]:
-    """Return the users with rows, who are the clients."""
-    return np.flatnonzero(train.user_degrees())
-
-
 def _block(train: Interactions, epsilon: float | None, **more: Any) -> Privacy | None:
     if epsilon is None:
         return None
-    return Privacy(epsilon=epsilon, delta=_able(train).size ** -1.1, corrupt=0.1, **more)
+    return Privacy(epsilon=epsilon, delta=train.active_users.size**-1.1, corrupt=0.1, **more)
 
 
 def _run(
@@ -101,7 +97,7 @@ def _run(
 ) -> Federation:
     """Run a task of so many sums. local: each client's noise alone gives the guarantee. cohort: 0: all clients."""
     made = Federation(
-        train, recipe, parameters, "masked", cohort_size=cohort or _able(train).size, seed=seed, masks=False,
+        train, recipe, parameters, "masked", cohort_size=cohort or train.active_users.size, seed=seed, masks=False,
         schedule_rounds=sums, privacy=privacy,
     )  # fmt: skip
     if local and privacy is not None:
@@ -146,7 +142,7 @@ def train_spectrum(
 
 def exactly(recipe: PriviRecK, train: Interactions) -> PriviRecState:
     """Return the state after all sums without noise, which follow from P = R~^T R~; for rows of length 1."""
-    rows = interaction_rows(train)[_able(train)].astype(np.float64)
+    rows = interaction_rows(train)[train.active_users].astype(np.float64)
     scaled = csr_array(diags_array(np.diff(rows.indptr) ** -0.5) @ rows)
     whole, state = (scaled.T @ scaled).toarray(), recipe.initial_state(bytes(32))
     for number in range(1, recipe.steps + 1):
@@ -169,7 +165,7 @@ def train_popularity(train: Interactions, epsilon: float | None, seed: int, loca
 
 def _sizes(train: Interactions, quick: bool) -> tuple[int, int]:
     """Return the sums of one turn of all clients, and the clients of each."""
-    return 1 if quick else _TURNS, max(2, ceil(_able(train).size / _TURNS))
+    return 1 if quick else _TURNS, max(2, ceil(train.active_users.size / _TURNS))
 
 
 def train_colr(train: Interactions, privacy: Privacy | None, seed: int, quick: bool) -> FullScorer:
@@ -181,7 +177,7 @@ def train_colr(train: Interactions, privacy: Privacy | None, seed: int, quick: b
 
 def train_arrays(train: Interactions, privacy: Privacy | None, seed: int, quick: bool) -> FullScorer:
     """Train item vectors and biases; a user's vector is the mean of those of its items. Two turns of all clients."""
-    (turn, cohort), able = _sizes(train, quick), _able(train)
+    (turn, cohort), able = _sizes(train, quick), train.active_users
     shapes = {"biases": [train.n_items], "items": [train.n_items, _DIM]}
     inner = make_recipe("arrays", {"shapes": shapes, "std": 0.1, "stds": {"biases": 0.0}, "server_rate": 20.0})
     assert isinstance(inner, Arrays)
@@ -227,28 +223,29 @@ def _trained(
 # --- Rows
 
 
-def _rows() -> Iterator[str]:
+def _names() -> Iterator[tuple[str, str]]:
+    """Yield data set and name of each row."""
     for dataset in _SETS:
         for method in _METHODS:
-            yield from (f"{dataset}.{method}.eps{epsilon}" for epsilon in _EPSILONS if _has(method, epsilon))
+            yield from ((dataset, f"{method}.eps{epsilon}") for epsilon in _EPSILONS if _has(method, epsilon))
     for users in _USERS:
         for epsilon in ("2", "4", "none"):
             for method in ("popularity", "privirec", "privirec-k", "privirec-k-later"):
                 if _has(method, epsilon):
-                    yield f"ml-1m.users{users}.{method}.eps{epsilon}"
+                    yield "ml-1m", f"users{users}.{method}.eps{epsilon}"
 
 
 def _has(method: str, epsilon: str) -> bool:
     return epsilon != "none" or not method.endswith(("local", "later"))
 
 
-_newest: dict[tuple[str, int, int | None], tuple[Split, Interactions]] = {}
+_newest: dict[tuple[str, int, int | None], tuple[OneHeldOut, Interactions]] = {}
 """The newest split and its clients: they are large, and the rows that need them follow each other."""
 
 
 def _clients(
     dataset: str, seed: int, users: int | None, validation: bool, data_dir: Path
-) -> tuple[Split, Interactions]:
+) -> tuple[OneHeldOut, Interactions]:
     if (dataset, seed, users) not in _newest:
         _newest.clear()
         split = split_of(dataset, data_dir, seed, validation)
@@ -291,11 +288,5 @@ def figures_of(found: Found) -> dict[str, Figure]:
     return figures
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    names = [(row.partition(".")[0], row.partition(".")[2]) for row in _rows()]
-    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_seeds(__doc__ or "", _names(), _measured, figures_of))

@@ -79,7 +79,7 @@ class Bench:
         self.setting, self.seed = setting, seed
         self.train, self.test = published_split(setting.dataset, data_dir, seed)
         self.items, self.rows = self.train.n_items, interaction_rows(self.train)
-        self.tested = np.random.default_rng(seed).permutation(np.flatnonzero(self.test.user_degrees()))
+        self.tested = np.random.default_rng(seed).permutation(self.test.active_users)
 
     def columns(self, names: tuple[str, ...]) -> int:
         """The number of vectors for these filters."""
@@ -216,7 +216,6 @@ MEASURES: Final[dict[str, Callable[[Bench], Named]]] = {
 
 
 def privirec_run(part: str, setting: Setting, seed: int, data_dir: Path) -> Values:
-    """The figures of one measure, `<row>.<figure>`."""
     found = MEASURES[part](Bench(setting, data_dir, seed))
     return {f"{name}.{metric}": value for name, row in found.items() for metric, value in row.items()}
 

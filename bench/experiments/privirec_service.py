@@ -20,7 +20,7 @@ import numpy as np
 from bench._report import Figure, arguments, bars
 from bench.figures import run
 from bench.rounds import READY_SECONDS, Dropouts, enrolled
-from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
 from client_sdk.lab.demo.spectrum import central_components
@@ -41,21 +41,14 @@ QUICK_USERS = 40
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    """All figures."""
+    """Return the figures of a whole task over HTTP; `SystemExit` if not every sum was completed."""
     whole = load_interactions("ml-100k", options.data_dir)
     if options.quick:
         whole = only_users(whole, np.arange(QUICK_USERS))
     train, test = hold_out_share(whole)
     parameters = {"items": train.n_items, "components": 48, "oversampling": 80, "iterations": 4, "rayleigh_ritz": True}
-    patience = options.patience or (4.0 if options.quick else 180.0)
-    return through_the_service(PriviRecK(PriviRecKParameters(**parameters)), train, test, patience)
-
-
-def through_the_service(
-    recipe: PriviRecK, train: Interactions, test: Interactions, wait_seconds: float
-) -> dict[str, Figure]:
-    """Figures of a whole task over HTTP; `SystemExit` if not every sum was completed."""
-    users = train.n_users
+    recipe, users = PriviRecK(PriviRecKParameters(**parameters)), train.n_users
+    wait_seconds = options.patience or (4.0 if options.quick else 180.0)
     schedule = Schedule(
         rounds=recipe.steps,
         cohort_size=users,
@@ -88,7 +81,9 @@ def through_the_service(
         members.append(np.sort([order[one.client_id] for one in report.reports]))
         if members[-1].size != report.survivors:
             raise SystemExit(f"round {report.number} has {report.survivors} survivors, not {members[-1].size}")
-    rows, exact = interaction_rows(train), central_components(train, recipe.parameters.components, *members)[0]
+    rows = interaction_rows(train)
+    degrees = rows[members[0]].sum(axis=0, dtype=np.float64)
+    exact, _ = central_components(rows[members[1]], degrees, recipe.parameters.components)
     service = rank_all(scores.__getitem__, train, test)
     central = rank_all(lambda users: GFCF().scores(exact, rows[users]), train, test)
     return {

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from bench._report import Figure
@@ -48,14 +47,7 @@ _GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
 _MADE: Final = SyntheticConfig(users=5000, items=2000, positives=15, clusters=20, affinity=6.0, skew=0.8)
 
 
-class Split(NamedTuple):
-    """Training rows with a held-out item each, and the negatives that it is ranked against, int32 (users, 99)."""
-
-    data: LeaveOneOut
-    candidates: NDArray[np.int32]
-
-
-def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> Split:
+def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> OneHeldOut:
     """Return the test split of a set, or the validation split, which never sees a test row in training.
 
     seed: of random held-out rows, of the Gowalla sample's negatives and of all sampled negatives.
@@ -66,7 +58,7 @@ def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> 
         data = _held_out(name, _interactions(name, data_dir), seed)
     if validation:
         data = _held_out(name, data.train, seed + 100)
-    return Split(data, candidates_of(data, np.random.default_rng(seed + 1)).negatives)
+    return OneHeldOut(data, candidates_of(data, np.random.default_rng(seed + 1)).negatives)
 
 
 def _held_out(name: str, interactions: Interactions, seed: int) -> LeaveOneOut:
@@ -113,7 +105,7 @@ _MOST_ITEMS: Final = 15_000
 """Items up to which a dense items x items matrix is inverted."""
 
 
-def scorer_of(name: str, settings: Mapping[str, Any], split: Split, seed: int) -> FullScorer | None:
+def scorer_of(name: str, settings: Mapping[str, Any], split: OneHeldOut, seed: int) -> FullScorer | None:
     """Return the baseline's scores of all items, trained on the split; None if it cannot be had.
 
     EASE is not computed for more than 15,000 items; `als` and `bpr` need the library.
@@ -193,7 +185,7 @@ ARMS: Final[Mapping[str, Arm]] = {
 """`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors."""
 
 
-def train_scorer(arm: Arm, split: Split, seed: int, rounds: int | None = None) -> FullScorer:
+def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = None) -> FullScorer:
     """Train one task of the arm and return each user's scores of all items by the client's own model.
 
     rounds: fewer rounds, for a quick run.
@@ -204,7 +196,7 @@ def train_scorer(arm: Arm, split: Split, seed: int, rounds: int | None = None) -
         given["components"] = min(given["components"], train.n_items)
     start = spectrum_of(train, seed) if arm.started else None
     parameters = parameters_for(arm.recipe, given, started=arm.started)
-    clients = int(np.count_nonzero(train.user_degrees()))
+    clients = train.active_users.size
     usual, cohort = arm.rounds, arm.cohort or clients
     if not usual:
         usual, cohort = advise(train.n_items, clients, train.size)
@@ -234,12 +226,6 @@ _KEYS: Final = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    names = ((dataset, name) for dataset in RANKING_SETS for name in ("popularity", *BASELINES, *ARMS))
-    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
-
-
 def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
     asked = split_of(dataset, data_dir, seed, validation)
     if name == "popularity":
@@ -256,9 +242,9 @@ def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool,
     return {} if scorer is None else values_of(scorer, asked)
 
 
-def values_of(scores: FullScorer, split: Split) -> Values:
+def values_of(scores: FullScorer, split: OneHeldOut) -> Values:
     """Return the metrics of the scores, and the standard error of NDCG@20 of one seed."""
-    measured = OneHeldOut(split.data, split.candidates).measured(scores)
+    measured = split.measured(scores)
     found = {_KEYS[name]: value for name, value in measured.values.items()}
     return found | {"ndcg20_error": float(measured.of_users.std() / np.sqrt(measured.of_users.size))}
 
@@ -290,4 +276,5 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    pairs = ((dataset, name) for dataset in RANKING_SETS for name in ("popularity", *BASELINES, *ARMS))
+    sys.exit(measure_seeds(__doc__ or "", pairs, _measured, figures_of))

@@ -12,6 +12,7 @@ encryption change them by less than 1e-6. One measurement is kept in the work fo
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation.controls import mean_predictions, rating_errors
 from client_sdk.lab.federation import Federation
+from client_sdk.lab.measures import predictions
 from protocols.advice import parameters_for, settings_of_ratings
 
 # --- Generated ratings in the shape of Jester: 20,000 users, 100 items, most of them rated, from -10 to 10
@@ -105,19 +107,11 @@ def _solve(rows: csr_matrix, own: NDArray[np.float64], others: NDArray[np.float6
 RATING_SETS: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
 NAMES: Final = ("means", "biased-mf", "rfrec")
 _QUICK_USERS: Final = 500
-_CHUNK_VALUES: Final = 16_000_000
 ROUNDS: Final = 100
 """Sums after that of the ratings, as in `hushrec simulate`."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure what is asked and print the figures; see `measure_seeds`."""
-    names = ((dataset, name) for dataset in RATING_SETS for name in NAMES)
-    return measure_seeds(arguments, __doc__ or "", names, _measured, figures_of)
-
-
 def _measured(dataset: str, name: str, seed: int, validation: bool, quick: bool, data_dir: Path) -> Values:
-    """Return MAE and RMSE."""
     users = _QUICK_USERS if quick else None
     asked = _rated(dataset, data_dir, seed, validation, users)
     if name == "means":
@@ -154,17 +148,11 @@ def _federated(rated: Rated, seed: int) -> NDArray[np.floating]:
     train, test = rated.train, rated.test
     given = {"items": train.n_items, "rating_min": rated.lowest, "rating_max": rated.highest, "count_sums": 1}
     parameters = parameters_for("rfrec", given) | settings_of_ratings(train.n_items, train.size)
-    devices = Federation(train, "rfrec", parameters, cohort_size=int(np.count_nonzero(train.user_degrees())), seed=seed)
+    devices = Federation(train, "rfrec", parameters, cohort_size=train.active_users.size, seed=seed)
     list(devices.run(1 + ROUNDS))
     assert train.ratings is not None
-    found = np.full(test.size, train.ratings.mean(dtype=np.float64))
     able = np.flatnonzero((test.user_degrees() > 0) & (train.user_degrees() > 0))
-    step = max(1, _CHUNK_VALUES // train.n_items)
-    for start in range(0, able.size, step):
-        users = able[start : start + step]
-        rows = np.flatnonzero(np.isin(test.users, users))
-        found[rows] = devices.scores(users)[np.searchsorted(users, test.users[rows]), test.items[rows]]
-    return found
+    return predictions(devices.scores, test, able, others=train.ratings.mean(dtype=np.float64))
 
 
 def figures_of(found: Found) -> dict[str, Figure]:
@@ -181,4 +169,4 @@ def figures_of(found: Found) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_seeds(__doc__ or "", product(RATING_SETS, NAMES), _measured, figures_of))

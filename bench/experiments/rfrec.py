@@ -101,7 +101,7 @@ class Devices:
 
     def _begin(self, number: int) -> LocalModel:
         model = LocalModel(self.users[self._owned[number]], self.state.item_factors.copy())
-        if self._rule.adam:
+        if self._rule.released:
             model.adam = Adam([model.users, model.items], [self._rule.rate] * 2)
         return model
 

@@ -15,8 +15,10 @@ from time import perf_counter
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
-from bench._report import Figure, arguments, bars, show, write_figures
+from bench._report import Figure, arguments, bars, write_figures
+from bench.figures import shown
 from protocols.errors import HushRecError
 
 Values = dict[str, Any]
@@ -101,7 +103,10 @@ def report(
         console.print("no row matches --only", style="red")
         return 2
     figures = figures_of(kept)
-    show(kind, figures)
+    table = Table("figure", "value", title=kind)
+    for name, value in figures.items():
+        table.add_row(name, shown(value))
+    Console().print(table)
     write_figures(options.json, figures)
     return 0
 
@@ -127,19 +132,18 @@ Measure = Callable[[str, str, int, bool, bool, Path], Values]
 
 
 def measure_seeds(
-    arguments: list[str] | None,
     about: str,
     names: Iterable[tuple[str, str]],
     measure: Measure,
     figures_of: Callable[[Found], dict[str, Figure]],
 ) -> int:
-    """Measure the pairs of data set and name, and print the figures; 1 if a data set is missing, 2 if nothing matches.
+    """Measure the pairs of data set and name that are asked for, and print the figures; the exit code as of `report`.
 
     about: the help, as of `options_of`.
     """
     parser = options_of(about, (0, 1, 2))
     parser.add_argument("--validation", action="store_true", help="measure on validation rows, to choose settings")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     kind = "quick" if options.quick else "validation" if options.validation else "test"
     seeds, names = options.seeds[:1] if options.quick else options.seeds, list(names)
     rows = [

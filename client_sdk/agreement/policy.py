@@ -28,6 +28,7 @@ _BOUNDS: Final = {
     "max_model_bytes": (1, 1 << 63),
     "max_epochs": (1, 1000),
     "max_measurements": (0, 1_000_000),
+    "max_clip_share": (0, 1),
     "snapshot_every": (0, 1_000_000),
 }
 """Smallest and largest value of each number: no task satisfies a requirement above its largest value."""
@@ -93,8 +94,6 @@ class Policy:
         for name, (least, most) in _BOUNDS.items():
             if not least <= getattr(self, name) <= most:
                 raise ParameterError(f"{name} must be in {least}..{most}, got {getattr(self, name)}")
-        if not 0 <= self.max_clip_share <= 1:
-            raise ParameterError(f"max_clip_share must be in 0..1, got {self.max_clip_share}")
         if not 0 <= self.min_corrupt < 1:
             raise ParameterError(f"min_corrupt must be at least 0 and below 1, got {self.min_corrupt}")
         if not self.max_epsilon > 0 or not 0 < self.budget_delta < 1:
@@ -168,16 +167,8 @@ class Policy:
         """
         from protocols.sums.masked.parameters import ClientPolicy
 
-        floor = max(self.min_cohort, schedule.min_clients)
-        return ClientPolicy(
-            floor,
-            self.min_neighbours,
-            self.min_threshold,
-            self.min_ring_bits,
-            self.masked_modes,
-            self.min_corrupt,
-            self.min_sigma,
-        )
+        least = max(self.min_cohort, schedule.min_clients), self.min_neighbours, self.min_threshold, self.min_ring_bits
+        return ClientPolicy(*least, self.masked_modes, self.min_corrupt, self.min_sigma)
 
     def for_oneshot_rounds(self, schedule: Schedule) -> OneshotPolicy:
         """Return the requirements of a task with this schedule that clients and committee check in a one-shot round.

@@ -69,7 +69,12 @@ class AgreedTerms(Message):
         changed = [name for name in type(self).model_fields if getattr(self, name) != getattr(now, name)]
         if changed:
             detail = f"the task's {' and '.join(changed)} changed after this client joined it, which is not allowed"
-            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
+            raise broken_terms(view.task_id, detail)
+
+
+def broken_terms(task_id: str, detail: str, *rest: str | int) -> ContractBroken:
+    """Return the error of an answer about a task, or what `rest` names in it, that contradicts the terms."""
+    return ContractBroken("GET", "/".join(["/v1/tasks", task_id, *map(str, rest)]), 200, detail)
 
 
 @dataclass(frozen=True)
@@ -101,10 +106,10 @@ class TaskTerms:
         """
         terms = cls._planned(view, max_bytes)
         if terms.opened_by != view.opened_by:
-            detail = (
-                f"the server says that {view.opened_by} can open the sum, but the parameters imply {terms.opened_by}"
+            raise broken_terms(
+                view.task_id,
+                f"the server says that {view.opened_by} can open the sum, but the parameters imply {terms.opened_by}",
             )
-            raise ContractBroken("GET", f"/v1/tasks/{view.task_id}", 200, detail)
         return terms
 
     @classmethod
@@ -200,18 +205,21 @@ class TaskTerms:
         does not have, or levels that the recipe does not have.
         """
         if view.step > min(view.number, self.schedule.rounds):
-            detail = (
-                f"round {view.number} is announced as sum {view.step}, which is greater than the round's number, or "
-                f"than the {self.schedule.rounds} sums of the task"
+            raise self.broken_round(
+                view,
+                f"is announced as sum {view.step}, which is greater than the round's number, or than the "
+                f"{self.schedule.rounds} sums of the task",
             )
-            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
         spec = self.recipe.round_spec(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:
-            detail = f"round {view.number} is announced with a seed that does not follow from the task's seed"
-            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail)
+            raise self.broken_round(view, "is announced with a seed that does not follow from the task's seed")
+        levels = tuple(view.levels)
         try:
-            check_levels(levels := tuple(view.levels), self.recipe.most_levels(view.step))
+            check_levels(levels, self.recipe.most_levels(view.step))
         except ParameterError as error:
-            detail = f"round {view.number}: {error}"
-            raise ContractBroken("GET", f"/v1/tasks/{self.task_id}/rounds/{view.number}", 200, detail) from error
+            raise self.broken_round(view, f"has other levels: {error}") from error
         return replace(spec, levels=levels)
+
+    def broken_round(self, view: RoundView, fault: str) -> ContractBroken:
+        """Return the error of a round that contradicts the terms. fault: what is wrong, with its verb."""
+        return broken_terms(self.task_id, f"round {view.number} {fault}", "rounds", view.number)

@@ -9,11 +9,9 @@ from typing import Final, Literal
 from client_sdk.api.requests import (
     LONGEST_ENTRY,
     ApiRequests,
-    long_poll,
     or_none,
     parse_answer,
     path_of_task,
-    with_query,
 )
 from client_sdk.api.retry import Upload, send
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
@@ -80,7 +78,7 @@ class ApiCalls(ApiRequests):
 
     def tasks(self, name: str | None = None) -> Program[TaskPage]:
         """List tasks, newest first; with `name`, only the tasks of that name (operators)."""
-        return self._get(with_query("/v1/tasks", name=name), TaskPage, max_bytes=_LONGEST_TASKS)
+        return self._get("/v1/tasks", TaskPage, max_bytes=_LONGEST_TASKS, name=name)
 
     def task(self, task_id: str) -> Program[TaskView]:
         """Return one task; `NotFound` when there is none with that id."""
@@ -122,7 +120,7 @@ class ApiCalls(ApiRequests):
 
     def invitations(self, task_id: str, after: str | None = None) -> Program[InvitationPage]:
         """Return a page of a task's invitations in order of creation; `after` is the last page's `next` (operators)."""
-        return self._get(with_query(path_of_task(task_id, "invitations"), after=after), InvitationPage)
+        return self._get(path_of_task(task_id, "invitations"), InvitationPage, after=after)
 
     def revoke_invitation(self, task_id: str, invitation_id: str) -> Program[InvitationView]:
         """Revoke an invitation (operators). Revoking it again changes nothing."""
@@ -144,10 +142,8 @@ class ApiCalls(ApiRequests):
 
         unkeyed: only members without a keyring envelope. wait: seconds to wait for one.
         """
-        path = with_query(
-            path_of_task(task_id, "members"), after=after, unkeyed="true" if unkeyed else None, wait=long_poll(wait)
-        )
-        return self._get(path, MemberPage, wait)
+        only = "true" if unkeyed else None
+        return self._get(path_of_task(task_id, "members"), MemberPage, wait, after=after, unkeyed=only)
 
     def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
         """Revoke a membership permanently (operators). Revoking it again changes nothing."""
@@ -163,8 +159,7 @@ class ApiCalls(ApiRequests):
 
     def envelope(self, task_id: str, wait: float = 0.0) -> Program[bytes | None]:
         """Return this client's keyring envelope; None if there is none within `wait` seconds."""
-        path = with_query(path_of_task(task_id, "keyring"), wait=long_poll(wait))
-        return or_none(self._bytes(path, _LONGEST_ENVELOPE, wait=wait))
+        return or_none(self._bytes(path_of_task(task_id, "keyring"), _LONGEST_ENVELOPE, wait=wait))
 
     # --- certificates --------------------------------------------------------------------------------------------
 
@@ -185,9 +180,7 @@ class ApiCalls(ApiRequests):
     def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[RoundChanged | None]:
         """Return the newest round; None if it is unchanged since `etag`, or there is none, within `wait` seconds."""
         headers = {"if-none-match": etag} if etag else {}
-        request = self._request(
-            "GET", with_query(path_of_task(task_id, "rounds", "current"), wait=long_poll(wait)), headers, wait=wait
-        )
+        request = self._request("GET", path_of_task(task_id, "rounds", "current"), headers, wait=wait)
         response = yield from send(request, self.retry)
         if response.status in (204, 304):
             return None
@@ -195,8 +188,9 @@ class ApiCalls(ApiRequests):
 
     def rounds(self, task_id: str, after: int = 0, limit: int = 100, state: str | None = None) -> Program[RoundPage]:
         """Return a page of at most `limit` rounds after number `after`, in order; with `state`, only those in it."""
-        path = with_query(path_of_task(task_id, "rounds"), after=after, limit=limit, state=state)
-        return self._get(path, RoundPage, max_bytes=max(LONGEST_JSON, limit * LONGEST_ENTRY))
+        most = max(LONGEST_JSON, limit * LONGEST_ENTRY)
+        path = path_of_task(task_id, "rounds")
+        return self._get(path, RoundPage, max_bytes=most, after=after, limit=limit, state=state)
 
     def round(self, task_id: str, number: int) -> Program[RoundView]:
         """Return one round; `NotFound` before it has opened."""
@@ -216,16 +210,16 @@ class ApiCalls(ApiRequests):
 
     def attestations(self, task_id: str, number: int, after: str, limit: int) -> Program[AttestationPage]:
         """Return at most `limit` (up to 100) attestations of a completed round, of clients with ids after `after`."""
-        path = with_query(path_of_task(task_id, "rounds", number, "attestations"), after=after, limit=limit)
-        return self._get(path, AttestationPage, max_bytes=LARGEST_ATTESTATION_PAGE * LONGEST_ATTESTATION)
+        path, most = path_of_task(task_id, "rounds", number, "attestations"), LARGEST_ATTESTATION_PAGE
+        return self._get(path, AttestationPage, max_bytes=most * LONGEST_ATTESTATION, after=after, limit=limit)
 
     def ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """Return a page of a task's released sums after round `after` (operators)."""
-        return self._get(with_query(path_of_task(task_id, "ledger"), after=after), LedgerPage)
+        return self._get(path_of_task(task_id, "ledger"), LedgerPage, after=after)
 
     def own_ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """Return a page of the released sums after round `after` that contain this client's contributions."""
-        return self._get(with_query(path_of_task(task_id, "members", "me", "ledger"), after=after), LedgerPage)
+        return self._get(path_of_task(task_id, "members", "me", "ledger"), LedgerPage, after=after)
 
     # --- masked rounds -------------------------------------------------------------------------------------------
 
@@ -266,10 +260,8 @@ class ApiCalls(ApiRequests):
 
         group: the device group whose view of it is meant, where the caller is in none (operators, the committee).
         """
-        path = with_query(
-            path_of_task(task_id, "snapshots", "latest"), at_least=at_least or None, group=group, wait=long_poll(wait)
-        )
-        return or_none(self._get(path, SnapshotView, wait))
+        path = path_of_task(task_id, "snapshots", "latest")
+        return or_none(self._get(path, SnapshotView, wait, at_least=at_least or None, group=group))
 
     def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
         """Return the snapshot of the best measured model; None if the server keeps none."""

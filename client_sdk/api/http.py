@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
@@ -66,7 +66,7 @@ def _translate_errors(request: Request) -> Iterator[None]:
     try:
         yield
     except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL, httpx.DecodingError) as error:
-        untrusted = _certificate_error(error)
+        untrusted = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
         if untrusted is not None:
             reason = f"the server's certificate is not trusted: {untrusted.verify_message}"
             raise UntrustedServer(request.method, request.url, reason, sent=False) from error
@@ -75,23 +75,20 @@ def _translate_errors(request: Request) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     """Why there was no answer, in plain words: the operating system's, or those for the kind of error."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, socket.gaierror):
             return "the host name is not known"
         if isinstance(cause, ssl.SSLError):
             return f"TLS failed: {cause.reason or cause}"
         if isinstance(cause, OSError) and cause.errno:
             return os.strerror(cause.errno).lower()
-        cause = cause.__cause__ or cause.__context__
     return next((text for kind, text in _REASONS if isinstance(error, kind)), str(error) or type(error).__name__)
 
 
-def _certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """The certificate error among the causes of `error`, None without one."""
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
         error = error.__cause__ or error.__context__
-    return error
 
 
 def _settings(connections: int) -> dict[str, Any]:
@@ -138,14 +135,14 @@ def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: T
 
 
 class _Body:
-    """Collects the body of an answer as it arrives, or passes it to the request's sink.
+    """Collects the body of an answer as it arrives, or passes it to the request's sink. traffic: counts its bytes.
 
     Raises `ContractBroken` when it is compressed or too long.
     A compressed body could expand to a thousand times its length, and a server could send one that never ends.
     """
 
-    def __init__(self, request: Request, answer: httpx.Response) -> None:
-        self._request, self._status = request, answer.status_code
+    def __init__(self, request: Request, answer: httpx.Response, traffic: Traffic) -> None:
+        self._request, self._status, self._traffic = request, answer.status_code, traffic
         self._headers = dict(answer.headers)  # names in lower case
         self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
         self._body, self._length = bytearray(), 0
@@ -157,6 +154,7 @@ class _Body:
             raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
 
     def add(self, piece: bytes) -> None:
+        self._traffic.down += len(piece)
         self._length += len(piece)
         if self._length > self._limit:
             raise self._broken(f"the answer is longer than {self._limit:,} bytes, the most that it may have")
@@ -259,13 +257,10 @@ class SyncDriver(Closed):
         self.traffic.up += len(request.body)
         with _translate_errors(request):
             answer = self._http.send(_build(self._http, request, self._timeouts), stream=True)
-            try:
-                body = _Body(request, answer)
+            with closing(answer):
+                body = _Body(request, answer, self.traffic)
                 for piece in answer.iter_bytes():
-                    self.traffic.down += len(piece)
                     body.add(piece)
-            finally:
-                answer.close()
         return body.response()
 
     def close(self) -> None:
@@ -338,13 +333,10 @@ class AsyncDriver(AsyncClosed):
         self.traffic.up += len(request.body)
         with _translate_errors(request):
             answer = await self._http.send(_build(self._http, request, self._timeouts), stream=True)
-            try:
-                body = _Body(request, answer)
+            async with aclosing(answer):
+                body = _Body(request, answer, self.traffic)
                 async for piece in answer.aiter_bytes():
-                    self.traffic.down += len(piece)
                     body.add(piece)
-            finally:
-                await answer.aclose()
         return body.response()
 
     async def aclose(self) -> None:
@@ -352,14 +344,14 @@ class AsyncDriver(AsyncClosed):
         await self._http.aclose()
 
 
-def download(url: str, timeouts: Timeouts | None = None) -> Iterator[bytes]:
+def download(url: str) -> Iterator[bytes]:
     """Yield the body of a public `url` in pieces of at most 64 KiB, following redirects. For data sets.
 
     Raises `ConnectionFailed` when the connection fails, the final status is not 200 or the body is compressed: 64 KiB
     could expand to 64 MiB. The caller limits the length and checks the digest.
     """
     request = Request("GET", url)
-    limits = (timeouts or Timeouts()).of(request)
+    limits = Timeouts().of(request)
     with (
         _translate_errors(request),
         httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_HEADERS) as http,

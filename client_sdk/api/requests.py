@@ -88,20 +88,27 @@ class ApiRequests:
         wait: float = 0.0,
         max_bytes: int = LONGEST_JSON,
         sink: Sink | None = None,
+        query: Mapping[str, str | int | None] | None = None,
     ) -> Request:
+        """Return a request; wait: seconds of a long poll. The values of `query` that are not None are in its URL."""
         all_headers = {**self._authorization(), **(headers or {})}
-        return Request(method, self.url + path, all_headers, body, wait, self.signer, max_bytes, sink)
+        asked = {**(query or {}), "wait": long_poll(wait)}
+        given = {name: value for name, value in asked.items() if value is not None}
+        url = f"{self.url}{path}?{urlencode(given)}" if given else self.url + path
+        return Request(method, url, all_headers, body, wait, self.signer, max_bytes, sink)
 
-    def _get(self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON) -> Program[M]:
-        return self._answer(self._request("GET", path, wait=wait, max_bytes=max_bytes), model)
+    def _get(
+        self, path: str, model: type[M], wait: float = 0.0, max_bytes: int = LONGEST_JSON, **query: str | int | None
+    ) -> Program[M]:
+        return self._answer(self._request("GET", path, wait=wait, max_bytes=max_bytes, query=query), model)
 
     def _delete(self, path: str, model: type[M]) -> Program[M]:
         return self._answer(self._request("DELETE", path), model)
 
     def _post(self, path: str, body: BaseModel | None, model: type[M], idempotent: bool = False) -> Program[M]:
-        encoded = b"" if body is None else body.model_dump_json().encode()
-        headers = {}
+        encoded, headers = b"", dict[str, str]()
         if body is not None:
+            encoded = body.model_dump_json().encode()
             headers = {"content-type": "application/json", "content-digest": content_digest(encoded)}
         return self._answer(self._request("POST", path, headers, encoded), model, idempotent)
 
@@ -147,12 +154,6 @@ def check_secret(secret: str, what: str, longest: int | None = None) -> None:
 def path_of_task(task_id: str, *rest: str | int) -> str:
     """Return the path of a task, or of what `rest` names in it, percent-encoded."""
     return "/".join(["/v1/tasks", quote(task_id, safe=""), *(quote(str(part), safe="") for part in rest)])
-
-
-def with_query(path: str, **query: str | int | float | None) -> str:
-    """Return `path` with a query of the values that are not None."""
-    given = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(given)}" if given else path
 
 
 def long_poll(seconds: float) -> float | None:

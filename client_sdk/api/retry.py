@@ -93,19 +93,17 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _slug_of_status(status: int) -> str:
-    """The problem type for an answer without a problem document, such as a proxy's error page."""
-    if status >= 500:
-        return "unavailable" if status in (502, 503, 504) else "internal-error"
-    return next((slug for slug, (known, _) in PROBLEM_TYPES.items() if known == status), "bad-request")
-
-
 def _problem_of(response: Response) -> ProblemDocument:
+    """Return the problem document of `response`; one for its status if it has none, such as a proxy's error page."""
     if "problem+json" in response.headers.get("content-type", ""):
         with suppress(ValueError):  # an invalid document (pydantic's ValidationError) is treated like none
             return ProblemDocument.model_validate_json(response.body)
-    slug = _slug_of_status(response.status)
-    return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=response.status)
+    status = response.status
+    if status >= 500:
+        slug = "unavailable" if status in (502, 503, 504) else "internal-error"
+    else:
+        slug = next((slug for slug, (known, _) in PROBLEM_TYPES.items() if known == status), "bad-request")
+    return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=status)
 
 
 def raise_problem(request: Request, response: Response) -> None:

@@ -162,10 +162,6 @@ class Traffic:
     def __sub__(self, earlier: Traffic) -> Traffic:
         return Traffic(self.up - earlier.up, self.down - earlier.down)
 
-    def copy(self) -> Traffic:
-        """Return a copy of the current figures."""
-        return Traffic(self.up, self.down)
-
     def on_effect(self, effect: Effect) -> Effect:
         """Count the body of a request."""
         if isinstance(effect, Request):

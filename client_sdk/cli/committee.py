@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 from rich.markup import escape
-from typer import Argument, Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.cli import monitor
@@ -18,7 +17,10 @@ from client_sdk.cli.membership import (
     IssuerScope,
     IssuerUrl,
     Patience,
+    RoleInvitation,
+    ServerUrl,
     TaskName,
+    TrustRoster,
     certificate_choice,
     kept_membership,
     load_identity,
@@ -29,11 +31,6 @@ from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.join import ClientOptions
 
 committee = command_group("Take the masks off one-shot sums (for the members of a task's committee).")
-
-TrustRoster = Annotated[
-    bool,
-    Option("--trust-roster", help="Accept a task without an organiser: the server alone says who the clients are."),
-]
 _ANY_SIZE: Final = 1 << 62
 """A member does not hold the model, so its size does not matter."""
 
@@ -44,10 +41,8 @@ def _policy(min_cohort: int, trust_roster: bool) -> Policy:
 
 @committee.command("join")
 def join(
-    url: Annotated[str, Argument(help="Address of the server.")],
-    invitation: Annotated[
-        str, Option(envvar="HUSHREC_INVITATION", help="Invitation for the role committee, from the operator.")
-    ],
+    url: ServerUrl,
+    invitation: RoleInvitation,
     certificate: CertificateFile = None,
     issuer: IssuerUrl = None,
     scope: IssuerScope = None,

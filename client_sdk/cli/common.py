@@ -86,6 +86,7 @@ def command_options(function: Callable[[T], None]) -> Callable[..., None]:
     return command
 
 
+AsJson = Annotated[bool, Option("--json", help="Print JSON instead of tables.")]
 MinCohort = Annotated[int, Option(help="Refuse sums of fewer clients than this.")]
 RecipeParameters = Annotated[list[str] | None, Option("-r", help="Recipe parameter, name=value; repeatable.")]
 MechanismParameters = Annotated[list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from client_sdk.cli.common import MechanismParameters, RecipeParameters, command_options, console, picked, table
+from client_sdk.cli.common import AsJson, MechanismParameters, RecipeParameters, command_options, console, picked, table
 from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class CostOptions:
     down: Annotated[float, Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
     recipe_parameter: RecipeParameters = None
     mechanism_parameter: MechanismParameters = None
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the table.")] = False
+    as_json: AsJson = False
 
     def recipe_parameters(self) -> dict[str, object]:
         """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""

@@ -30,9 +30,9 @@ from client_sdk.lab.data.files import read_history
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.published import load_dataset
 from client_sdk.lab.data.splits import Split, SplitKind, load_split
-from client_sdk.lab.evaluation import candidates_of, controls, evaluate_full_scores, evaluate_scores, ranking_controls
+from client_sdk.lab.evaluation import controls, evaluate_full_scores, evaluate_scores, ranking_controls
 from client_sdk.lab.evaluation.controls import ControlTable, control_row
-from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, EvaluationResult
+from client_sdk.lab.evaluation.leave_one_out import NEGATIVES, EvaluationResult, candidates_if_enough
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.newest import own_scores
 from protocols.errors import ParameterError
@@ -130,10 +130,10 @@ def measure(scores: NDArray[np.float32], split: LeaveOneOut, k: int) -> list[Eva
     scores: float32 (items,), the scores of one user, used for every row of `split`.
     """
     full = evaluate_full_scores(lambda users: np.broadcast_to(scores, (users.size, scores.size)), split, k)
-    if scores.size - split.train.positives(0).size - 1 < NEGATIVES:
+    candidates = candidates_if_enough(split, np.random.default_rng(_SEED))
+    if candidates is None:
         return [full]
-    negatives = candidates_of(split, np.random.default_rng(_SEED)).negatives
-    return [full, evaluate_scores(lambda _, items: scores[items], split, negatives, k)]
+    return [full, evaluate_scores(lambda _, items: scores[items], split, candidates.negatives, k)]
 
 
 def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
@@ -144,10 +144,7 @@ def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
         several = ranking_controls(split.train, split.test, rng, k)
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
-    try:
-        candidates = candidates_of(data, rng)
-    except ParameterError:  # somebody has not as many items left
-        candidates = None
+    candidates = candidates_if_enough(data, rng)
     found = controls(data, None if candidates is None else candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
     if candidates is None:

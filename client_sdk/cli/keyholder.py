@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from rich.markup import escape
-from typer import Argument, Option
 
 from client_sdk.cli import monitor
 from client_sdk.cli.common import command_group, console
@@ -19,6 +16,8 @@ from client_sdk.cli.membership import (
     IssuerScope,
     IssuerUrl,
     Patience,
+    RoleInvitation,
+    ServerUrl,
     TaskName,
     certificate_choice,
     kept_membership,
@@ -36,10 +35,8 @@ keyring = command_group("Create and hand out the keys of an encrypted task (for 
 
 @keyring.command("create")
 def create(
-    url: Annotated[str, Argument(help="Address of the server.")],
-    invitation: Annotated[
-        str, Option(envvar="HUSHREC_INVITATION", help="Invitation for the role holder, from the operator.")
-    ],
+    url: ServerUrl,
+    invitation: RoleInvitation,
     certificate: CertificateFile = None,
     issuer: IssuerUrl = None,
     scope: IssuerScope = None,

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from typer import Argument, Option
+from typer import Option
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.cli.common import MinCohort, command_options, console, fail, picked, say, stderr, table
+from client_sdk.cli.common import AsJson, MinCohort, command_options, console, fail, picked, say, stderr, table
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -26,7 +26,9 @@ from client_sdk.cli.membership import (
     IssuerScope,
     IssuerUrl,
     Patience,
+    ServerUrl,
     TaskName,
+    TrustRoster,
     certificate_choice,
     interactions_file,
     kept_membership,
@@ -51,7 +53,7 @@ from protocols.messages import LedgerEntry
 class JoinOptions:
     """Argument and options of `hushrec join`."""
 
-    url: Annotated[str, Argument(help="Address of the server.")]
+    url: ServerUrl
     interactions: Annotated[
         Path, Option(help="File of your items: one number a line, or CSV with a column item and perhaps rating.")
     ]
@@ -74,10 +76,7 @@ class JoinOptions:
         bool,
         Option("--allow-curious", help="Accept masked sums that are secure only if the server obeys the protocol."),
     ] = False
-    trust_roster: Annotated[
-        bool,
-        Option("--trust-roster", help="Accept tasks without an organiser: the server alone says who the clients are."),
-    ] = False
+    trust_roster: TrustRoster = False
     reveal_indices: Annotated[
         bool, Option("--reveal-indices", help="Accept that the server sees which entries of the model you change.")
     ] = False
@@ -210,7 +209,7 @@ def ledger(
     offline: Annotated[
         bool, Option("--offline", help="Ask no server: show only what tasks cost, which this device keeps.")
     ] = False,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the tables.")] = False,
+    as_json: AsJson = False,
     allow_http: AllowHttp = False,
 ) -> None:
     """List the released sums that contain your data, and what tasks with a privacy block have cost of its budget.

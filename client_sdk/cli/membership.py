@@ -40,6 +40,14 @@ READ_ONLY: Final = Policy(
 _INTERACTIONS: Final = "interactions.path"
 Kind = TypeVar("Kind", bound=Message)
 
+ServerUrl = Annotated[str, Argument(help="Address of the server.")]
+RoleInvitation = Annotated[
+    str, Option(envvar="HUSHREC_INVITATION", help="Invitation for this role, from the operator.")
+]
+TrustRoster = Annotated[
+    bool,
+    Option("--trust-roster", help="Accept tasks without an organiser: the server alone says who the clients are."),
+]
 IdentityFile = Annotated[
     Path | None,
     Option("--identity", envvar="HUSHREC_IDENTITY", help="Identity file.", show_default="in the user's data directory"),
@@ -191,18 +199,13 @@ def interactions_file(identity: Identity, membership: Membership, given: Path | 
 certificate = command_group("Request a membership certificate from an organiser, and show the stored one.")
 
 
-def parse_role(name: str) -> CertifiedRole:
-    """Return `name` as a role. Raises `ParameterError` if it is not one."""
-    match name:
-        case "member" | "holder" | "committee":
-            return name
-    raise ParameterError(f"unknown role {name!r}: must be member, holder or committee")
+Role = Annotated[CertifiedRole, Option(help="member, holder (of an encrypted task's keys) or committee.")]
 
 
 @certificate.command("request")
 def request(
     scope: Annotated[str, Option(help="Name of the task or group of tasks, as the organiser gave it.")],
-    role: Annotated[str, Option(help="member, holder (of an encrypted task's keys) or committee.")] = "member",
+    role: Role = "member",
     identity: IdentityFile = None,
 ) -> None:
     """Print a request for a certificate as JSON. Send it to the organiser, which returns the certificate.
@@ -211,7 +214,7 @@ def request(
 
     Example: hushrec certificate request --scope movies > ann.request.json
     """
-    print(request_for(open_identity(identity), scope, parse_role(role)).model_dump_json(indent=1))
+    print(request_for(open_identity(identity), scope, role).model_dump_json(indent=1))
 
 
 @certificate.command("show")

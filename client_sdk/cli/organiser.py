@@ -11,7 +11,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from client_sdk.cli.common import command_group, console, expiry_text, fail, stderr, table
-from client_sdk.cli.membership import parse_role, read_message
+from client_sdk.cli.membership import Role, read_message
 from client_sdk.organiser import Organiser
 from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
 from client_sdk.store.stores import local_errors, write_private
@@ -26,7 +26,6 @@ Folder = Annotated[
     Path, Option("--folder", envvar="HUSHREC_ORGANISER", help="Folder with the organiser's key and ledger.")
 ]
 Scope = Annotated[str, Option(help="Name of the task or group of tasks that the certificates are for.")]
-Role = Annotated[str, Option(help="member, holder (of an encrypted task's keys) or committee.")]
 _FOLDER = Path("organiser")
 _DAY = 86_400
 _DAYS = DEFAULT_LIFETIME / _DAY
@@ -73,10 +72,9 @@ def certify(
 
     Example: hushrec organiser certify ann.request.json --subject ann > ann.certificate.json
     """
-    roles = (parse_role(role),)
     wrong = "is not a certificate request; create one with hushrec certificate request"
     wanted = read_message(request, CertificateRequest, "certificate request", wrong)
-    print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY), roles).model_dump_json(indent=1))
+    print(Organiser.open(folder).issue(wanted, subject, round(days * _DAY), (role,)).model_dump_json(indent=1))
 
 
 @organiser.command("codes")
@@ -90,7 +88,7 @@ def codes(
 
     Example: hushrec organiser codes --scope movies --count 100 > codes.txt
     """
-    for code in Organiser.open(folder).issued.new_codes(scope, parse_role(role), count):
+    for code in Organiser.open(folder).issued.new_codes(scope, role, count):
         print(code)
 
 

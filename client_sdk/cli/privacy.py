@@ -15,7 +15,7 @@ import typer
 from pydantic import ValidationError
 from typer import Option
 
-from client_sdk.cli.common import command_group, command_options, console, picked, table
+from client_sdk.cli.common import AsJson, command_group, command_options, console, picked, table
 from client_sdk.cli.privacy_plan import plan
 from protocols.errors import ParameterError
 from protocols.parameter_text import first_fault
@@ -125,7 +125,7 @@ class LaplaceOptions:
     rounds: Annotated[int, Option(min=1, help="Rounds that one client contributes to.")] = 100
     clients: Annotated[int, Option(min=1, help="Number of contributions in a mean, for its noise.")] = 6040
     delta: Annotated[float, Option(help="Probability with which the composed bound may fail.")] = 1e-5
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the table.")] = False
+    as_json: AsJson = False
 
     def claim(self) -> PaperClaim | None:
         """Return the claim of the recipe's paper, None without --recipe. Raises `ParameterError` if there is none."""

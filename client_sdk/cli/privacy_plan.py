@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
-from client_sdk.cli.common import command_options, console, picked, stderr, table
+from client_sdk.cli.common import AsJson, command_options, console, picked, stderr, table
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class PlanOptions:
     ] = None
     interactions_per_user: Annotated[int, Option(min=1, help="Mean number of items of a user.")] = 50
     clip: Annotated[float, Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of the tables.")] = False
+    as_json: AsJson = False
 
     def block(self) -> Privacy:
         """Return the privacy block. Raises `ParameterError` for values out of range."""

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from typer import Option
 
 from client_sdk.cli.common import (
+    AsJson,
     ColumnsText,
     DataDir,
     MechanismParameters,
@@ -88,7 +89,7 @@ class SimulateOptions:
     delta: Annotated[float | None, Option(help="Delta of --epsilon.", show_default="users^-1.1, at most 1e-5")] = None
     seed: Annotated[int, Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
     plot: Annotated[Path | None, Option(help="Write the curve to this file, whose name ends in .svg.")] = None
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False
+    as_json: AsJson = False
 
 
 @command_options
@@ -109,7 +110,7 @@ def simulate(options: SimulateOptions) -> None:
     with _progress_bar() as on_round:
         result = run(split, request, on_round)
     if options.as_json:
-        typer.echo(json.dumps(result.as_json(), indent=2))
+        typer.echo(json.dumps(asdict(result), indent=2))
     else:
         _print(result)
     if options.plot is not None:

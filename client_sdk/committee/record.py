@@ -19,16 +19,20 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
-from client_sdk.store.client_store import ClientStore, decoded
+from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import join_tags, member_tag, split_tags
+from client_sdk.store.stores import Record, decoded
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError
@@ -37,14 +41,22 @@ from protocols.sums.oneshot.committee import make_committee_key
 from protocols.sums.oneshot.member import Ledger
 
 _NAME: Final = "committee.json"
-_DIGEST_BYTES: Final = 32
 
 
-_Sets = tuple[frozenset[str], ...]
+def _join(clients: frozenset[str]) -> str:
+    return join_tags(frozenset(map(bytes.fromhex, clients)))
+
+
+def _split(text: str) -> frozenset[str]:
+    return frozenset(tag.hex() for tag in split_tags(text))
+
+
+_Digest = Annotated[bytes, PlainValidator(partial(b64decode, length=32)), PlainSerializer(b64encode)]
+_Sets = tuple[Annotated[frozenset[str], PlainValidator(_split), PlainSerializer(_join)], ...]
 
 
 @dataclass(frozen=True)
-class CommitteeRecord:
+class CommitteeRecord(Record):
     """The record of one member in one task.
 
     round_number: newest round in which it signed; 0 for none. sum_index: the sum of that round. released: sets of
@@ -59,7 +71,7 @@ class CommitteeRecord:
     round_number: int = 0
     sum_index: int = 0
     released: _Sets = ()
-    signed: bytes | None = None
+    signed: _Digest | None = None
     summed: bool = False
     closed: int = 0
     data: Data | None = None
@@ -129,29 +141,10 @@ class CommitteeRecord:
             self, round_number=round_number, closed=round_number, released=self.settled, signed=None, summed=True
         )
 
-    def encode(self) -> bytes:
-        """Return the record as JSON."""
-        content = {
-            **vars(self),
-            "signed": None if self.signed is None else b64encode(self.signed),
-            "released": [_join(clients) for clients in self.released],
-            "again": {data: [_join(clients) for clients in sets] for data, sets in self.again.items()},
-            "kept": sorted(self.kept),
-        }
-        return json.dumps(content).encode()
-
     @classmethod
-    def decode(cls, body: bytes) -> CommitteeRecord:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for what `encode` did not make."""
-        content = json.loads(body)
-        signed = content.pop("signed")
-        return cls(
-            released=tuple(map(_split, content.pop("released"))),
-            again={data: tuple(map(_split, sets)) for data, sets in content.pop("again").items()},
-            kept=frozenset(map(int, content.pop("kept", range(1, int(content["sum_index"]))))),
-            signed=None if signed is None else b64decode(signed, _DIGEST_BYTES),
-            **content,
-        )
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content`; records of a version that went back to no sum do not list those that they keep."""
+        return {"kept": list(range(1, content["sum_index"]))} | content
 
 
 def client_tag(identity_key: bytes) -> str:
@@ -190,14 +183,6 @@ def _sets_name(sum_index: int) -> str:
     return f"committee.sum-{sum_index}.json"
 
 
-def _join(clients: frozenset[str]) -> str:
-    return join_tags(map(bytes.fromhex, clients))
-
-
-def _split(text: str) -> frozenset[str]:
-    return frozenset(tag.hex() for tag in split_tags(text))
-
-
 # --- A member's keys for single rounds: made and published ahead, stored with mode 0600, deleted after the sum -------
 
 _KEYS_NAME: Final = "committee_keys.bin"
@@ -215,11 +200,9 @@ def publish_keys(member: Member, numbers: Iterable[int]) -> Program[list[int]]:
     accepted = []
     for number in numbers:
         key = _signed_key(member, number)
-        try:
+        with suppress(Conflict):  # the round has opened, or another key stands: then this member cannot serve it
             yield from member.calls.put_committee_key(member.task_id, number, member.client_id, key)
-        except Conflict:  # the round has opened, or another key stands: then this member cannot serve it
-            continue
-        accepted.append(number)
+            accepted.append(number)
     return accepted
 
 
@@ -240,21 +223,15 @@ def close_keys(client_store: ClientStore, task_id: str, upto: int) -> None:
 def _signed_key(member: Member, number: int) -> bytes:
     """Return the signed public key of a round, encoded; from the stored secret key if there is one."""
     task_id, identity = member.task_id, member.identity
+    certificate = member.membership.certificate or NO_CERTIFICATE
     keys = _load(member.store, task_id)
     stored = keys.get(number)
 
     def randomness(size: int) -> bytes:
         return os.urandom(size) if stored is None else stored
 
-    secret, key = make_committee_key(
-        identity.signing_key,
-        task_id,
-        number,
-        member.client_id,
-        identity.mailbox_key,
-        member.membership.certificate or NO_CERTIFICATE,
-        randomness,
-    )
+    owner = (member.client_id, identity.mailbox_key, certificate)
+    secret, key = make_committee_key(identity.signing_key, task_id, number, *owner, randomness)
     if stored is None:
         _keep(member.store, task_id, {**keys, number: secret.private_bytes_raw()})
     return key.encode()

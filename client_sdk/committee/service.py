@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from tempfile import SpooledTemporaryFile
-from typing import IO, Final
+from typing import Final
 
-from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import (
     client_tag,
@@ -25,7 +24,14 @@ from client_sdk.committee.record import (
     store_record,
 )
 from client_sdk.errors import ApiError, Conflict, GaveUp, RoundLost
-from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Progress, ShareSent, SurvivorsConfirmed
+from client_sdk.rounds.events import (
+    ClientsNamed,
+    CommitteeRefused,
+    Progress,
+    ShareSent,
+    SurvivorsConfirmed,
+    ignore_event,
+)
 from client_sdk.rounds.loop import Role
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, oneshot_context
@@ -52,8 +58,8 @@ class CommitteeMember(Role):
     policy trusts the server to say who takes part.
     """
 
-    def __init__(self, member: Member, progress: Progress | None = None) -> None:
-        super().__init__(member)
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
+        super().__init__(member, progress)
         membership = member.membership
         if membership.role != "committee":
             raise ParameterError(
@@ -61,7 +67,6 @@ class CommitteeMember(Role):
             )
         require_known_people(member)
         self.published: set[int] = set()
-        self._progress = progress
         self._round: MemberRound | None = None
         self._refused: tuple[object, ...] | None = None
         self._newest = 0
@@ -73,10 +78,9 @@ class CommitteeMember(Role):
             return 0.0
         return poll_seconds
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: RoundView) -> Program[None]:
         """Do this member's part in the newest round."""
-        yield from self.attend(change.view)
-        return change
+        return self.attend(view)
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
         """Publish again what the server has lost."""
@@ -123,24 +127,21 @@ class CommitteeMember(Role):
             yield from self._take_part(view)
         except _REFUSED as error:
             about = (view.number, view.state, view.survivors_digest)
-            if self._progress and self._refused != about:
-                self._progress(CommitteeRefused(view.number, str(error)))
+            if self._refused != about:
+                self.progress(CommitteeRefused(view.number, str(error)))
             self._refused = about
 
     def _take_part(self, view: RoundView) -> Program[None]:
-        part = self._part(view.number)
+        if self._round is None or self._round.number != view.number:
+            self._round = MemberRound(self.member, view.number)
+        part = self._round
         if view.state == RoundState.UNMASKING and view.delivered:
             part.close()  # the process ended between sending the share and deleting the key
         elif view.expected and not view.delivered:
             if view.state == RoundState.CONFIRMING:
-                yield from part.confirm(view, self._progress)
+                yield from part.confirm(view, self.progress)
             elif view.state == RoundState.UNMASKING:
-                yield from part.unmask(view, self._progress)
-
-    def _part(self, number: int) -> MemberRound:
-        if self._round is None or self._round.number != number:
-            self._round = MemberRound(self.member, number)
-        return self._round
+                yield from part.unmask(view, self.progress)
 
     def _publish(self, newest: int) -> Program[None]:
         closed = load_record(self.member.store, self.member.task_id).closed
@@ -167,7 +168,7 @@ class MemberRound:
     _inspection: stages.Inspection | None = field(default=None, repr=False)
     _reported: bytes | None = field(default=None, repr=False)
 
-    def confirm(self, view: RoundView, progress: Progress | None = None) -> Program[bool]:
+    def confirm(self, view: RoundView, progress: Progress = ignore_event) -> Program[bool]:
         """Check the proposed survivors; sign the set, or name its clients whose share does not open, once for a set.
 
         Returns whether the signature was sent. Raises `RefusalError` when the set must not be signed.
@@ -178,8 +179,7 @@ class MemberRound:
                 return False  # t other members can open the shares of all, so the server kept the set
             yield from self._name(inspection)
             self._reported = inspection.digest
-            if progress:
-                progress(ClientsNamed(view.number, inspection.bad))
+            progress(ClientsNamed(view.number, inspection.bad))
             return False
         proposed = yield from self.member.calls.round(self.member.task_id, view.number)
         if proposed.survivors_digest not in (None, inspection.digest.hex()):
@@ -187,11 +187,10 @@ class MemberRound:
             return False  # another member has named a client meanwhile
         confirmed = yield from self._sign(view, inspection)
         yield from self._put("confirm", confirmed.signature)
-        if progress:
-            progress(SurvivorsConfirmed(view.number, len(inspection.clients)))
+        progress(SurvivorsConfirmed(view.number, len(inspection.clients)))
         return True
 
-    def unmask(self, view: RoundView, progress: Progress | None = None) -> Program[None]:
+    def unmask(self, view: RoundView, progress: Progress = ignore_event) -> Program[None]:
         """Send the sum of this member's shares of the confirmed survivors, and delete its key of the round.
 
         Raises `ThresholdError` unless t members signed the set that this member signed.
@@ -208,8 +207,7 @@ class MemberRound:
         store_record(store, task_id, replace(load_record(store, task_id), summed=True))
         yield from self._put("unmask", share)
         self.close()
-        if progress:
-            progress(ShareSent(view.number))
+        progress(ShareSent(view.number))
 
     def close(self) -> None:
         """Delete this member's key of the round, for ever."""
@@ -298,11 +296,11 @@ def inspect_proposal(member: Member, ready: stages.Ready) -> Program[stages.Insp
     plan, task_id, number = context.plan, context.task_id, context.round_number
     body = yield from member.calls.statements(task_id, number, context.cohort * _longest_statement(plan))
     statements = yield from work(lambda: split_statements(plan, body, context.cohort))
-    with _SpooledShares() as shares:
+    with _SpooledShares(max_size=_IN_MEMORY) as shares:
         length = len(statements) * plan.sealed_bytes
         yield from member.calls.sealed_shares(task_id, number, member.client_id, length, shares)
-        if shares.length != length:
-            raise RefusalError(f"the server sent {shares.length} bytes of sealed shares, {length} were expected")
+        if shares.tell() != length:
+            raise RefusalError(f"the server sent {shares.tell()} bytes of sealed shares, {length} were expected")
         found = yield from work(lambda: stages.inspect(ready, statements, shares.each(plan.sealed_bytes), member.check))
     if statements and len(found.bad) == len(statements):
         raise RefusalError("no client of the proposed set has a valid statement and share for this round and committee")
@@ -314,32 +312,21 @@ def _longest_statement(plan: OneshotPlan) -> int:
     return 1 + _LONGEST_ID + 3 * KEY_BYTES + CERTIFICATE_BYTES + digests + SIGNATURE_BYTES
 
 
-class _SpooledShares:
+class _SpooledShares(SpooledTemporaryFile[bytes]):
     """A sink that keeps sealed shares in a temporary file."""
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] = SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by `__exit__`
-        self.length = 0
 
     def begin(self) -> None:
         """Forget the shares."""
-        self._file.seek(0)
-        self._file.truncate()
-        self.length = 0
+        self.seek(0)
+        self.truncate()
 
     def add(self, piece: bytes) -> None:
         """Append the next piece."""
-        self._file.write(piece)
-        self.length += len(piece)
+        self.write(piece)
 
     def each(self, size: int) -> Iterator[bytes]:
         """Yield the shares of `size` bytes in order."""
-        self._file.seek(0)
-        for _ in range(self.length // size):
-            yield self._file.read(size)
-
-    def __enter__(self) -> _SpooledShares:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
+        shares = self.tell() // size
+        self.seek(0)
+        for _ in range(shares):
+            yield self.read(size)

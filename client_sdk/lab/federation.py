@@ -176,8 +176,7 @@ class Federation:
         found = self.train.history(user)
         if self.evaluation is None or self.train.timestamps is None:
             return found
-        times = self.train.timestamps[self.train.indptr[user] : self.train.indptr[user + 1]]
-        order = np.argsort(times, kind="stable")
+        order = np.argsort(self.train.timestamps[self.train.rows_of(user)], kind="stable")
         return History(found.items[order], None if found.ratings is None else found.ratings[order])
 
     def _scores(self, user: int, spec: RoundSpec, view: ModelState) -> NDArray[np.float32]:
@@ -263,7 +262,7 @@ class Federation:
             if recipe.sum_of(spec.sum_index) == "gram":
                 return None
             return whole_sum(recipe, plan, spec, self._view, self.train, cohort), 0
-        everybody = cohort.size == np.count_nonzero(self.train.user_degrees())
+        everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None
         if spec.sum_index == 2:
@@ -304,9 +303,9 @@ class Federation:
         for user in cohort:
             local = self._train(spec, int(user), tally)
             vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
-        transcript = run_masked_sum(plan, vectors)
-        tally.bytes += sum(map(len, transcript.contributions.values()))
-        return transcript.total
+        run = run_masked_sum(plan, vectors)
+        tally.bytes += sum(map(len, run.contributions.values()))
+        return run.total
 
     def _each_adds_noise(self, plan: SumPlan) -> bool:
         """Whether clients add their shares of noise, as devices do; else a sum gets that of all in one draw."""

@@ -17,7 +17,7 @@ from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab.shared_model import FleetPart
 from client_sdk.rounds.certificates import CertificateSource
-from client_sdk.rounds.events import Progress, RoundMissed, RoundReport
+from client_sdk.rounds.events import Progress, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.join import Account, ClientOptions, join
 from client_sdk.rounds.loop import run_round, tell_refusals
 from client_sdk.rounds.masked import MaskedRound
@@ -258,7 +258,8 @@ class FleetCommittee:
 
         def program() -> Program[CommitteeMember]:
             account = Account.at(url, Identity.generate(), MemoryStore(), options.policy, options.client)
-            return CommitteeMember((yield from join(account, None, invitation, certificate)), options.progress)
+            member = yield from join(account, None, invitation, certificate)
+            return CommitteeMember(member, options.progress or ignore_event)
 
         self.members = self._run_all(program for _ in range(plan.committee))
         self.attend()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def run_server(
     `data_dir/server.log`, if it does not listen in time.
     """
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    port, token = _free_port(), secrets.token_urlsafe(32)
+    (port,), token = free_ports(1), secrets.token_urlsafe(32)
     command = [
         sys.executable, "-m", "aggregator_service.cli", "serve",
         "--data-dir", str(data_dir), "--host", "127.0.0.1", "--port", str(port),
@@ -74,10 +74,13 @@ def is_in_use(data_dir: Path) -> bool:
     return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Return so many ports of the loopback address that nothing listens on."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _wait_until_listening(process: subprocess.Popen[bytes], port: int, log: Path, timeout: float) -> None:

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.splits import Split
-from client_sdk.lab.evaluation.controls import mean_predictions, popularity_scores, random_scores, rating_errors
+from client_sdk.lab.evaluation.controls import control_scores, mean_predictions, rating_errors
 from client_sdk.lab.evaluation.full_ranking import rank_all
 from client_sdk.lab.evaluation.leave_one_out import (
     NEGATIVES,
     FullScorer,
-    candidates_of,
+    candidates_if_enough,
     evaluate_full_scores,
     evaluate_scores,
     hit_ratio,
     ndcg,
 )
 from client_sdk.training.evaluated import gains
-from protocols.errors import ParameterError
 
 Values = dict[str, float]
 """Values by the name of the metric."""
@@ -48,7 +47,7 @@ def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -
     otherwise HR and NDCG at 10 of one held-out item, or Recall and NDCG at 20 of several. most_users: of more users
     with test interactions a random choice is evaluated. Raises `DataError` without ratings, and if nobody remains.
     """
-    tested = np.flatnonzero(split.test.user_degrees())
+    tested = split.test.active_users
     able = tested[split.train.user_degrees()[tested] > 0]
     if not able.size:
         raise DataError("no user has both training and test interactions, so there is nothing to evaluate")
@@ -64,21 +63,21 @@ def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -
     chosen = np.zeros(split.train.n_users, dtype=bool)
     chosen[users] = True
     data = replace(split.one_each, test_items=np.where(chosen, split.one_each.test_items, np.int32(-1)))
-    return OneHeldOut(data, _negatives(data, seed)), left_out
+    candidates = candidates_if_enough(data, np.random.default_rng(seed))
+    return OneHeldOut(data, None if candidates is None else candidates.negatives), left_out
 
 
-def _negatives(data: LeaveOneOut, seed: int) -> NDArray[np.int32] | None:
-    """Return 99 negatives of each user; None if somebody has not as many items left."""
-    try:
-        return candidates_of(data, np.random.default_rng(seed)).negatives
-    except ParameterError:
-        return None
-
-
-def _ranking_controls(
-    train: Interactions, values: Callable[[FullScorer], Measured], rng: np.random.Generator
-) -> dict[str, Measured]:
-    return {"popularity": values(popularity_scores(train)), "random": values(random_scores(train, rng))}
+def predictions(
+    scores: FullScorer, test: Interactions, users: NDArray[np.intp], others: float = 0.0
+) -> NDArray[np.float64]:
+    """Return the scores of the test interactions, float64 (interactions,). users: ascending. others: for all others."""
+    found = np.full(test.size, others)
+    step = max(1, _CHUNK_VALUES // test.n_items)
+    for start in range(0, users.size, step):
+        some = users[start : start + step]
+        rows = np.flatnonzero(np.isin(test.users, some))
+        found[rows] = scores(some)[np.searchsorted(some, test.users[rows]), test.items[rows]]
+    return found
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ class OneHeldOut:
 
     data: LeaveOneOut
     negatives: NDArray[np.int32] | None
-    higher_is_better: ClassVar[bool] = True
 
     @property
     def words(self) -> str:
@@ -123,7 +121,7 @@ class OneHeldOut:
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
         """Return the metrics of popularity and of random scores."""
-        return _ranking_controls(self.data.train, self.measured, rng)
+        return {name: self.measured(scores) for name, scores in control_scores(self.data.train, rng).items()}
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,6 @@ class _Several:
     train: Interactions
     test: Interactions
     chosen: NDArray[np.intp]
-    higher_is_better: ClassVar[bool] = True
 
     @property
     def words(self) -> str:
@@ -145,7 +142,7 @@ class _Several:
         return Measured({f"NDCG@{k}": found.ndcg, f"Recall@{k}": found.recall}, found.user_ndcg)
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
-        return _ranking_controls(self.train, self.measured, rng)
+        return {name: self.measured(scores) for name, scores in control_scores(self.train, rng).items()}
 
 
 @dataclass(frozen=True)
@@ -155,21 +152,13 @@ class _Ratings:
     train: Interactions
     test: Interactions
     chosen: NDArray[np.intp]
-    higher_is_better: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
         return f"{self.test.size:,} test ratings of {self.chosen.size:,} users, predicted"
 
     def measured(self, scores: FullScorer) -> Measured:
-        predicted = np.zeros(self.test.size)
-        step = max(1, _CHUNK_VALUES // self.train.n_items)
-        for start in range(0, self.chosen.size, step):
-            users = self.chosen[start : start + step]
-            rows = np.flatnonzero(np.isin(self.test.users, users))
-            places = np.searchsorted(users, self.test.users[rows])
-            predicted[rows] = scores(users)[places, self.test.items[rows]]
-        return self._errors(predicted)
+        return self._errors(predictions(scores, self.test, self.chosen))
 
     def _errors(self, predicted: NDArray[np.float64]) -> Measured:
         """Return the errors, and each user's share in the mean absolute error times the number of users."""
@@ -186,8 +175,8 @@ class _Ratings:
 Measure = OneHeldOut | _Several | _Ratings
 """Evaluates scores on the test interactions of some users.
 
-words: how is measured. higher_is_better: of the values of the metrics. measured: the metrics of scores, by name, the
-most important first. controls: those of what every model should exceed, by name, the most telling first.
+words: how is measured. measured: the metrics of scores, by name, the most important first. controls: those of what
+every model should exceed, by name, the most telling first.
 """
 
 # --- what a simulated curve says in a sentence -----------------------------------------------------------------------

@@ -8,16 +8,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from client_sdk.api.wire import Program
-from client_sdk.errors import ModelUnavailable
 from client_sdk.model.follow import CaughtUp, ModelFollower
-from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.sync import Catalogue, SyncPlan, plan_sync
 from client_sdk.rounds.part import Part
 from client_sdk.store.states import FollowedState
 
-_TRIES: Final = 4
 _Followed = tuple[str, int | None]
 """A task, and the device group whose view of its model is followed (None: the whole state)."""
 
@@ -111,22 +109,21 @@ class SharedFollower(ModelFollower):
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
         catalogue = self.cache.catalogue(self.terms.task_id, self.view_group, upto)
-        for _ in range(_TRIES):
-            if catalogue is None:
-                catalogue = yield from fetch_catalogue(
-                    self.calls, self.terms, self._known, upto, self.terms.by_snapshot, not self.replays_all
-                )
-            plan = plan_sync(self._known, catalogue, self.terms.by_snapshot)
-            catalogue = None  # if this attempt fails, the next one fetches a new catalogue
-            target = self._known if plan.target is None else plan.target
-            made = self.cache.state(self.terms.task_id, self.view_group, target)
-            if made is None and self._known and self.current() is None:
-                self.start_again()  # the cache has dropped the state that the plan starts from
-                continue
-            caught_up = yield from self._carry_out(plan) if made is None else self._take_over(plan, made)
+        if catalogue is not None:
+            caught_up = yield from self._carry_out(plan_sync(self._known, catalogue, self.terms.by_snapshot))
             if caught_up is not None:
                 return caught_up
-        raise ModelUnavailable(upto, f"the snapshots up to round {upto} were replaced too fast")
+        return (yield from super()._follow(upto))
+
+    def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
+        target = self._known if plan.target is None else plan.target
+        made = self.cache.state(self.terms.task_id, self.view_group, target)
+        if made is not None:
+            return (yield from self._take_over(plan, made))
+        if self._known and self.current() is None:
+            self.start_again()  # the cache has dropped the state that the plan starts from
+            return None
+        return (yield from super()._carry_out(plan))
 
     def another(self) -> SharedFollower:
         """Return another follower of the same model, at round 0."""

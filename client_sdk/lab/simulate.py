@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, isnan
 from time import perf_counter
 from typing import Any, Final
@@ -153,10 +153,6 @@ class SimulationResult:
         """Names of the metrics, the most important first."""
         return tuple(self.points[-1].values)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
-        return asdict(self)
-
 
 Progress = Callable[[SimulatedRound, int, Point | None], None]
 """Is called after each round with the round, the number of rounds in all, and the newest point of the curve."""
@@ -252,7 +248,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
             controls,
             _advised(split, request, recipe),
             recipe=recipe.name,
-            higher_is_better=measure.higher_is_better,
+            higher_is_better=not predicts_ratings(recipe.name),
         ),
         measured=federated,
         chosen=chosen,
@@ -261,7 +257,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
 
 def _choice(split: Split, request: SimulationRequest) -> Choice:
     train = split.train
-    clients = int(np.count_nonzero(train.user_degrees()))
+    clients = train.active_users.size
     block, sizes = _privacy(request, clients), (train.n_items, clients, train.size)
     if block is None:
         return choose(*sizes, budget=request.budget, mechanism=request.mechanism)
@@ -291,7 +287,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     train = split.train
     if not recipe_entry(request.recipe).has_items:
         raise ParameterError(f"recipe {request.recipe!r} trains a model of your own, which only your program can do")
-    able = np.flatnonzero(train.user_degrees())
+    able = train.active_users
     if request.starts and request.recipe not in STARTED:
         raise ParameterError(
             f"recipe {request.recipe!r} cannot start from privirec-k: choose one of {', '.join(sorted(STARTED))}"
@@ -363,7 +359,7 @@ def _repeated(recipe: Recipe) -> bool:
 def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) -> Source:
     """Return the result of a `privirec-k` task of all clients with recommended parameters."""
     parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget)
-    clients = int(np.count_nonzero(train.user_degrees()))
+    clients = train.active_users.size
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
     list(made.run(made.recipe.steps))

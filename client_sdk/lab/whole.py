@@ -179,7 +179,7 @@ def can_train_whole(recipe: Recipe, train: Interactions) -> TypeGuard[RFRec]:
         isinstance(recipe, RFRec)
         and recipe.name == "rfrec"
         and recipe.parameters.counting == 1
-        and recipe.parameters.rule.adam
+        and recipe.parameters.rule.released
         and recipe.parameters.ldp is None
         and train.ratings is not None
         and train.size * recipe.parameters.dim <= _MOST_VALUES
@@ -202,14 +202,14 @@ class WholeRatings:
         self._targets = scaled_ratings(train.ratings, p)
         self._means = item_means(start.item_totals)
         self._offsets = np.zeros(train.size, np.float32)
-        for user in np.flatnonzero(train.user_degrees()):
-            own = self._rows(int(user))
+        for user in train.active_users:
+            own = train.rows_of(int(user))
             self._offsets[own] = self._offsets_of(int(user))[train.items[own]]
         self._shared = start.item_factors.copy()
         self._rated = self._shared[self._places]
         self._adam = Adam([self._shared, self._rated, users], [p.rule.rate] * 3)
         self._raters = np.bincount(self._places, minlength=p.items)
-        self._devices = int(np.count_nonzero(train.user_degrees()))
+        self._devices = train.active_users.size
 
     def sum(self, state: ModelState) -> tuple[NDArray[np.float64], int]:
         """Take a step of every device; return the sum of V_i - V, float64 (items * dim,), and how many were clipped.
@@ -242,12 +242,9 @@ class WholeRatings:
         shared = np.float32(rule.pull) * (self._shared - average)
         self._adam.step([shared, rated, users])
 
-    def _rows(self, user: int) -> slice:
-        return slice(int(self._train.indptr[user]), int(self._train.indptr[user + 1]))
-
     def _offsets_of(self, user: int) -> Array:
         """Return the logit offsets of all items, float32 (items,)."""
-        own = self._rows(user)
+        own = self._train.rows_of(user)
         return rating_offsets(self._means, self._train.items[own], self._targets[own])
 
 

@@ -176,8 +176,7 @@ class ModelFollower:
         for view in plan.rounds:
             body = yield from self.download_aggregate(view)
             before = state
-            absorb = partial(absorb_aggregate, self.terms, self.keyring, before, view, body)
-            state, reason = yield from work(absorb)
+            state, reason = yield from work(partial(absorb_aggregate, self.terms, self.keyring, before, view, body))
             keep_if_best(self.terms, self.client_store, before, state)
             if reason is not None:
                 rejected[view.number] = reason

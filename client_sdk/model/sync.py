@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from client_sdk.agreement.terms import TaskTerms
+from client_sdk.agreement.terms import TaskTerms, broken_terms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
-from client_sdk.errors import ContractBroken, ModelUnavailable
+from client_sdk.errors import ModelUnavailable
 from client_sdk.store.states import FollowedState
 from protocols.crypto.envelope import open_snapshot
 from protocols.crypto.keys import Keyring
@@ -64,9 +64,7 @@ def fetch_catalogue(
         if not page.more:
             break
         if not page.rounds:
-            raise ContractBroken(
-                "GET", f"/v1/tasks/{terms.task_id}/rounds", 200, "an empty page says that there is more"
-            )
+            raise broken_terms(terms.task_id, "an empty page says that there is more", "rounds")
         if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
             after = max(after, snapshot.round)
     return Catalogue(upto, tuple(completed), snapshot)
@@ -82,7 +80,7 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
     elif not terms.schedule.min_clients <= view.survivors <= terms.sum_plan.max_contributions:
         fault = f"was released over {view.survivors} survivors, outside what the task allows"
     if fault:
-        raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/rounds", 200, f"round {view.number} {fault}")
+        raise broken_terms(terms.task_id, f"round {view.number} {fault}", "rounds")
 
 
 # --- the cheapest way from a known model state to the newest one -----------------------------------------------------
@@ -195,11 +193,7 @@ def absorb_aggregate(
     try:
         return absorbed(), None
     except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
-        return _left_out(terms, state, view), str(error)
-
-
-def _left_out(terms: TaskTerms, state: ModelState, view: RoundView) -> ModelState:
-    recipe = terms.recipe
-    if isinstance(measured := unwrapped(recipe), Evaluated):
-        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip)
-    return replace(state, round_number=view.number)
+        reason, measured = str(error), unwrapped(terms.recipe)
+    if isinstance(measured, Evaluated):
+        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip), reason
+    return replace(state, round_number=view.number), reason

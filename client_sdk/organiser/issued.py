@@ -71,17 +71,10 @@ class IssuedCertificates:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """Run a write transaction; commit it, or roll it back if the block raises."""
-        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+        """Run a write transaction, which sqlite3 commits, or rolls back if the block raises."""
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            if connection.in_transaction:
-                connection.execute("COMMIT")
+            yield connection
 
     def record(
         self, scope: str, role: CertifiedRole, subject: str, identity_key: bytes, mailbox_key: bytes, not_after: int

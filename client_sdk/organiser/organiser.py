@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
@@ -14,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.organiser.issued import IssuedCertificates, IssuedRecord
-from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
+from client_sdk.store.stores import read_keys, write_keys
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
     Certificate,
@@ -25,7 +24,7 @@ from protocols.crypto.certificates import (
     revoke,
 )
 from protocols.crypto.keys import verifies
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
 DEFAULT_LIFETIME: Final = 30 * 24 * 3600
@@ -35,7 +34,8 @@ LONGEST_LIFETIME: Final = 3650 * 24 * 3600
 _LONGEST_SUBJECT: Final = 255
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
-_FORMAT: Final = "hushrec organiser 1"
+_FILE: Final = ("the organiser's key", "hushrec organiser 1")
+"""What errors call the file of the key, and its format."""
 
 
 def check_lifetime(seconds: int) -> None:
@@ -71,25 +71,14 @@ class Organiser:
         if (folder / _KEY_FILE).exists():
             raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten", remedy="")
         key = Ed25519PrivateKey.generate()
-        content = {"format": _FORMAT, "signing_key": b64encode(key.private_bytes_raw())}
-        with local_errors("write the organiser's key", folder / _KEY_FILE):
-            ensure_private_directory(folder)
-            write_private(folder / _KEY_FILE, json.dumps(content, indent=1).encode() + b"\n")
+        write_keys(folder / _KEY_FILE, *_FILE, {"signing_key": key.private_bytes_raw()})
         return cls(key, IssuedCertificates(folder / _LEDGER_FILE))
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Load the organiser in `folder`. Raises `LocalFileError` if it is missing, damaged or readable by others."""
-        path = Path(folder) / _KEY_FILE
-        body = read_private(path, "the organiser's key")
-        try:
-            content = json.loads(body)
-            if content["format"] != _FORMAT:
-                raise LocalFileError(f"{path} has an unknown format")
-            key = Ed25519PrivateKey.from_private_bytes(b64decode(content["signing_key"], 32))
-        except (ValueError, TypeError, KeyError, CodecError) as error:
-            raise LocalFileError(f"{path} is damaged") from error
-        return cls(key, IssuedCertificates(Path(folder) / _LEDGER_FILE))
+        (secret,) = read_keys(Path(folder) / _KEY_FILE, *_FILE, "signing_key")
+        return cls(Ed25519PrivateKey.from_private_bytes(secret), IssuedCertificates(Path(folder) / _LEDGER_FILE))
 
     @property
     def public_key(self) -> bytes:
@@ -148,12 +137,7 @@ class Organiser:
         if not verifies(identity_key, b64decode(request.signature, 64), statement):
             raise ParameterError("the request is not signed with the identity key that it contains")
         certificate = self.certify(request.scope, subject, identity_key, mailbox_key, request.role, lifetime)
-        return IssuedCertificate(
-            scope=request.scope,
-            certificate=b64encode(certificate.encode()),
-            organiser_key=b64encode(self.public_key),
-            not_after=certificate.not_after,
-        )
+        return _issued(request.scope, certificate, self.public_key)
 
     def revoke(self, scope: str, subject: str) -> RevocationList:
         """Revoke the subject's certificate in the scope; return the new revocation list.
@@ -183,20 +167,16 @@ class Organiser:
         return self.issued.held(scope)
 
 
+def _issued(scope: str, certificate: Certificate, organiser_key: bytes) -> IssuedCertificate:
+    return IssuedCertificate(
+        scope=scope,
+        certificate=b64encode(certificate.encode()),
+        organiser_key=b64encode(organiser_key),
+        not_after=certificate.not_after,
+    )
+
+
 # --- an organiser in this process that certifies every client: for demos, simulations and tests ----------------------
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A `CertificateSource` for one role."""
-
-    organiser: TrialOrganiser
-    scope: str
-    role: CertifiedRole
-
-    def issue(self, request: CertificateRequest) -> IssuedCertificate:
-        """Return a certificate for the request's keys, without any authentication."""
-        return self.organiser.issue(request, self.role)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,11 +184,13 @@ class TrialOrganiser:
     """Certifies the keys of every request, for the one role that the caller states. It has no ledger, so one person can
     become many members.
 
-    Use it only for trials and tests. lifetime: validity of a certificate, in seconds.
+    Use it only for trials and tests. It is a `CertificateSource` of members. lifetime: validity of a certificate, in
+    seconds. role: the one that it certifies.
     """
 
     scope: str = "trial"
     lifetime: int = 24 * 3600
+    role: CertifiedRole = "member"
     _key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
     def __repr__(self) -> str:
@@ -219,26 +201,20 @@ class TrialOrganiser:
         """The organiser's key and scope for a task: `task_request(..., organiser=trial.pin)`."""
         return OrganiserPin(key=b64encode(self._key.public_key().public_bytes_raw()), scope=self.scope)
 
-    def source(self, role: CertifiedRole = "member") -> _Source:
+    def source(self, role: CertifiedRole = "member") -> TrialOrganiser:
         """Return a `CertificateSource` for a client: `client.join(..., certificate=trial.source())`."""
-        return _Source(self, self.scope, role)
+        return replace(self, role=role)
 
-    def issue(self, request: CertificateRequest, role: CertifiedRole = "member") -> IssuedCertificate:
-        """Return a certificate for the keys in the request. Raises `ParameterError` if it asks for another role."""
+    def issue(self, request: CertificateRequest, role: CertifiedRole | None = None) -> IssuedCertificate:
+        """Return a certificate for the keys in the request. Raises `ParameterError` if it asks for another role.
+
+        role: the one to certify, None for that of this organiser.
+        """
+        role = role or self.role
         if request.role != role:
             raise ParameterError(f"the client asks for the role {request.role}, but is to be certified as {role}")
-        certificate = certify(
-            self._key,
-            self.scope,
-            b64decode(request.identity_key, 32),
-            b64decode(request.mailbox_key, 32),
-            role=role,
-            serial=int.from_bytes(b64decode(request.identity_key, 32)[:8], "big"),  # every identity is a subject
-            not_after=int(time.time()) + self.lifetime,
-        )
-        return IssuedCertificate(
-            scope=self.scope,
-            certificate=b64encode(certificate.encode()),
-            organiser_key=self.pin.key,
-            not_after=certificate.not_after,
-        )
+        keys = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
+        serial, not_after = int.from_bytes(keys[0][:8], "big"), int(time.time()) + self.lifetime
+        # the serial is of the key: every identity is a subject
+        certificate = certify(self._key, self.scope, *keys, role=role, serial=serial, not_after=not_after)
+        return _issued(self.scope, certificate, self._key.public_key().public_bytes_raw())

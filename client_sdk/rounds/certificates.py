@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from client_sdk.api.calls import ApiCalls
@@ -95,16 +96,10 @@ def obtain_certificate(
         if isinstance(choice, Issuer):
             issued = yield from ApiCalls(choice.url, choice.code, retry, allow_http=allow_http).certificate(request)
         else:
-            source = choice
-            issued = yield from work(lambda: source.issue(request))
-    check_certificate(
-        b64decode(issued.organiser_key, 32),
-        issued.scope,
-        identity.public_key,
-        identity.mailbox_key,
-        Certificate.decode(b64decode(issued.certificate)),
-        time.time(),
-    )
+            issued = yield from work(partial(choice.issue, request))
+    organiser_key, certificate = b64decode(issued.organiser_key, 32), Certificate.decode(b64decode(issued.certificate))
+    keys = identity.public_key, identity.mailbox_key
+    check_certificate(organiser_key, issued.scope, *keys, certificate, time.time())
     return issued
 
 

@@ -213,3 +213,7 @@ _OfModel = ModelBehind | ModelMeasured
 _OfServer = ServerUnreachable | ServerBack | ServerRestored | TaskEnded
 Event = _OfContributors | _OfKeysAndSnapshots | _OfCommittee | _OfModel | _OfServer
 Progress = Callable[[Event], None]
+
+
+def ignore_event(event: Event) -> None:
+    """Do nothing with an event: the progress callback where the application has none."""

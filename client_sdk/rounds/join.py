@@ -102,8 +102,7 @@ def preview(account: Account, invitation: str) -> Program[TaskTerms]:
 def own_ledger(account: Account, task: str | None) -> Program[OwnLedger]:
     """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
     membership = find_membership(account, task)
-    calls = _own_calls(account, membership)
-    return read_ledger(calls, account.store, membership.task_id, membership.task_name)
+    return read_ledger(_own_calls(account, membership), account.store, membership.task_id, membership.task_name)
 
 
 def join(
@@ -133,11 +132,10 @@ def join(
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     account.policy.check_task(terms)
     reserve_budget(account.store, account.policy, terms)
-    calls = _own_calls(account, membership)
     if check is None:
         check = MembershipCheck(membership.organiser)
-        yield from check.refresh(calls, account.store, membership.task_id)
-    return Member(calls, terms, membership, account.identity, account.store, account.policy, check)
+        yield from check.refresh(_own_calls(account, membership), account.store, membership.task_id)
+    return _member(account, membership, terms, check)
 
 
 def open_stored(account: Account, task: str | None = None) -> Member:
@@ -146,16 +144,15 @@ def open_stored(account: Account, task: str | None = None) -> Member:
     Raises `NotEnrolled` and `ParameterError` as `find_membership` does, `PolicyRefused`, and `LocalFileError` if the
     terms are missing.
     """
-    membership, store = find_membership(account, task), account.store
-    agreed = store.agreed(membership.task_id)
+    membership = find_membership(account, task)
+    agreed = account.store.agreed(membership.task_id)
     if agreed is None:
         raise LocalFileError(f"the terms of task {membership.task_name!r} are not stored here: join it with the server")
     terms = TaskTerms.stored(membership.task_id, membership.task_name, agreed, account.policy.max_model_bytes)
     account.policy.check_task(terms)
     check = MembershipCheck(membership.organiser)
-    check.use_stored(store)
-    calls = _own_calls(account, membership)
-    return Member(calls, terms, membership, account.identity, store, account.policy, check)
+    check.use_stored(account.store)
+    return _member(account, membership, terms, check)
 
 
 # --- enrolment, and the stored memberships ---------------------------------------------------------------------------
@@ -175,10 +172,8 @@ def find_membership(account: Account, task: str | None) -> Membership:
     if not found:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
-        elsewhere = sorted({other.url for other in stored if other.url != url})
-        moved = ""
-        if elsewhere:
-            moved = f"; on other addresses: {', '.join(elsewhere)} (if it has moved: hushrec membership move)"
+        elsewhere = ", ".join(sorted({other.url for other in stored if other.url != url}))
+        moved = f"; on other addresses: {elsewhere} (if it has moved: hushrec membership move)" if elsewhere else ""
         raise NotEnrolled(
             f"no membership of {wanted} on this server is stored on this device (stored: {known}{moved}); "
             "to join one, pass invitation=..."
@@ -282,6 +277,11 @@ def _require_organiser(membership: Membership, view: TaskView) -> None:
 def _own_calls(account: Account, membership: Membership) -> ApiCalls:
     """Return the calls of this member: with its token, and signed by its identity."""
     return account.calls.enrolled(membership.client_id, membership.token, account.identity.signing_key)
+
+
+def _member(account: Account, membership: Membership, terms: TaskTerms, check: MembershipCheck) -> Member:
+    calls = _own_calls(account, membership)
+    return Member(calls, terms, membership, account.identity, account.store, account.policy, check)
 
 
 def _agree(view: TaskView, client_store: ClientStore) -> None:

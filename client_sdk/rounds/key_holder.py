@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
-from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress
+from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress, ignore_event
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
 from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
 from client_sdk.rounds.polling import RoundChange, is_over
@@ -28,13 +28,12 @@ class KeyHolder(Role):
     `ParameterError` unless the client is the task's key holder.
     """
 
-    def __init__(self, member: Member, progress: Progress | None = None) -> None:
-        super().__init__(member)
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
+        super().__init__(member, progress)
         membership = member.membership
         if membership.role != "holder":
             raise ParameterError(f"this client is a member of task {membership.task_name!r}, not its key holder")
         self.refused: set[str] = set()
-        self.progress = progress
         self._started = False  # whether round 1 has opened
 
     def alone(self) -> AbstractContextManager[None]:
@@ -60,11 +59,11 @@ class KeyHolder(Role):
             yield from self.deliver(0.0 if self._started else poll_seconds)
         return poll_seconds if self._started else 0.0
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: messages.RoundView) -> Program[None]:
         """Note that rounds have begun: from now on, new members are looked for between polls of the rounds."""
+        del view
         self._started = True
         yield from ()
-        return change
 
     def on_restored(self, number: int) -> str:
         """Go on sealing the keyring for new members, who can do nothing with it."""
@@ -77,8 +76,11 @@ class KeyHolder(Role):
         Reports `KeyringDelivered` and `KeyringRefused`. wait: seconds to wait for such a member. Returns the client ids
         of the members that received an envelope. Raises `KeyringError` when `create` was not called before.
         """
-        member, progress = self.member, self.progress
-        keyring = self._keyring()
+        member = self.member
+        kept = member.store.keyring(member.task_id)
+        if kept is None:
+            raise KeyringError(f"no keyring of task {member.terms.name!r} is stored here: create it first")
+        keyring = check_keyring(member.terms, kept)
         body, sender = encode_keyring(keyring), envelope_sender(member)
         keyed: list[str] = []
         after: str | None = None
@@ -88,27 +90,18 @@ class KeyHolder(Role):
                 yield from publish_key(member, keyring)
             for other in page.members:
                 if not self._is_certified(other):
-                    if progress and other.client_id not in self.refused:
-                        progress(KeyringRefused(other.client_id))
+                    if other.client_id not in self.refused:
+                        self.progress(KeyringRefused(other.client_id))
                     self.refused.add(other.client_id)
                     continue
                 envelope = seal_envelope(body, b64decode(other.mailbox_key), member.task_id, sender)
-                try:
+                with suppress(Conflict):  # the member has an envelope from an earlier run of this holder
                     yield from member.calls.put_envelope(member.task_id, other.client_id, envelope)
-                except Conflict:
-                    continue  # the member has an envelope from an earlier run of this holder
-                keyed.append(other.client_id)
-                if progress:
-                    progress(KeyringDelivered(other.client_id))
+                    keyed.append(other.client_id)
+                    self.progress(KeyringDelivered(other.client_id))
             after, wait = page.next, 0.0
             if after is None:
                 return keyed
-
-    def _keyring(self) -> Keyring:
-        keyring = self.member.store.keyring(self.member.task_id)
-        if keyring is None:
-            raise KeyringError(f"no keyring of task {self.member.terms.name!r} is stored here: create it first")
-        return check_keyring(self.member.terms, keyring)
 
     def _is_certified(self, other: messages.Member) -> bool:
         identity_key, mailbox_key = b64decode(other.identity_key, 32), b64decode(other.mailbox_key, 32)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
+from client_sdk.api.requests import or_none
 from client_sdk.api.wire import Program
-from client_sdk.errors import NotFound, PolicyRefused
+from client_sdk.errors import PolicyRefused
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
@@ -64,18 +65,14 @@ def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_n
     for number in sorted(recorded.keys() - listed):
         if not recorded[number].acknowledged:
             continue
-        try:
-            is_released = (yield from calls.round(task_id, number)).state == "complete"
-        except NotFound:
-            warnings.append(
-                f"round {number}: the server acknowledged a contribution, and does not know the round: it was restored "
-                "from a backup"
-            )
+        found = yield from or_none(calls.round(task_id, number))
+        if found is None:
+            fault = ", and does not know the round: it was restored from a backup"
+        elif found.state == "complete":
+            fault = " and released the sum, but does not list it"
+        else:
             continue
-        if is_released:
-            warnings.append(
-                f"round {number}: the server acknowledged a contribution and released the sum, but does not list it"
-            )
+        warnings.append(f"round {number}: the server acknowledged a contribution{fault}")
     return OwnLedger(task_id, task_name, tuple(entries), tuple(warnings))
 
 

@@ -36,6 +36,7 @@ from client_sdk.rounds.events import (
     RoundReport,
     TaskEnded,
     Waiting,
+    ignore_event,
 )
 from client_sdk.rounds.ledger import release_budget
 from client_sdk.rounds.member import Member, Stop
@@ -62,10 +63,13 @@ CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it
 
 
 class Role:
-    """What one client does in a task. Each method is a program; those of this class do nothing."""
+    """What one client does in a task. Each method is a program; those of this class do nothing.
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
+    progress: receives the events.
+    """
+
+    def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
+        self.member, self.progress = member, progress
 
     def alone(self) -> AbstractContextManager[None]:
         """Keep other processes out of this role with the same records, where two would get in each other's way."""
@@ -76,10 +80,10 @@ class Role:
         yield from ()
         return 0.0 if change is None else poll_seconds
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
-        """Do what the newest round asks of this client; return `change`, or a newer one."""
+    def on_round(self, view: RoundView) -> Program[None]:
+        """Do what the newest round asks of this client."""
+        del view
         yield from ()
-        return change
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
         """Do what is due when nothing changed."""
@@ -102,11 +106,7 @@ class Role:
 
 
 def follow_task(
-    role: Role,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    poll_seconds: float = 20.0,
-    patience: float | None = None,
+    role: Role, stop: Stop | None = None, poll_seconds: float = 20.0, patience: float | None = None
 ) -> Program[TaskEnded | None]:
     """Let `role` act on every change of its task, until the task ends (returned) or `stop()` returns True (None).
 
@@ -115,12 +115,12 @@ def follow_task(
     records.
     """
     with suppress(StoppedInOutage), role.alone():
-        return (yield from through(_follow(role, progress, stop, poll_seconds), Outage(patience, progress, stop)))
+        return (yield from through(_follow(role, stop, poll_seconds), Outage(patience, role.progress, stop)))
     return None
 
 
-def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
-    member = role.member
+def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
+    member, progress = role.member, role.progress
     seen = SeenRounds(member.calls, member.terms, role.known_round, role.on_restored, progress)
     change: RoundChange | None = None
     waiting: Waiting | None = None
@@ -132,11 +132,10 @@ def _follow(role: Role, progress: Progress | None, stop: Stop | None, poll_secon
         match change:
             case TaskEnded():
                 yield from role.on_end(change)
-                if progress:
-                    progress(change)
+                progress(change)
                 return change
-            case RoundChanged():
-                change = yield from role.on_round(change)
+            case RoundChanged(view):
+                yield from role.on_round(view)
             case NothingNew():
                 waiting = yield from report_waiting(change, member.terms.mechanism.needs_keyring, waiting, progress)
                 yield from role.on_waiting(change)
@@ -154,39 +153,45 @@ _MISSED: Final = (
 def take_part(
     part: Part,
     interactions: object,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    poll_seconds: float = 20.0,
-    patience: float | None = None,
+    listener: Progress | None,
+    stop: Stop | None,
+    poll_seconds: float,
+    patience: float | None,
 ) -> Program[list[RoundReport]]:
     """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
     Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. See
     `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
     """
-    member = part.member
+    member, progress = part.member, listener or ignore_event
     part.require_joined()
     if member.membership.role == "committee":
         raise ParameterError(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
-    loaded = ready = False
+    history = None
     with suppress(StoppedInOutage):
-        loaded = yield from through(part.load_catalogue(progress, stop), Outage(patience, progress, stop))
-    if not loaded:
+        prepared = _prepared(part, interactions, progress, stop, poll_seconds)
+        history = yield from through(prepared, Outage(patience, progress, stop))
+    if history is None:
         return []
-    part.seen = part.history(interactions)
-    with suppress(StoppedInOutage):
-        ready = yield from through(part.ready(progress, stop, poll_seconds), Outage(patience, progress, stop))
-    if not ready:
-        return []
-    contributor = _Contributor(part, part.seen, progress)
+    contributor = _Contributor(part, history, progress)
     with _working_ahead(part):
-        yield from follow_task(contributor, progress, stop, poll_seconds, patience)
+        yield from follow_task(contributor, stop, poll_seconds, patience)
     if contributor.failure is not None:
         raise contributor.failure
     return contributor.reports
+
+
+def _prepared(
+    part: Part, interactions: object, progress: Progress, stop: Stop | None, poll_seconds: float
+) -> Program[History | None]:
+    """Get the item catalogue and the keys; return the interactions as the recipe reads them, None if `stop()` did."""
+    if not (yield from part.load_catalogue(progress, stop)):
+        return None
+    part.seen = part.history(interactions)
+    return part.seen if (yield from part.ready(progress, stop, poll_seconds)) else None
 
 
 @contextmanager
@@ -205,9 +210,9 @@ def _working_ahead(part: Part) -> Iterator[None]:
 class _Contributor(Role):
     """A client that contributes to rounds. failure: what `take_part` raises at the end, None for nothing."""
 
-    def __init__(self, part: Part, history: History, progress: Progress | None) -> None:
-        super().__init__(part.member)
-        self.part, self.history, self.progress = part, history, progress
+    def __init__(self, part: Part, history: History, progress: Progress) -> None:
+        super().__init__(part.member, progress)
+        self.part, self.history = part, history
         self.reports: list[RoundReport] = []
         self.failure: TaskFailed | None = None
         self._handled = 0  # newest round in which this process was asked
@@ -238,19 +243,16 @@ class _Contributor(Role):
                 return then
         return f"{then}; it takes no part in sums that it took part in before"
 
-    def on_round(self, change: RoundChanged) -> Program[RoundChanged]:
+    def on_round(self, view: RoundView) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
-        view = change.view
         if view.number > self._handled and self._is_asked(view):
             self._handled = view.number
             outcome = yield from self._attempt(view)
             if isinstance(outcome, RoundReport):
                 self.reports.append(outcome)
-            if self.progress:
-                self.progress(outcome)
+            self.progress(outcome)
             if isinstance(self.part.half, AsksApplication):
                 yield Turn(outcome)
-        return change
 
     def _is_asked(self, view: RoundView) -> bool:
         """Whether the round awaits this client's first message; an earlier process may have sent it already."""
@@ -275,11 +277,10 @@ class _Contributor(Role):
         try:
             yield from newest_model(self.part, 60.0, self.progress)
         except ModelUnavailable as error:
-            if self.progress:
-                self.progress(ModelBehind(str(error)))
+            self.progress(ModelBehind(str(error)))
 
 
-def run_round(part: Part, view: RoundView, history: History, progress: Progress | None = None) -> Program[RoundReport]:
+def run_round(part: Part, view: RoundView, history: History, progress: Progress = ignore_event) -> Program[RoundReport]:
     """Take part in the round `view` and return the report.
 
     Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
@@ -302,7 +303,14 @@ def run_round(part: Part, view: RoundView, history: History, progress: Progress 
 
 # --- telling the server that this client leaves a round, with one reason of a fixed list -----------------------------
 
-_REFUSED: Final = (PolicyRefused, RefusalError, CertificateError, NotAttested, Abstained)
+_REASONS: Final[dict[type[Exception], RefusalReason]] = {
+    PolicyRefused: "policy",
+    AlreadySummed: "survivors",  # it took part in this sum over others
+    RefusalError: "policy",  # or as `_REFUSED_IN` says
+    CertificateError: "certificates",
+    NotAttested: "attestations",
+    Abstained: "no-data",
+}
 """Errors that follow from what the server sent, and a client that has no data for a sum. What depends on the values of
 sums, such as an aggregate that does not open, is none of them."""
 _REFUSED_IN: Final[dict[str, RefusalReason]] = {
@@ -321,23 +329,10 @@ def tell_refusals(member: Member, number: int, program: Program[T]) -> Program[T
     """
     try:
         return (yield from program)
-    except _REFUSED as error:
+    except tuple(_REASONS) as error:
+        reason = next(reason for kind, reason in _REASONS.items() if isinstance(error, kind))
+        if isinstance(error, RefusalError) and not isinstance(error, AlreadySummed):
+            reason = _REFUSED_IN.get(error.stage, reason)
         with suppress(ClientSDKError):  # the round has ended, or the server does not take notices
-            yield from member.calls.refuse(member.task_id, number, _reason(error))
+            yield from member.calls.refuse(member.task_id, number, reason)
         raise
-
-
-def _reason(error: Exception) -> RefusalReason:
-    match error:
-        case AlreadySummed():
-            return "survivors"  # it took part in this sum over others
-        case RefusalError():
-            return _REFUSED_IN.get(error.stage, "policy")
-        case Abstained():
-            return "no-data"
-        case NotAttested():
-            return "attestations"
-        case CertificateError():
-            return "certificates"
-        case _:
-            return "policy"

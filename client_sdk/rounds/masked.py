@@ -42,7 +42,7 @@ _STATES: Final = (type(None), stages.Advertised, stages.Shared, stages.Contribut
 R = TypeVar("R")
 
 
-def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
+def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Take part in the masked round `view` from its first stage, and return the report.
 
     Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server has
@@ -77,11 +77,10 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_dige
 class MaskedRound(OwnRound):
     """One client in one masked round. Call `advance` with the round's view each time it changes, until `finished`.
 
-    spec, context: the round's sum, and what keys and masks are bound to, once the client has caught up. finished:
-    whether the client has answered the unmask request or missed a stage.
+    context: what keys and masks are bound to, once the client has caught up. finished: whether the client has answered
+    the unmask request or missed a stage.
     """
 
-    spec: RoundSpec | None = None
     context: RoundContext | None = field(default=None, repr=False)
     finished: bool = False
     _caught_up: CaughtUp | None = field(default=None, repr=False)
@@ -98,46 +97,42 @@ class MaskedRound(OwnRound):
         try:
             if self.context is None:
                 with self.timed("catch_up"):
-                    yield from self._begin()
-            yield from self.metered(self._advance(view))
+                    self.context = yield from self._begin()
+            yield from self.metered(self._advance(view, self.context))
         except RefusalError as refusal:
             refusal.stage = view.state
             raise
 
     def final_report(self) -> RoundReport:
         """Return the report of this client; `RoundLost` before it has contributed."""
-        if self._local is None or self._caught_up is None:
+        if self._local is None or self._caught_up is None or self.context is None:
             raise RoundLost("this client has not contributed")
-        (spec, context) = self._begun()
-        return self.report(self._caught_up, self._local, context.plan.contribution_bytes(self.part.route(spec)))
+        length = self.context.plan.contribution_bytes(self.part.route(self.spec))
+        return self.report(self._caught_up, self._local, length)
 
-    def _begun(self) -> tuple[RoundSpec, RoundContext]:
-        if self.spec is None or self.context is None:
-            raise RoundLost("this client missed the first stage of the round")
-        return self.spec, self.context
-
-    def _begin(self) -> Program[None]:
-        """Catch up, and bind this client to the round. Raises if it must not take part."""
+    def _begin(self) -> Program[RoundContext]:
+        """Catch up; return what this client binds itself to in the round. Raises if it must not take part."""
         member, part = self.part.member, self.part
         member.policy.check_round(self.view)
-        spec = part.spec(self.view)
+        spec = self.spec
         self._caught_up = yield from self.catch_up()
         part.require_data(spec, self._caught_up.state, self.history)
         context = round_context(member.terms, self.view, spec, part.model_digest(spec, self._caught_up.state))
         if context.plan.mode != "curious":
             require_known_people(member)
-        self.spec, self.context = spec, context
+        return context
 
-    def _advance(self, view: RoundView) -> Program[None]:
+    def _advance(self, view: RoundView, context: RoundContext) -> Program[None]:
         if view.state not in MASKED_STATES or self.finished:
             return
         stage, completed = MASKED_STATES.index(view.state), _STATES.index(type(self._state))
-        if completed < stage and not self._skips_confirming(view):
+        skips_confirming = context.plan.mode == "curious" and isinstance(self._state, stages.Contributed)
+        if completed < stage and not (skips_confirming and view.state == "unmasking"):
             self.finished = True
             raise RoundLost(f"the round advanced to {view.state} before this client had sent its message")
         match self._state:
             case None:
-                yield from self._advertise()
+                yield from self._advertise(context)
             case stages.Advertised() as state if completed == stage:
                 yield from self._share(state)
             case stages.Shared() as state if completed == stage:
@@ -147,15 +142,11 @@ class MaskedRound(OwnRound):
             case (stages.Contributed() | stages.Confirmed()) as state if view.state == "unmasking":
                 yield from self._unmask(state)
 
-    def _skips_confirming(self, view: RoundView) -> bool:
-        curious = self._begun()[1].plan.mode == "curious"
-        return curious and view.state == "unmasking" and isinstance(self._state, stages.Contributed)
-
     # --- one message a stage -------------------------------------------------------------------------------------
 
-    def _advertise(self) -> Program[None]:
-        member, (spec, context) = self.part.member, self._begun()
-        self._signed_sets(context).require_open(spec.sum_index)  # it would confirm no set for another one
+    def _advertise(self, context: RoundContext) -> Program[None]:
+        member = self.part.member
+        self._signed_sets(context).require_open(self.spec.sum_index)  # it would confirm no set for another one
         policy = member.policy.for_masked_rounds(member.terms.schedule)
         self._state, body = stages.advertise(context, member.client_id, member.identity.signing_key, policy)
         yield from self._put("advertise", body)
@@ -188,14 +179,12 @@ class MaskedRound(OwnRound):
 
     def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
         """Train, and return the contribution as ring elements (layout.length,)."""
-        spec, context = self._begun()
-        if self._caught_up is None:
+        if self._caught_up is None or self.context is None:
             raise RoundLost("this client missed the first stage of the round")
         with self.timed("train"):
-            local = yield from self.part.train(spec, self._caught_up.state, self.history)
-        self._local = local
+            self._local = local = yield from self.part.train(self.spec, self._caught_up.state, self.history)
         self.warn_of_clipping(local)
-        return encode(context.plan, self.part.route(spec), local.blocks)
+        return encode(self.context.plan, self.part.route(self.spec), local.blocks)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", wire.set_bytes(len(state.roster)))
@@ -240,7 +229,7 @@ class MaskedRound(OwnRound):
         the first one.
         """
         signed = self._signed_sets(context)
-        if not _repeated(context):
+        if not context.plan.repeated:
             return signed
         if len(roster) > self.part.member.terms.schedule.cohort_size:
             raise RefusalError(f"the roster has {len(roster)} members, more than the task's cohort_size")
@@ -253,14 +242,14 @@ class MaskedRound(OwnRound):
         Raises `RefusalError` when the sum over this set and those that it agreed to before could reveal one member, or
         a part of the sum could reveal a few.
         """
-        (spec, context), member = self._begun(), self.part.member
+        context, member = state.context, self.part.member
         sum_class = context.plan.layout.sum_class
         alive = wire.decode_set(survivors, len(state.roster))
         self._check_routes(state.roster, alive, "the set of survivors")
-        if _repeated(context):
+        if context.plan.repeated:
             _check_confirmers(context, state.roster, len(alive))
         members, min_difference = _tags(state.roster, alive), member.policy.min_difference(member.terms.schedule)
-        signed = self._signed_sets(context).with_set(spec.sum_index, members, min_difference, sum_class.repeated)
+        signed = self._signed_sets(context).with_set(self.spec.sum_index, members, min_difference, sum_class.repeated)
         if sum_class.data is not None:
             store, of = member.store, (member.task_id, member.terms.view.data_set, sum_class.data)
             series = f"{member.task_id} {sum_class.rule}"
@@ -269,10 +258,10 @@ class MaskedRound(OwnRound):
 
     def _check_routes(self, roster: Roster, places: Iterable[int], what: str) -> None:
         """Raise `RefusalError` if a part of the sum over these members of the roster is of few of them."""
-        (spec, _), member = self._begun(), self.part.member
+        member = self.part.member
         clients = [roster.entries[place].client_id for place in places]
         least = member.policy.for_masked_rounds(member.terms.schedule).min_cohort
-        refuse_short_routes(clients, lambda client_id: member.terms.recipe.route(spec, client_id), least, what)
+        refuse_short_routes(clients, lambda client_id: member.terms.recipe.route(self.spec, client_id), least, what)
 
     def _keep(self, context: RoundContext, signed: SignedSets) -> None:
         if signed != self._signed_sets(context):
@@ -286,11 +275,6 @@ def _summed_again(context: RoundContext) -> Data | None:
     """Return which data a sum of class `repeated` is of; None for other sums."""
     sum_class = context.plan.layout.sum_class
     return sum_class.data if sum_class.repeated else None
-
-
-def _repeated(context: RoundContext) -> bool:
-    """Whether the server may get sums of the same data over several sets, and is not trusted."""
-    return context.plan.layout.sum_class.repeated and context.plan.mode != "curious"
 
 
 def _check_confirmers(context: RoundContext, roster: Roster, survivors: int) -> None:

@@ -8,7 +8,9 @@ X25519 key, after checking the holder's signature and certificate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
@@ -93,13 +95,10 @@ def receive_keyring(member: Member, wait: float = 0.0) -> Program[Keyring | None
     Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
     open with this identity, `KeyringError` when it is for other parameters.
     """
-
-    def check_sender(identity_key: bytes, mailbox_key: bytes, certificate: bytes) -> None:
-        member.check.require(identity_key, mailbox_key, certificate, ("holder",))
-
     envelope = yield from member.calls.envelope(member.task_id, wait)
     if envelope is None:
         return None
+    check_sender = partial(member.check.require, roles=("holder",))
     body = open_envelope(envelope, member.identity.mailbox, member.task_id, check_sender)
     return check_keyring(member.terms, decode_keyring(body))
 
@@ -127,7 +126,5 @@ def enter_rounds(member: Member, keyring: Keyring) -> Program[None]:
     yield from publish_key(member, keyring)
     mailbox = member.identity.mailbox_key
     envelope = seal_envelope(encode_keyring(keyring), mailbox, member.task_id, envelope_sender(member))
-    try:
+    with suppress(Conflict):  # the envelope was stored before
         yield from member.calls.put_envelope(member.task_id, member.client_id, envelope)
-    except Conflict:
-        return  # the envelope was stored before

@@ -15,7 +15,7 @@ from client_sdk.api.wire import Program, work
 from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavailable, UntrustedServer
 from client_sdk.history import History
 from client_sdk.model.follow import curve_of, ends_with_best
-from client_sdk.rounds.events import ModelBehind, Progress
+from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
 from protocols.catalogue import Catalogue
@@ -28,7 +28,7 @@ _AS_ASKED: Final = "no update was asked for"
 _LOG = logging.getLogger(__name__)
 
 
-def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress | None = None) -> Program[ModelState]:
+def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress = ignore_event) -> Program[ModelState]:
     """Return the model after the last completed round, as this client's device group sees it.
 
     When a task that keeps its best model is over, that model is returned; in tasks whose sums the server cannot open,
@@ -43,12 +43,11 @@ def newest_model(part: Part, snapshot_wait: float = 0.0, progress: Progress | No
         except ModelUnavailable as error:
             if member.terms.opened_by == "anyone":
                 raise
-            if progress:
-                progress(ModelBehind(f"{error}; the newest one is used"))
+            progress(ModelBehind(f"{error}; the newest one is used"))
     return follower.view(state)
 
 
-def _followed(part: Part, snapshot_wait: float, progress: Progress | None) -> Program[ModelState]:
+def _followed(part: Part, snapshot_wait: float, progress: Progress) -> Program[ModelState]:
     yield from part.ready()
     current = yield from part.member.calls.current_round(part.member.task_id)
     upto = 0 if current is None else current.view.number - (not is_over(current.view))
@@ -59,7 +58,7 @@ def _followed(part: Part, snapshot_wait: float, progress: Progress | None) -> Pr
 
 def evaluation(part: Part) -> Program[Curve]:
     """Return the measurements of the task so far; see `Task.evaluation`."""
-    curve = curve_of(part.member.terms.recipe, (yield from _followed(part, 0.0, None)))
+    curve = curve_of(part.member.terms.recipe, (yield from _followed(part, 0.0, ignore_event)))
     if curve is None:
         raise ParameterError(f"task {part.member.terms.name!r} has no federated evaluation")
     return curve
@@ -122,7 +121,7 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
 
 
 def recommend(
-    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress | None = None
+    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress = ignore_event
 ) -> Program[Recommendations]:
     """Return the `k` best items for this user among those not in `interactions`.
 
@@ -149,7 +148,7 @@ def recommend(
     return found if part.catalogue is None else found.named(part.catalogue)
 
 
-def _newest_or_stored(part: Part, progress: Progress | None) -> Program[ModelState]:
+def _newest_or_stored(part: Part, progress: Progress) -> Program[ModelState]:
     """Return the newest model; the one on the device, if there is one, while no server answers."""
     try:
         return (yield from newest_model(part, progress=progress))
@@ -159,7 +158,7 @@ def _newest_or_stored(part: Part, progress: Progress | None) -> Program[ModelSta
         return _stored(part, str(error), progress)
 
 
-def _stored(part: Part, reason: str, progress: Progress | None) -> ModelState:
+def _stored(part: Part, reason: str, progress: Progress) -> ModelState:
     """Return the model on the device, and say how old it is. reason: why it is not updated."""
     state, followed = part.follower.at_hand(), part.follower.current()
     at = None if followed is None else followed.stored_at
@@ -167,8 +166,7 @@ def _stored(part: Part, reason: str, progress: Progress | None) -> ModelState:
     event = ModelBehind(f"the model of round {state.round_number}{since} is used: {reason}")
     level = logging.INFO if reason == _AS_ASKED else logging.WARNING
     _LOG.log(level, "task %s: %s", part.member.terms.name, event.reason)
-    if progress:
-        progress(event)
+    progress(event)
     return part.follower.view(part.final or state)
 
 

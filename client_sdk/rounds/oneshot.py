@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +20,18 @@ from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.store.client_store import ClientStore, decoded
+from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.signed_sets import member_tag
-from protocols.crypto.certificates import CERTIFICATE_BYTES
-from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
+from client_sdk.store.stores import decoded
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
-from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
+from protocols.sums.oneshot.committee import Committee, longest_keys, make_committee, split_keys
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 
 
-def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress | None) -> Program[RoundReport]:
+def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Send this client's only message of the one-shot round `view`; return the report.
 
     Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, the errors of
@@ -42,7 +40,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     member, own = part.member, OwnRound(part, view, history, progress)
     require_known_people(member)
     member.policy.check_round(view)
-    spec = part.spec(view)
+    spec = own.spec
     with own.timed("catch_up"):
         caught_up = yield from own.catch_up()
         part.require_data(spec, caught_up.state, history)
@@ -68,10 +66,6 @@ def _seal(part: Part, committee: Committee, steps: NDArray[np.int64]) -> bytes:
 
 # --- fetching the committee of a one-shot round and checking it ------------------------------------------------------
 
-_LENGTH_BYTES: Final = 2
-_LONGEST_KEY: Final = 1 + 64 + 3 * KEY_BYTES + CERTIFICATE_BYTES + SIGNATURE_BYTES
-"""Longest encoded key of a member, in bytes."""
-
 
 def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> OneshotContext:
     """Return the facts of round `view` that everything sent in it is bound to, from this party's own terms.
@@ -92,8 +86,7 @@ def committee_of(member: Member, context: OneshotContext) -> Program[Committee]:
 
     Raises `RefusalError` for a committee that cannot be accepted, and `RoundLost` when the round is over.
     """
-    size, number = context.plan.committee, context.round_number
-    longest = size * (_LENGTH_BYTES + _LONGEST_KEY)
+    number, longest = context.round_number, longest_keys(context.plan.committee)
     try:
         body = yield from member.calls.stage_body(context.task_id, number, "committee", longest)
         keys = split_keys(body)
@@ -168,12 +161,8 @@ def load_seen(client_store: ClientStore, task_id: str, data: Data | None = None)
 
     data: for sums of class `repeated`, the data that are summed again; None for other sums.
     """
-    body = client_store.read(task_id, _name(data))
+    body = client_store.read(task_id, of_data("committees", data))
     return decoded(body, SeenCommittees.decode, f"committees of task {task_id} are") or SeenCommittees()
-
-
-def _name(data: Data | None) -> str:
-    return "committees.json" if data is None else f"committees.{data}.json"
 
 
 def remember_committee(client_store: ClientStore, committee: Committee) -> None:
@@ -186,11 +175,11 @@ def remember_committee(client_store: ClientStore, committee: Committee) -> None:
     members = frozenset(member_tag(member.identity_key).hex() for member in committee.members)
     after = seen.with_committee(context.step, members, most_new, same_data=data is not None)
     if after != seen:
-        client_store.write(context.task_id, _name(data), after.encode())
+        client_store.write(context.task_id, of_data("committees", data), after.encode())
 
 
 def close_seen(client_store: ClientStore, task_id: str) -> None:
     """Store that this client sends its data to none of the sums again to which it sent them; see `closed`."""
     seen = load_seen(client_store, task_id)
     if seen.closed() != seen:
-        client_store.write(task_id, _name(None), seen.closed().encode())
+        client_store.write(task_id, of_data("committees", None), seen.closed().encode())

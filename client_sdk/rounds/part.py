@@ -6,17 +6,27 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 
+from client_sdk.agreement.terms import broken_terms
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
-from client_sdk.errors import Abstained, ContractBroken
+from client_sdk.errors import Abstained
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
-from client_sdk.rounds.events import AggregateRejected, ClipWarning, ModelMeasured, Progress, RoundReport, Waiting
+from client_sdk.rounds.events import (
+    AggregateRejected,
+    ClipWarning,
+    ModelMeasured,
+    Progress,
+    RoundReport,
+    Waiting,
+    ignore_event,
+)
 from client_sdk.rounds.ledger import with_noise
 from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState, GivenData
@@ -33,7 +43,7 @@ from client_sdk.training.base import (
 )
 from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
-from protocols.layout import Data, Route, SumClass
+from protocols.layout import Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import unwrapped
@@ -104,7 +114,7 @@ class Part:
 
     # --- the item catalogue --------------------------------------------------------------------------------------
 
-    def load_catalogue(self, progress: Progress | None = None, stop: Stop | None = None) -> Program[bool]:
+    def load_catalogue(self, progress: Progress = ignore_event, stop: Stop | None = None) -> Program[bool]:
         """Read the item catalogue from the store, or download it, if the task has one.
 
         It is checked against the digest in the terms that this client agreed to. Until the operator has uploaded it,
@@ -122,12 +132,12 @@ class Part:
                 found = Catalogue.decode(body)
                 if len(found) != member.terms.n_items:
                     fault = f"the catalogue has {len(found)} items, and the task has {member.terms.n_items}"
-                    raise ContractBroken("GET", f"/v1/tasks/{member.task_id}/catalogue", 200, fault)
+                    raise broken_terms(member.task_id, fault, "catalogue")
                 member.store.keep_catalogue(member.task_id, found)
             elif stop and stop():
                 return False
             else:
-                if progress and not waiting:
+                if not waiting:
                     progress(Waiting("the item catalogue, which the task's operator uploads"))
                 waiting = True
                 yield Pause(_CATALOGUE_PAUSE)
@@ -136,7 +146,7 @@ class Part:
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
-    def ready(self, progress: Progress | None = None, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
+    def ready(self, progress: Progress = ignore_event, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
         """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
 
         wait: seconds of one long poll for the keyring. Raises `KeyringError` and `EnvelopeError` for a keyring that is
@@ -161,14 +171,13 @@ class Part:
             yield from enter_rounds(member, kept)
         return True
 
-    def _receive_keyring(self, progress: Progress | None, stop: Stop | None, wait: float) -> Program[Keyring | None]:
+    def _receive_keyring(self, progress: Progress, stop: Stop | None, wait: float) -> Program[Keyring | None]:
         kept = yield from receive_keyring(self.member, 0.0)
         if kept is not None:
             return kept
         waiting = Waiting("the keyring, which the task's key holder creates and seals")
         _LOG.warning("task %s: this client waits for %s", self.member.terms.name, waiting.what)
-        if progress:
-            progress(waiting)
+        progress(waiting)
         while kept is None and not (stop and stop()):
             yield Pause(0.05)
             kept = yield from receive_keyring(self.member, wait)
@@ -186,14 +195,14 @@ class Part:
         asked, fault = terms.recipe.device_group_of(spec.sum_index), None
         plan = terms.sum_plan_at(spec.sum_index)
         if asked != own_group:
-            fault = f"round {view.number} is for group {asked}, and this client is in group {own_group}"
+            fault = f"is for group {asked}, and this client is in group {own_group}"
         elif view.contribution_bytes is not None:
             implied = plan.contribution_bytes(self.route(spec))
             implied += getattr(plan, "ticket_bytes", 0)  # of one-shot sums
             if view.contribution_bytes != implied:
-                fault = f"round {view.number} asks for {view.contribution_bytes} bytes, but the plan has {implied}"
+                fault = f"asks for {view.contribution_bytes} bytes, but the plan has {implied}"
         if fault is not None:
-            raise ContractBroken("GET", f"/v1/tasks/{terms.task_id}/rounds/{view.number}", 200, fault)
+            raise terms.broken_round(view, fault)
         return spec
 
     def route(self, spec: RoundSpec) -> Route:
@@ -203,7 +212,8 @@ class Part:
     def require_data(self, spec: RoundSpec, state: ModelState, history: History) -> None:
         """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
         sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
-        given = GivenData() if sum_class.data is None else store.given(task_id, *self._of(sum_class.data))
+        label = self.member.terms.view.data_set
+        given = GivenData() if sum_class.data is None else store.given(task_id, label, sum_class.data)
         reason = why_abstain(sum_class, spec, state, history, given, task_id)
         if reason is None and isinstance(self.half, MayAbstain):
             reason = self.half.why_abstain(spec, history, self.client_state())
@@ -236,13 +246,13 @@ class Part:
         local = self.half.contribute(spec, self.member.client_id, state, history, client_state, self.rng)
         sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
         if sum_class.data is not None:
-            of = self._of(sum_class.data)
-            given = store.given(task_id, *of)
+            of = task_id, self.member.terms.view.data_set, sum_class.data
+            given = store.given(*of)
             if sum_class.once:
                 given = given.with_counted(task_id, spec.sum_index)
             if sum_class.data == "held-out":
                 given = replace(given, measured=given.measured + 1)
-            store.keep_given(task_id, *of, given)
+            store.keep_given(*of, given)
         return replace(local, contribution=with_noise(store, self.member.terms, state, spec, local.contribution))
 
     def zeros(self, spec: RoundSpec, followed: ModelState) -> Contribution:
@@ -258,10 +268,6 @@ class Part:
 
     def _sum_class(self, spec: RoundSpec) -> SumClass:
         return self.member.terms.recipe.layout(spec.sum_index).sum_class
-
-    def _of(self, data: Data) -> tuple[str | None, Data]:
-        """Return which record of given data a sum of this task over `data` belongs to."""
-        return self.member.terms.view.data_set, data
 
     def model_digest(self, spec: RoundSpec, state: ModelState) -> bytes:
         """Return the digest (32 bytes) of the terms and of `state`, the model that this client trains on in the round.
@@ -279,9 +285,9 @@ class Part:
         """Whether this client is to check that enough members hold the aggregates that it holds."""
         return caught_up.followed.chain is not None
 
-    def report_followed(self, caught_up: CaughtUp, progress: Progress | None) -> None:
+    def report_followed(self, caught_up: CaughtUp, progress: Progress) -> None:
         """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
-        if progress is None:
+        if progress is ignore_event:
             return
         for number, reason in caught_up.rejected.items():
             progress(AggregateRejected(number, reason))
@@ -324,9 +330,14 @@ class OwnRound:
     part: Part
     view: RoundView
     history: History
-    progress: Progress | None = None
+    progress: Progress = ignore_event
     traffic: Traffic = field(default_factory=Traffic)
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+
+    @cached_property
+    def spec(self) -> RoundSpec:
+        """The round's specification; see `Part.spec` for the errors."""
+        return self.part.spec(self.view)
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
@@ -350,7 +361,7 @@ class OwnRound:
     def warn_of_clipping(self, local: LocalResult) -> None:
         """Report that more values were clipped than the policy allows."""
         clipped, values = local.contribution.clipped, local.contribution.values
-        if self.progress and clipped > self.part.member.policy.max_clip_share * values:
+        if clipped > self.part.member.policy.max_clip_share * values:
             self.progress(ClipWarning(self.view.number, clipped, values))
 
     def settle(self, local: LocalResult) -> Program[None]:

@@ -31,6 +31,7 @@ from client_sdk.rounds.events import (
     ServerUnreachable,
     TaskEnded,
     Waiting,
+    ignore_event,
     waiting_to_start,
 )
 from protocols.errors import ParameterError
@@ -86,7 +87,7 @@ def follow_rounds(
 
 
 def report_waiting(
-    change: NothingNew, needs_keyring: bool, reported: Waiting | None, progress: Progress | None
+    change: NothingNew, needs_keyring: bool, reported: Waiting | None, progress: Progress
 ) -> Program[Waiting | None]:
     """Report what the next round of a task waits for; return it, None when it waits for nothing but its members.
 
@@ -98,8 +99,7 @@ def report_waiting(
     if before_start:
         waiting = waiting_to_start(task, needs_keyring)
     if waiting is not None and waiting != reported:
-        if progress:
-            progress(waiting)
+        progress(waiting)
         whom = waiting.what.partition(":")[0]
         if task.waiting_for is not None and (reported is None or reported.what.partition(":")[0] != whom):
             _LOG.warning("task %s: this client waits for %s", task.name, waiting.what)
@@ -145,7 +145,7 @@ class SeenRounds:
     terms: TaskTerms
     known: Callable[[], int]
     go_on: Callable[[int], str]
-    progress: Progress | None = None
+    progress: Progress = ignore_event
     number: int = 0
     completed: int = 0
     _told: int = field(default=0, init=False)
@@ -155,24 +155,24 @@ class SeenRounds:
 
         If it still is, report `ServerRestored`, once, and call `go_on`.
         """
-        if not isinstance(change, TaskEnded) and self._is_ahead(*_position(change)):
+        if self._is_ahead(change):
             yield Pause(_SETTLE_SECONDS)
             change = yield from follow_rounds(self.calls, self.terms.task_id, None, 0.0)
-            if not isinstance(change, TaskEnded) and self._is_ahead(*_position(change)):
-                self._report(*_position(change))
-        if not isinstance(change, TaskEnded):
-            number, completed = _position(change)
-            self.number, self.completed = max(self.number, number or 0), max(self.completed, completed)
+            if self._is_ahead(change):
+                self._report(max(_position(change)))
+        number, completed = _position(change)
+        self.number, self.completed = max(self.number, number), max(self.completed, completed)
         return change
 
-    def _is_ahead(self, number: int | None, completed: int) -> bool:
-        known = self.known()
+    def _is_ahead(self, change: RoundChange) -> bool:
+        if isinstance(change, TaskEnded):
+            return False
+        known, (number, completed) = self.known(), _position(change)
         if self.completed > completed or (known > completed and known > self._told):
             return True
-        return number is not None and self.number > number
+        return isinstance(change, RoundChanged) and self.number > number
 
-    def _report(self, number: int | None, completed: int) -> None:
-        newest = completed if number is None else number
+    def _report(self, newest: int) -> None:
         seen = max(self.number, self.known())
         event = ServerRestored(newest, seen, self.go_on(newest))
         self._told, self.number, self.completed = self.known(), 0, 0
@@ -181,15 +181,18 @@ class SeenRounds:
             "a backup; %s",
             *(self.terms.name, event.round, event.known, event.then),
         )
-        if self.progress:
-            self.progress(event)
+        self.progress(event)
 
 
-def _position(change: RoundChanged | NothingNew) -> tuple[int | None, int]:
-    """Return the number of the server's newest round, None where `change` does not say it, and of the last one over."""
-    if isinstance(change, RoundChanged):
-        return change.view.number, change.view.number if is_over(change.view) else change.view.number - 1
-    return None, change.task.completed_rounds + change.task.failed_rounds
+def _position(change: RoundChange) -> tuple[int, int]:
+    """Return the number of the server's newest round and of the last one over; 0 where `change` does not say it."""
+    match change:
+        case RoundChanged(view):
+            return view.number, view.number if is_over(view) else view.number - 1
+        case NothingNew(task):
+            return 0, task.completed_rounds + task.failed_rounds
+        case TaskEnded():
+            return 0, 0
 
 
 # --- while the server is away --------------------------------------------------------------------------------------
@@ -212,7 +215,7 @@ class Outage:
     """
 
     patience: float | None = None
-    progress: Progress | None = None
+    progress: Progress = ignore_event
     stop: Callable[[], bool] | None = None
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
@@ -265,8 +268,7 @@ class Outage:
         return seconds if self.patience is None else min(seconds, self.patience - lasted)
 
     def _tell(self, event: ServerUnreachable | ServerBack) -> None:
-        if self.progress:
-            self.progress(event)
+        self.progress(event)
 
 
 def _is_away(error: ConnectionFailed | ApiError) -> bool:

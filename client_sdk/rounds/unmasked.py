@@ -13,8 +13,8 @@ import secrets
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from queue import Empty, Queue
 from typing import Any, Final, NoReturn, Self
 from urllib.parse import urlsplit
 
@@ -51,9 +51,7 @@ _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 
 
-def take_unmasked_part(
-    part: Part, view: RoundView, history: History, progress: Progress | None
-) -> Program[RoundReport]:
+def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
     Raises `PolicyRefused`, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
@@ -62,17 +60,22 @@ def take_unmasked_part(
     member, own = part.member, OwnRound(part, view, history, progress)
     member.policy.check_round(view)
     member.store.require_no_equivocation(member.task_id)
-    spec = part.spec(view)
+    spec = own.spec
     with own.timed("catch_up"):
         yield from part.ready(progress)
-        _require_unknown(part, view)
+        if member.terms.chained and part.follower.known >= view.number:
+            raise RoundLost(
+                f"this device holds the sums up to round {part.follower.known}, and the server would release others "
+                "for the same rounds: an encrypted task cannot go on after its server was restored from a backup; its "
+                "operator closes it and creates another"
+            )
         caught_up = yield from own.catch_up()
         if part.checks_aggregates(caught_up):
             yield from own.metered(require_attested(member, part.follower, caught_up.followed))
         part.require_data(spec, caught_up.state, history)
     with own.timed("train"):
         local, failure = yield from _train(part, spec, caught_up, history)
-    if progress and failure is not None:
+    if failure is not None:
         progress(TrainingFailed(view.number, failure))
     with own.timed("seal"):
         body = yield from work(lambda: _seal(part, spec, local, participates=failure is None))
@@ -89,15 +92,6 @@ def take_unmasked_part(
     yield from own.settle(local)
     yield from own.metered(_publish_snapshot_when_due(own, caught_up))
     return own.report(caught_up, local, len(body))
-
-
-def _require_unknown(part: Part, view: RoundView) -> None:
-    if part.member.terms.chained and part.follower.known >= view.number:
-        raise RoundLost(
-            f"this device holds the sums up to round {part.follower.known}, and the server would release others for "
-            "the same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
-            "closes it and creates another"
-        )
 
 
 def _train(
@@ -137,7 +131,7 @@ def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[No
     if np.random.default_rng().random() * own.view.cohort > _SNAPSHOT_VOLUNTEERS:
         return
     published = yield from follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
-    if published and own.progress:
+    if published:
         own.progress(SnapshotPublished(caught_up.state.round_number))
 
 
@@ -271,7 +265,7 @@ _NICE: Final = 19
 
 
 class WorkAhead:
-    """At most `most` pieces that `make` computes in a thread, within the `with` block.
+    """At most `most` pieces, 1 or more, that `make` computes in a thread within the `with` block, and one in its hand.
 
     Each piece leaves once and is never put back, written down or copied. A forked process has none: a piece that two
     processes use would reveal what it hides (`protocols.sums.base.WorksAhead`).
@@ -279,9 +273,9 @@ class WorkAhead:
 
     def __init__(self, make: Callable[[], Any], most: int) -> None:
         self._make, self._most = make, most
-        self._ready: deque[Any] = deque()
+        self._ready: Queue[Any] = Queue(most)
         self._owner = os.getpid()
-        self._wanted, self._stopping = threading.Event(), False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="work-ahead", daemon=True)
 
     def __repr__(self) -> str:
@@ -292,38 +286,29 @@ class WorkAhead:
 
     def __len__(self) -> int:
         """Number of pieces that are ready."""
-        return len(self._ready) if os.getpid() == self._owner else 0
+        return self._ready.qsize() if os.getpid() == self._owner else 0
 
     def __enter__(self) -> Self:
-        self._wanted.set()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping = True
-        self._wanted.set()
+        self.take(self._most)  # the thread may wait for a place
         self._thread.join()
-        self._ready.clear()
+        self.take(self._most)
 
     def take(self, count: int) -> list[Any]:
         """Remove and return at most `count` pieces; new ones are made in their place."""
         taken: list[Any] = []
-        if os.getpid() != self._owner:
-            return taken
-        with contextlib.suppress(IndexError):
-            for _ in range(count):
-                taken.append(self._ready.popleft())  # atomic: two threads never get the same one
-        self._wanted.set()
+        with contextlib.suppress(Empty):
+            while os.getpid() == self._owner and len(taken) < count:
+                taken.append(self._ready.get_nowait())
         return taken
 
     def _run(self) -> None:
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            while not self._stopping and len(self._ready) < self._most:
-                self._ready.append(self._make())
-            if self._stopping:
-                return
+        while not self._stopping:
+            self._ready.put(self._make())

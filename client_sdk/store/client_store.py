@@ -9,7 +9,6 @@ import hashlib
 import json
 import struct
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -26,7 +25,7 @@ from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.identity import Membership
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
-from client_sdk.store.stores import Store
+from client_sdk.store.stores import Store, decoded
 from protocols.catalogue import Catalogue
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import RevocationList
@@ -57,17 +56,6 @@ class OwnContribution:
 
     digest: str
     acknowledged: bool
-
-
-def decoded(body: bytes | None, decode: Callable[[bytes], T], what: str) -> T | None:
-    """Return what `decode` makes of stored bytes, None for None; `LocalFileError` if they are damaged.
-
-    what: what is stored, with its verb, such as "terms of task t_1 are".
-    """
-    try:
-        return None if body is None else decode(body)
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
-        raise LocalFileError(f"the stored {what} damaged") from error
 
 
 def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
@@ -203,12 +191,12 @@ class ClientStore:
 
         data: for a sum of class `repeated`, the data that are summed again; None for other sums.
         """
-        body = self.read(task_id, _signed_sets(data))
+        body = self.read(task_id, of_data("signed_sets", data))
         return decoded(body, SignedSets.decode, f"survivor sets of task {task_id} are") or SignedSets()
 
     def keep_signed_sets(self, task_id: str, signed: SignedSets, data: Data | None = None) -> None:
         """Store the survivor set that this client signed last in one task; data: as for `signed_sets`."""
-        self.write(task_id, _signed_sets(data), signed.encode())
+        self.write(task_id, of_data("signed_sets", data), signed.encode())
 
     def close_signed_sets(self, task_id: str) -> None:
         """Store that this client signs no set for the sums of one task again for which it signed one."""
@@ -221,12 +209,12 @@ class ClientStore:
 
         label: of the data set; None where it is the task alone.
         """
-        body = self.store.read(self.owner, self._data_set_key(task_id, label), _given(data))
+        body = self.store.read(self.owner, self._data_set_key(task_id, label), of_data("given", data))
         return decoded(body, GivenData.decode, f"record of what task {task_id} was given is") or GivenData()
 
     def keep_given(self, task_id: str, label: str | None, data: Data, given: GivenData) -> None:
         """Store what this client gave of its `data`; to be written before anything is sent."""
-        self.store.write(self.owner, self._data_set_key(task_id, label), _given(data), given.encode())
+        self.store.write(self.owner, self._data_set_key(task_id, label), of_data("given", data), given.encode())
 
     def spending(self, task_id: str) -> Spending | None:
         """Return what one task costs this client's data; None if it has no privacy block, or was not joined."""
@@ -332,12 +320,9 @@ class ClientStore:
         self.write(task_id, _EQUIVOCATION, proof)
 
 
-def _signed_sets(data: Data | None) -> str:
-    return "signed_sets.json" if data is None else f"signed_sets.{data}.json"
-
-
-def _given(data: Data) -> str:
-    return f"given.{data}.json"
+def of_data(name: str, data: Data | None) -> str:
+    """Return the name of a record about `data`, or without them about all of a task."""
+    return f"{name}.json" if data is None else f"{name}.{data}.json"
 
 
 @lru_cache(maxsize=64)

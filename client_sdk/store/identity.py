@@ -5,25 +5,25 @@ An identity is an Ed25519 key that signs, and an X25519 key that keyring envelop
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Any, Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.errors import LocalFileError
-from client_sdk.store.stores import ensure_private_directory, local_errors, read_private, write_private
+from client_sdk.store.stores import Record, read_keys, write_keys
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import digest
-from protocols.errors import CodecError
 from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 
-_FORMAT: Final = "hushrec identity 1"
-_KEY_BYTES: Final = 32
+_FILE: Final = ("the identity file", "hushrec identity 1")
+"""What errors call the file, and its format."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -44,14 +44,7 @@ class Identity:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an identity file; `LocalFileError` when it is missing, damaged or accessible to group or others."""
-        body = read_private(Path(path), "the identity file")
-        try:
-            content = json.loads(body)
-            if content["format"] != _FORMAT:
-                raise LocalFileError(f"the identity file {path} has an unknown format")
-            signing, mailbox = (b64decode(content[name], _KEY_BYTES) for name in ("identity_key", "mailbox_key"))
-        except (ValueError, TypeError, KeyError, CodecError) as error:
-            raise LocalFileError(f"the identity file {path} is damaged") from error
+        signing, mailbox = read_keys(Path(path), *_FILE, "identity_key", "mailbox_key")
         return cls(Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(mailbox))
 
     @classmethod
@@ -68,14 +61,8 @@ class Identity:
         path = Path(path)
         if path.exists():
             raise LocalFileError(f"{path} exists; an identity is never overwritten", remedy="")
-        content = {
-            "format": _FORMAT,
-            "identity_key": b64encode(self.signing_key.private_bytes_raw()),
-            "mailbox_key": b64encode(self.mailbox.private_bytes_raw()),
-        }
-        with local_errors("write the identity file", path):
-            ensure_private_directory(path.absolute().parent)
-            write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+        keys = {"identity_key": self.signing_key.private_bytes_raw(), "mailbox_key": self.mailbox.private_bytes_raw()}
+        write_keys(path, *_FILE, keys)
 
     @property
     def public_key(self) -> bytes:
@@ -112,8 +99,13 @@ class Identity:
         )
 
 
+_Certificate = Annotated[
+    bytes, PlainValidator(partial(b64decode, length=CERTIFICATE_BYTES)), PlainSerializer(b64encode)
+]
+
+
 @dataclass(frozen=True, repr=False)
-class Membership:
+class Membership(Record):
     """One client's membership of one task. Its repr omits the token.
 
     device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
@@ -125,29 +117,14 @@ class Membership:
     client_id: str
     role: Role
     token: str
-    certificate: bytes | None = None
+    certificate: _Certificate | None = None
     organiser: OrganiserPin | None = None
     device_group: int = 0
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
 
-    def encode(self) -> bytes:
-        """Return the record as JSON, with the token."""
-        content = {
-            **vars(self),
-            "certificate": None if self.certificate is None else b64encode(self.certificate),
-            "organiser": None if self.organiser is None else self.organiser.model_dump(),
-        }
-        return json.dumps(content, indent=1).encode()
-
     @classmethod
-    def decode(cls, body: bytes) -> Self:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
-        content = json.loads(body)
-        certificate, organiser = content.pop("certificate", None), content.pop("organiser", None)
-        return cls(
-            **content,
-            certificate=None if certificate is None else b64decode(certificate, CERTIFICATE_BYTES),
-            organiser=None if organiser is None else OrganiserPin.model_validate(organiser),
-        )
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content` with the fields that records of earlier versions lack."""
+        return {"certificate": None, "organiser": None, "device_group": 0} | content

@@ -31,12 +31,13 @@ compared whatever the model was: an irrelevant change of it must not make the da
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Any, Final, Self
 
+from pydantic import PlainSerializer, PlainValidator
+
+from client_sdk.store.stores import Record
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.keys import digest
 from protocols.errors import AlreadySummed, RefusalError
@@ -44,8 +45,39 @@ from protocols.errors import AlreadySummed, RefusalError
 _TAG_BYTES: Final = 16
 
 
+def member_tag(identity_key: bytes) -> bytes:
+    """Return the 16 bytes that stand for a member with this identity key."""
+    return digest("signed survivor", identity_key)[:_TAG_BYTES]
+
+
+# The last sets and records are cached, since all clients of a simulated fleet have equal ones.
+
+
+@lru_cache(maxsize=8)
+def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> frozenset[bytes]:
+    """Return the tags of the survivors of a roster, given as indices of `identity_keys`."""
+    return frozenset(member_tag(identity_keys[index]) for index in survivors)
+
+
+@lru_cache(maxsize=8)
+def join_tags(tags: frozenset[bytes]) -> str:
+    """Return a set of `member_tag`s as text, base64url."""
+    return b64encode(b"".join(sorted(tags)))
+
+
+def split_tags(text: str) -> frozenset[bytes]:
+    """Return the set that `join_tags` wrote; `ValueError` for anything else."""
+    body = b64decode(text)
+    if len(body) % _TAG_BYTES:
+        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
+    return frozenset(body[start : start + _TAG_BYTES] for start in range(0, len(body), _TAG_BYTES))
+
+
+_Tags = Annotated[frozenset[bytes], PlainValidator(split_tags), PlainSerializer(join_tags)]
+
+
 @dataclass(frozen=True)
-class SignedSets:
+class SignedSets(Record):
     """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet.
 
     universe: if all sums of the task are over the same data, the first roster in which this client contributed.
@@ -54,8 +86,8 @@ class SignedSets:
     """
 
     sum_index: int = 0
-    members: frozenset[bytes] = frozenset()
-    universe: frozenset[bytes] = frozenset()
+    members: _Tags = frozenset()
+    universe: _Tags = frozenset()
     earlier: frozenset[int] = frozenset()
 
     def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
@@ -108,51 +140,13 @@ class SignedSets:
             "client's data"
         )
 
-    def encode(self) -> bytes:
-        """Return the record as JSON."""
-        return _encode(self)
-
     @classmethod
     @lru_cache(maxsize=8)
-    def decode(cls, body: bytes) -> SignedSets:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything that `encode` did not make.
+    def decode(cls, body: bytes) -> Self:
+        """See `Record.decode`."""
+        return super().decode(body)
 
-        The last bodies are cached, since all clients of a simulated fleet store equal ones.
-        """
-        content = json.loads(body)
-        members, universe = (split_tags(str(content[name])) for name in ("members", "universe"))
-        sum_index = int(content["sum_index"])
-        # records of a version that took part in no sum before the newest one do not list them
-        earlier = content.get("earlier", range(1, sum_index))
-        return cls(sum_index, members, universe, frozenset(map(int, earlier)))
-
-
-def member_tag(identity_key: bytes) -> bytes:
-    """Return the 16 bytes that stand for a member with this identity key."""
-    return digest("signed survivor", identity_key)[:_TAG_BYTES]
-
-
-@lru_cache(maxsize=8)
-def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> frozenset[bytes]:
-    """Return the tags of the survivors of a roster, given as indices of `identity_keys`."""
-    return frozenset(member_tag(identity_keys[index]) for index in survivors)
-
-
-@lru_cache(maxsize=8)
-def _encode(record: SignedSets) -> bytes:
-    members, universe = join_tags(record.members), join_tags(record.universe)
-    content = {"sum_index": record.sum_index, "members": members, "universe": universe}
-    return json.dumps({**content, "earlier": sorted(record.earlier)}).encode()
-
-
-def join_tags(tags: Iterable[bytes]) -> str:
-    """Return a set of `member_tag`s as text, base64url."""
-    return b64encode(b"".join(sorted(tags)))
-
-
-def split_tags(text: str) -> frozenset[bytes]:
-    """Return the set that `join_tags` wrote; `ValueError` for anything else."""
-    body = b64decode(text)
-    if len(body) % _TAG_BYTES:
-        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
-    return frozenset(body[start : start + _TAG_BYTES] for start in range(0, len(body), _TAG_BYTES))
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content`; records of a version that took part in no sum before the newest one do not list them."""
+        return {"earlier": list(range(1, content["sum_index"]))} | content

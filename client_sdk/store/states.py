@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
+from client_sdk.store.stores import Record
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keys import digest
 from protocols.errors import RefusalError
@@ -52,7 +53,7 @@ class FollowedState:
 
 
 @dataclass(frozen=True)
-class GivenData:
+class GivenData(Record):
     """counted: task id and index of the sum of class `once` that has the data; None if none has.
 
     confirmed: series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to,
@@ -93,21 +94,6 @@ class GivenData:
             )
         return self if own in self.confirmed else replace(self, confirmed=(*self.confirmed, own))
 
-    def encode(self) -> bytes:
-        """Return the record as JSON."""
-        return json.dumps({"counted": self.counted, "confirmed": self.confirmed, "measured": self.measured}).encode()
-
-    @classmethod
-    def decode(cls, body: bytes) -> GivenData:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
-        content = json.loads(body)
-        counted = content["counted"]
-        if counted is not None:
-            task, index = counted
-            counted = str(task), int(index)
-        confirmed = tuple((str(series), str(members)) for series, members in content["confirmed"])
-        return cls(counted, confirmed, int(content["measured"]))
-
 
 # --- what a client's data have spent of its privacy budget, in one task and in all of them ----------------------------
 # A budget is kept for an identity, whose data are the same in all tasks, whatever a server calls them. A task reserves
@@ -116,20 +102,37 @@ class GivenData:
 # fails, may have been opened all the same, and counts.
 
 
+def _curve(numbers: object) -> Curve:
+    curve = np.array(numbers, np.float64)
+    if curve.shape != (len(ORDERS),) or not (curve >= 0).all():
+        raise ValueError("no curve of Renyi divergences")
+    return curve
+
+
+def _known_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
+    if orders != ORDERS:
+        raise ValueError("other Renyi orders")
+    return orders
+
+
+_StoredCurve = Annotated[Curve, PlainValidator(_curve), PlainSerializer(np.ndarray.tolist, return_type=list[float])]
+
+
 @dataclass(frozen=True)
-class Spending:
+class Spending(Record):
     """What one task costs this client's data.
 
     sums: contributions sent. most_sums: that the task allows. spent: curve of what was sent; reserved: of all that the
-    task allows. over: whether the task has ended, so that nothing more will be sent.
+    task allows. over: whether the task has ended, so that nothing more will be sent. orders: of the divergences.
     """
 
     task_name: str
     most_sums: int
-    reserved: Curve
+    reserved: _StoredCurve
     sums: int = 0
-    spent: Curve = field(default_factory=lambda: np.zeros(len(ORDERS)))
+    spent: _StoredCurve = field(default_factory=lambda: np.zeros(len(ORDERS)))
     over: bool = False
+    orders: Annotated[tuple[int, ...], AfterValidator(_known_orders)] = ORDERS
 
     @property
     def counted(self) -> Curve:
@@ -145,30 +148,6 @@ class Spending:
     def with_sum(self, curve: Curve) -> Spending:
         """Return the record after another contribution."""
         return replace(self, sums=self.sums + 1, spent=self.spent + curve)
-
-    def encode(self) -> bytes:
-        """Return the record as JSON."""
-        curves = {"reserved": self.reserved.tolist(), "spent": self.spent.tolist()}
-        return json.dumps({**vars(self), **curves, "orders": ORDERS}).encode()
-
-    @classmethod
-    def decode(cls, body: bytes) -> Spending:
-        """Return the record in `body`; `ValueError`, `TypeError` or `KeyError` for anything `encode` did not make."""
-        content = json.loads(body)
-        if tuple(content.pop("orders")) != ORDERS:
-            raise ValueError("other Renyi orders")
-        curves = {name: np.array(content.pop(name), np.float64) for name in ("reserved", "spent")}
-        if any(curve.shape != (len(ORDERS),) or not (curve >= 0).all() for curve in curves.values()):
-            raise ValueError("no curves of Renyi divergences")
-        reserved, spent = curves["reserved"], curves["spent"]
-        return cls(
-            str(content["task_name"]),
-            int(content["most_sums"]),
-            reserved,
-            int(content["sums"]),
-            spent,
-            content["over"] is True,
-        )
 
 
 def total_epsilon(records: Iterable[Spending], delta: float, spent_only: bool = False) -> float:

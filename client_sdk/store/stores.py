@@ -1,22 +1,32 @@
-"""Small key-value stores on a device: files that only their owner can read, or memory for fleets and tests."""
+"""Small key-value stores on a device: files that only their owner can read, or memory for fleets and tests.
+
+And what both are used for: records, which are stored as JSON, and files of private keys.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
+import struct
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 import platformdirs
+from pydantic import ConfigDict, TypeAdapter
 
 from client_sdk.errors import LocalFileError
+from protocols.codec import b64decode, b64encode
 from protocols.errors import ParameterError
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -45,19 +55,15 @@ class MemoryStore:
         self._bodies: dict[tuple[str, str, str], bytes] = {}
 
     def read(self, owner: str, task_id: str, name: str) -> bytes | None:
-        """Return the stored bytes, None if there are none."""
         return self._bodies.get((owner, task_id, name))
 
     def write(self, owner: str, task_id: str, name: str, body: bytes) -> None:
-        """Store `body`, replacing what was stored before."""
         self._bodies[owner, task_id, name] = body
 
     def tasks(self, owner: str) -> list[str]:
-        """Return the ids of the tasks with stored bytes of `owner`."""
         return sorted({task for kept, task, _ in self._bodies if kept == owner})
 
     def move(self, owner: str, task_id: str, to: str) -> None:
-        """Rename the entries of a task."""
         for kept, task, name in [key for key in self._bodies if key[:2] == (owner, task_id)]:
             self._bodies[owner, to, name] = self._bodies.pop((kept, task, name))
 
@@ -229,3 +235,73 @@ def read_private(path: Path, what: str) -> bytes:
         raise LocalFileError(f"{what} {path} does not exist", remedy=_MISSING) from None
     except OSError as error:
         raise LocalFileError(f"cannot read {what} {path}: {error.strerror or error}", remedy="") from error
+
+
+_KEY_BYTES: Final = 32
+
+
+def write_keys(path: Path, what: str, form: str, keys: Mapping[str, bytes]) -> None:
+    """Write private keys of 32 bytes by name to a new file, as JSON that names its format, `form`.
+
+    what: what the file is called in errors. Raises `LocalFileError` when it cannot be written.
+    """
+    content = {"format": form} | {name: b64encode(key) for name, key in keys.items()}
+    with local_errors(f"write {what}", path):
+        ensure_private_directory(path.absolute().parent)
+        write_private(path, json.dumps(content, indent=1).encode() + b"\n")
+
+
+def read_keys(path: Path, what: str, form: str, *names: str) -> list[bytes]:
+    """Return the keys of these names that `write_keys` wrote; `LocalFileError` as `read_private`, and if damaged."""
+    body = read_private(path, what)
+    try:
+        content = json.loads(body)
+        if content["format"] != form:
+            raise LocalFileError(f"{what} {path} has an unknown format")
+        return [b64decode(content[name], _KEY_BYTES) for name in names]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LocalFileError(f"{what} {path} is damaged") from error
+
+
+# --- records: small values that are stored as JSON -------------------------------------------------------------------
+
+
+class Record:
+    """A frozen dataclass that is stored as JSON: each field as pydantic writes its type, or as its annotation says."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")  # as `json` reads them
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return self._adapter().dump_json(self)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Return the record in `body`; an error of those that `decoded` knows for what `encode` did not make."""
+        content = cls.completed(json.loads(body))
+        if content.keys() != cls.__dataclass_fields__.keys():
+            raise ValueError("the record has other fields")
+        record: Self = cls._adapter().validate_python(content)
+        return record
+
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content` with the fields that records of earlier versions lack."""
+        return content
+
+    @classmethod
+    @cache
+    def _adapter(cls) -> TypeAdapter[Any]:
+        return TypeAdapter(cls)
+
+
+def decoded(body: bytes | None, decode: Callable[[bytes], T], what: str) -> T | None:
+    """Return what `decode` makes of stored bytes, None for None; `LocalFileError` if they are damaged.
+
+    what: what is stored, with its verb, such as "terms of task t_1 are".
+    """
+    try:
+        return None if body is None else decode(body)
+    except (ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
+        raise LocalFileError(f"the stored {what} damaged") from error

@@ -13,7 +13,10 @@ from protocols.recipes.private import unwrapped
 from protocols.recipes.registry import recipe_entry
 
 MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
-"""What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half."""
+"""What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half.
+
+Raises `ParameterError` for settings that the recipe does not have.
+"""
 
 
 def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import Update
@@ -20,10 +20,7 @@ from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
 
 class ArraysRound:
-    """One round that asks this client for an update.
-
-    number: number of the round.
-    """
+    """Round `number`, which asks this client for an update."""
 
     def __init__(self, recipe: Arrays, spec: RoundSpec, state: ModelState) -> None:
         self.number = spec.number
@@ -101,7 +98,7 @@ class OwnTrainer(History):
 
 
 @dataclass(frozen=True)
-class ArraysHalf:
+class ArraysHalf(ClientHalf):
     """Calls the application's trainer. Nothing is kept on the device."""
 
     recipe: Arrays
@@ -118,29 +115,14 @@ class ArraysHalf:
         return OwnTrainer(trainer=interactions)
 
     def ask(self, spec: RoundSpec, state: ModelState, history: History) -> ArraysRound | None:
-        """Return the round that asks the application for an update, if it trains in a loop of its own."""
         own = self.read(history)
         return own.ask(self.recipe, spec, state) if own.trainer is None else None
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return nothing: the client keeps no state."""
-        return {}
-
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the update that the trainer gives; `RoundLost` if it gives none."""
         return self.read(history).trained(self.recipe, spec, state).result(client_state)
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return nothing."""
-        return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Raise `ParameterError`: only the application knows what its arrays mean."""
@@ -148,6 +130,5 @@ class ArraysHalf:
 
 
 def half(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, training, graph_filter, "the application itself trains in recipe {}")
     return ArraysHalf(recipe)

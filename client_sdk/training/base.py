@@ -16,6 +16,9 @@ from protocols.layout import SumClass
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.recipes.factors import BiasedParameters
 
+Rng = np.random.Generator
+"""For draws that need not be secret."""
+
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -40,7 +43,18 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Base class of the training settings that a client chooses itself. Each family of recipes has its own class."""
+    """Base class of the training settings that a client chooses itself. Each family of recipes has its own class.
+
+    Raises `ParameterError` for a number of epochs, samples or negatives below 1, and a learning rate that is not
+    positive.
+    """
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in ("epochs", "batch_size", "negatives") and value < 1:
+                raise ParameterError(f"{name} must be at least 1, got {value}")
+            if name.endswith("learning_rate") and not value > 0:
+                raise ParameterError(f"{name} must be positive, got {value}")
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -59,11 +73,12 @@ def refuse_settings(
         raise ParameterError(f"{why.format(repr(recipe.name))}: leave out the training settings")
 
 
-def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C]) -> C:
+def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C], graph_filter: str | None) -> C:
     """Return `given`, or the training settings of the task's parameters, with `kind`'s defaults for the others.
 
-    Raises `ParameterError` for settings of another class.
+    Raises `ParameterError` for settings of another class, and for a graph filter.
     """
+    refuse_settings(recipe, graph_filter=graph_filter)
     if given is None:
         p = recipe.parameters
         return kind(**p.training_settings()) if isinstance(p, BiasedParameters) else kind()
@@ -75,17 +90,12 @@ def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C]) -
 class ClientHalf(Protocol):
     """The client side of one recipe. `history` is the client's own interactions."""
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return the state of a client that has not taken part yet."""
+    def initial_client_state(self, rng: Rng) -> ClientState:
+        """Return the state of a client that has not taken part yet: by default nothing is kept on the device."""
+        return {}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Train and return the contribution to the round. No argument is changed.
 
@@ -94,13 +104,14 @@ class ClientHalf(Protocol):
         diverges.
         """
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Train a client that never took part, so that it can compute recommendations. Nothing is sent.
 
         Returns the client state for `scores`, which is stored like that of `contribute`: it has every array of
         `initial_client_state`, and those that training does not set are unchanged. Raises `ParameterError` as
-        `contribute` does.
+        `contribute` does. By default nothing is trained.
         """
+        return self.initial_client_state(rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return a score for each item, float32 (items,); higher is better."""

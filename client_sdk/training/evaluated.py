@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult
+from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult, Rng
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -40,19 +40,12 @@ class EvaluatedHalf:
     recipe: Evaluated
     inner: ClientHalf
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return that of the recipe, with nothing held out yet."""
+    def initial_client_state(self, rng: Rng) -> ClientState:
         own: ClientState = {HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.zeros(1, np.int64)}
         return {**self.inner.initial_client_state(rng), **own}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Measure `state` in a measurement; in other sums train, without the held-out rows until the final rounds.
 
@@ -67,8 +60,10 @@ class EvaluatedHalf:
             own = theirs
             if not client_state[_TRAINED][0]:  # it trains for itself, as for recommendations; `rng` stays as it was
                 own = self.inner.prepare(inner, model, kept, rng.spawn(1)[0])
-            biases = item_biases(model) if self.recipe.measures_constants(spec.sum_index) else None
-            measured = self._measure(client_id, kept, held, self.inner.scores(model, own, kept), biases)
+            rankings = [self.inner.scores(model, own, kept)]
+            if self.recipe.measures_constants(spec.sum_index) and (biases := item_biases(model)) is not None:
+                rankings.append(biases)
+            measured = self._measure(client_id, kept, held, rankings)
             made = self.recipe.contribute(state, spec, Local(measured, client_id))
             return LocalResult(made, {**theirs, **ours}, nan, len(held))
         rows = history if self.recipe.trains_on_all(spec.sum_index) else kept
@@ -89,17 +84,15 @@ class EvaluatedHalf:
         held, _, _ = self._held_out(history, client_state or {HELD_OUT: np.zeros(0, np.int32)})
         return None if len(held) else "this client holds out no row, so it has nothing to measure"
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return what the recipe trains on all rows: nothing of it is measured."""
         theirs = self.inner.prepare(self.recipe.inner_spec(spec), state_as(state, EvaluatedState).model, history, rng)
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Return the recipe's scores of all items."""
         return self.inner.scores(state_as(state, EvaluatedState).model, _without_ours(client_state), history)
 
     def check(self, history: History) -> None:
-        """Raise the error that the recipe's client side would raise for `history`, if any."""
         if isinstance(self.inner, ChecksHistory):
             self.inner.check(history)
 
@@ -116,21 +109,15 @@ class EvaluatedHalf:
         return _rows(history, mask), _rows(history, ~mask), _without_ours(client_state)
 
     def _measure(
-        self,
-        client_id: str,
-        kept: History,
-        held: History,
-        scores: NDArray[np.float32],
-        biases: NDArray[np.float32] | None,
+        self, client_id: str, kept: History, held: History, rankings: Sequence[NDArray[np.float32]]
     ) -> NDArray[np.float64]:
-        """Return the measured values, float64 (values,). biases: those of the items, where they are measured, too."""
+        """Return the measured values, float64 (values,), of the model's scores and, if measured, of the item biases."""
         inner = self.recipe.inner
         if isinstance(inner, RFRec):
             p = inner.parameters
-            return rating_measures(scores, held, p.rating_min, p.rating_max)
+            return rating_measures(rankings[0], held, p.rating_min, p.rating_max)
         seed = derive_seed(client_id.encode(), "held-out negatives", held.items.astype("<i4").tobytes())
         draws = np.random.default_rng(list(seed))
-        rankings = [scores] if biases is None else [scores, biases]
         return rank_measures(rankings, kept.items, held.items, self.recipe.evaluation.negatives, draws)
 
 
@@ -153,7 +140,7 @@ def rank_measures(
     trained: NDArray[np.int32],
     held_out: NDArray[np.int32],
     negatives: int | None,
-    draws: np.random.Generator,
+    draws: Rng,
 ) -> NDArray[np.float64]:
     """Return HR@10 and NDCG@10 of each ranking, float64 (2 * rankings,), means over the held-out items.
 

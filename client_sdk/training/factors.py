@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import (
     LocalUpdate,
     MFConfig,
@@ -61,7 +61,7 @@ class FactorHalf:
     training: MFConfig = field(default_factory=MFConfig)
     draw: NegativeSampler = draw_negatives
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
         if start_of(self.recipe.parameters) is not None:
             return {USER_FACTOR: np.zeros(self.recipe.parameters.dim, np.float32)}
@@ -69,13 +69,7 @@ class FactorHalf:
         return {USER_FACTOR: user}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the client's item counts, or train on positives and drawn negatives and return the change."""
         if spec.sum_index <= self.recipe.parameters.counting:
@@ -91,8 +85,7 @@ class FactorHalf:
         """Return the contribution that a change of rows makes, and what of the client's state it changes."""
         return self.recipe.contribute(state, spec, local), {}
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return the initial client state with a user factor from local training."""
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         initial = self.initial_client_state(rng)
         local = self._train(spec, "", state, history, initial, rng)
         return {**initial, USER_FACTOR: local.user_factor}
@@ -105,13 +98,7 @@ class FactorHalf:
         return scores if biases is None else scores + biases
 
     def _train(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalUpdate:
         factors = state_as(state, FactorState).item_factors
         own = user_factor(self.recipe.parameters, state, client_state, history)
@@ -132,8 +119,7 @@ class TopKHalf(FactorHalf):
 
     recipe: TopKRecipe
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return a random user factor and, with error feedback, an empty residual."""
+    def initial_client_state(self, rng: Rng) -> ClientState:
         return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 
     def _contribution(
@@ -166,11 +152,9 @@ def _add_rows(one: Update, other: Update) -> Update:
 
 
 def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
-    refuse_settings(recipe, graph_filter=graph_filter)
     if not isinstance(recipe, FactorRecipe):
         raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
-    chosen = task_training(recipe, training, MFConfig)
+    chosen = task_training(recipe, training, MFConfig, graph_filter)
     return TopKHalf(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorHalf(recipe, chosen)
 
 

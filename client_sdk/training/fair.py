@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, TouchedAdam
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -31,10 +31,7 @@ _INITIAL_SCALE: Final = 0.01
 
 @dataclass(frozen=True)
 class FairConfig(TrainingConfig):
-    """How a client trains. All defaults but the learning rate are the paper's for Goodreads-100 (table 7).
-
-    Raises `ParameterError` for values out of range.
-    """
+    """How a client trains. All defaults but the learning rate are the paper's for Goodreads-100 (table 7)."""
 
     learning_rate: float = 1e-3
     """Learning rate of Adam. The moments begin at zero in every round."""
@@ -42,13 +39,6 @@ class FairConfig(TrainingConfig):
     """E, passes over the positives in one round."""
     batch_size: int = 512
     """Positives in one step, each with one negative. Negatives are drawn anew in every epoch."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ParameterError(f"learning_rate must be positive, got {self.learning_rate}")
 
 
 @dataclass(frozen=True)
@@ -59,21 +49,14 @@ class FairHalf:
     training: FairConfig = field(default_factory=FairConfig)
     draw: NegativeSampler = draw_negatives
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return random user vectors, N(0, 0.01^2)."""
         shape = (len(TABLES), self.recipe.parameters.dim)
         return {USER_VECTORS: (_INITIAL_SCALE * rng.standard_normal(shape)).astype(np.float32)}
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Train; contribute the weighted changes of the buckets that were used and of the small layers."""
         view = state_as(state, FairView)
         if view.sum_index >= spec.sum_index:
             raise ParameterError(f"sum {spec.sum_index} follows an earlier model, not that of sum {view.sum_index}")
@@ -86,8 +69,7 @@ class FairHalf:
         made = self.recipe.contribute(view, spec, Local(change, client_id, len(history)))
         return LocalResult(made, {USER_VECTORS: user}, loss, 2 * len(history))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return user vectors from local training."""
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         return {USER_VECTORS: self.train(state_as(state, FairView), history, self.initial_client_state(rng), rng)[0]}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -109,7 +91,7 @@ class FairHalf:
         return spaces_of(view.seed, self.recipe.parameters.elements, view.tables.shape[1])
 
     def train(
-        self, view: FairView, history: History, client_state: ClientState, rng: np.random.Generator
+        self, view: FairView, history: History, client_state: ClientState, rng: Rng
     ) -> tuple[NDArray[np.float32], FairChange, float]:
         """Train for one round on the compressed tables of `view`.
 
@@ -145,9 +127,7 @@ class FairHalf:
 
 
 def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
-    refuse_settings(recipe, graph_filter=graph_filter)
-    return FairHalf(recipe, task_training(recipe, training, FairConfig))
+    return FairHalf(recipe, task_training(recipe, training, FairConfig, graph_filter))
 
 
 # --- neuMF with one MLP layer, its BPR loss and its gradients, for one user at a time --------------------------------

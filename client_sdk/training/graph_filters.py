@@ -153,7 +153,10 @@ def polynomial(
 
 
 class Filter(ABC):
-    """Computes the scores of users from aggregated components and the users' rows, without training."""
+    """Computes the scores of users from aggregated components and the users' rows, without training.
+
+    Every filter raises `ParameterError` for settings out of range.
+    """
 
     user_exponent: float | None = 0.5
     """The exponent a that the components must have, with b = 1 - a; None for any exponents."""
@@ -190,10 +193,7 @@ class Filter(ABC):
 
 @dataclass(frozen=True)
 class GFCF(Filter):
-    """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are not normalised.
-
-    Raises `ParameterError` for values out of range.
-    """
+    """S = R P + alpha R D_i^-1/2 V V^T D_i^1/2 (PriviRec, eq. 4). The rows of R are not normalised."""
 
     alpha: float = 0.3
     """Weight of the ideal part; with 0 it is not computed."""
@@ -227,10 +227,7 @@ P + 0.01 (-P^3 + 10 P^2 - 29 P)."""
 
 @dataclass(frozen=True)
 class TurboCF(Filter):
-    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s entry by entry (PriviRec, eq. 5).
-
-    Raises `ParameterError` for values out of range.
-    """
+    """S = R p(P^s), with P = R~^T R~, R~ = D_u^-a R D_i^(a-1), and P^s entry by entry (PriviRec, eq. 5)."""
 
     user_exponent: float = 0.5
     """a, the exponent that the components must have."""
@@ -274,7 +271,7 @@ class BSPM(Filter):
     """Blurring y = R P, ideal part L = R D_i^-1/2 V V^T D_i^1/2, and sharpening dy/dt = -y P for `sharpening_time`.
 
     Early merge (EM) sharpens y + beta L. Late merge (LM) sharpens y and adds beta L to the result. Blurring and the
-    ideal part are one Euler step of length 1, as in the released code. Raises `ParameterError` for values out of range.
+    ideal part are one Euler step of length 1, as in the released code.
     """
 
     early_merge: bool
@@ -332,7 +329,7 @@ class Ease(Filter):
     """S = (X - X G diag(G)^-1) D_i^b with X = R D_i^-b and G = (P + weight I)^-1; for components of any exponents.
 
     The formulas are in `protocols.recipes.spectrum`. The user's own items have scores as if the user did not have them.
-    With a Gram matrix, float64 (m, m) is inverted. Raises `ParameterError` for values out of range.
+    With a Gram matrix, float64 (m, m) is inverted.
     """
 
     weight: float | None = None

@@ -20,17 +20,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.training.base import TrainingConfig, distinct
+from client_sdk.training.base import Rng, TrainingConfig, distinct
 from protocols.errors import ParameterError
 from protocols.recipes.rows import NEGATIVES
 
 
 @dataclass(frozen=True)
 class MFConfig(TrainingConfig):
-    """How a client trains. The defaults are those of the released CoLR code for MovieLens-1M.
-
-    Raises `ParameterError` for values out of range.
-    """
+    """How a client trains. The defaults are those of the released CoLR code for MovieLens-1M."""
 
     learning_rate: float = 0.5
     """Step size lr, which includes the factor of the batch size (see the equations of the module)."""
@@ -44,11 +41,9 @@ class MFConfig(TrainingConfig):
     """Negatives drawn for each positive, anew in each round that the client takes part in."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "negatives"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not (self.learning_rate > 0 and self.weight_decay >= 0):
-            raise ParameterError("learning_rate must be positive and weight_decay not negative")
+        super().__post_init__()
+        if not self.weight_decay >= 0:
+            raise ParameterError(f"weight_decay must not be negative, got {self.weight_decay}")
 
 
 # --- draws of training negatives from all items outside the user's TRAINING items ------------------------------------
@@ -57,13 +52,11 @@ class MFConfig(TrainingConfig):
 # give an HR@10 close to 1; `docs/results.md` has the figures.
 
 
-NegativeSampler = Callable[[NDArray[np.int32], int, int, np.random.Generator], NDArray[np.int32]]
+NegativeSampler = Callable[[NDArray[np.int32], int, int, Rng], NDArray[np.int32]]
 """A function like `draw_negatives`: (positives, n_items, count, rng) -> items, int32 (count,)."""
 
 
-def draw_negatives(
-    positives: NDArray[np.int32], n_items: int, count: int, rng: np.random.Generator
-) -> NDArray[np.int32]:
+def draw_negatives(positives: NDArray[np.int32], n_items: int, count: int, rng: Rng) -> NDArray[np.int32]:
     """Return `count` items, int32 (count,), drawn independently and uniformly from those outside `positives`.
 
     Needs memory for the draws and the positives only, because a small device may have no memory for a list of all
@@ -118,17 +111,13 @@ def check_shapes(item_factors: NDArray[np.float32], user_factor: NDArray[np.floa
         )
 
 
-def init_user_factor(dim: int, rng: np.random.Generator) -> NDArray[np.float32]:
+def init_user_factor(dim: int, rng: Rng) -> NDArray[np.float32]:
     """Return a random user factor from N(0, 1/dim), float32 (dim,)."""
     return np.asarray(rng.standard_normal(dim) / np.sqrt(dim), dtype=np.float32)
 
 
 def draw_samples(
-    positives: NDArray[np.int32],
-    n_items: int,
-    negatives: int,
-    rng: np.random.Generator,
-    draw: NegativeSampler = draw_negatives,
+    positives: NDArray[np.int32], n_items: int, negatives: int, rng: Rng, draw: NegativeSampler = draw_negatives
 ) -> Samples:
     """Return the samples of a round: each positive with label 1, and `negatives` drawn items for each with label 0.
 
@@ -160,9 +149,7 @@ class _Batch(NamedTuple):
     counts: NDArray[np.intp]
 
 
-def _batches(
-    samples: Samples, offsets: NDArray[np.float32] | None, size: int, rng: np.random.Generator
-) -> Iterator[_Batch]:
+def _batches(samples: Samples, offsets: NDArray[np.float32] | None, size: int, rng: Rng) -> Iterator[_Batch]:
     """Yield the shuffled batches of an epoch. offsets: added to the logit of each item of `samples`, float32 (k,).
 
     The distinct rows of all batches are found in one sort, because a batch is too short for many calls.
@@ -186,7 +173,7 @@ def train_locally(
     user_factor: NDArray[np.float32],
     positives: NDArray[np.int32],
     config: MFConfig,
-    rng: np.random.Generator,
+    rng: Rng,
     offsets: NDArray[np.float32] | None = None,
     draw: NegativeSampler = draw_negatives,
 ) -> LocalUpdate:

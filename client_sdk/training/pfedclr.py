@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings, task_training
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
-from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.factors import item_biases
 from protocols.recipes.pfedclr import PFedCLR
@@ -42,7 +41,7 @@ BUFFER: Final = "buffer"
 
 @dataclass(frozen=True)
 class PFedCLRConfig(TrainingConfig):
-    """How a client trains. The defaults are the paper's (appendix C.3). Raises `ParameterError` for invalid values."""
+    """How a client trains. The defaults are the paper's (appendix C.3)."""
 
     learning_rate: float = 0.01
     """eta, the learning rate of p and Q."""
@@ -54,14 +53,6 @@ class PFedCLRConfig(TrainingConfig):
     """Samples in one step."""
     negatives: int = 4
     """Negatives drawn for each positive, anew in each round that the client takes part in, and used in both steps."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "negatives"):
-            if getattr(self, name) < 1:
-                raise ParameterError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "buffer_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ParameterError(f"{name} must be positive, got {getattr(self, name)}")
 
 
 class FrozenUser:
@@ -155,11 +146,7 @@ of sigmoid - label over its samples in the batch, divided by the batch size: d l
 
 
 def descend(
-    model: Model,
-    samples: Samples,
-    config: PFedCLRConfig,
-    rng: np.random.Generator,
-    offsets: NDArray[np.float32] | None = None,
+    model: Model, samples: Samples, config: PFedCLRConfig, rng: Rng, offsets: NDArray[np.float32] | None = None
 ) -> float:
     """Train `model` for `config.epochs` epochs over the shuffled samples; return the mean loss of the last epoch.
 
@@ -194,7 +181,7 @@ class PFedCLRHalf:
     entropy: Callable[[int], bytes] = os.urandom
     draw: NegativeSampler = draw_negatives
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero.
 
         In a task that starts from a spectrum p is zeros, which `user_factor` replaces.
@@ -215,13 +202,7 @@ class PFedCLRHalf:
         return client_state
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
         """Return the client's item counts, or run step 1 and return its contribution; `finish` then runs step 2."""
         if spec.sum_index <= self.recipe.parameters.counting:
@@ -233,8 +214,7 @@ class PFedCLRHalf:
             made, first.client_state, first.loss, first.samples.rows.size, lambda: self._personalise(first, rng)
         )
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Run both steps and return the client state."""
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         return self._personalise(self._train_items(state, history, self.initial_client_state(rng), rng), rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
@@ -248,9 +228,7 @@ class PFedCLRHalf:
         biases = item_biases(state)
         return np.asarray(scores if biases is None else scores + biases, dtype=np.float32)
 
-    def _train_items(
-        self, state: ModelState, history: History, client_state: ClientState, rng: np.random.Generator
-    ) -> _FirstStep:
+    def _train_items(self, state: ModelState, history: History, client_state: ClientState, rng: Rng) -> _FirstStep:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""
         p, config = self.recipe.parameters, self.training
         factors, user = state_as(state, FactorState).item_factors, user_factor(p, state, client_state, history).copy()
@@ -264,7 +242,7 @@ class PFedCLRHalf:
         loss = descend(model, samples, config, rng, fixed)
         return _FirstStep(samples, start, model.rows, {**client_state, USER_FACTOR: model.user.copy()}, loss, fixed)
 
-    def _personalise(self, first: _FirstStep, rng: np.random.Generator) -> ClientState:
+    def _personalise(self, first: _FirstStep, rng: Rng) -> ClientState:
         """Run step 2 with Q_u frozen: train p, A and B (clr), p and W (cf), W (af), or nothing (fedmf)."""
         variant, config, client_state = self.recipe.parameters.variant, self.training, first.client_state
         if variant == "fedmf":
@@ -299,6 +277,4 @@ class _FirstStep:
 
 
 def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
-    refuse_settings(recipe, graph_filter=graph_filter)
-    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig))
+    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig, graph_filter))

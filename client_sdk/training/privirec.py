@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -27,36 +27,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PriviRecHalf:
+class PriviRecHalf(ClientHalf):
     """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only."""
 
     recipe: PriviRecK
     graph_filter: Filter
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return an empty state: the recipe keeps nothing at the client between rounds."""
-        return {}
-
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
-
-        `rng` is not used, because nothing is drawn. Raises `ParameterError` for a client without
-        positives, or if `state` is not the model before this sum.
-        """
         made = self.recipe.contribute(state, spec, Local(history.items, client_id))
         return LocalResult(made, {}, nan, len(history))
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return an empty state: the filter needs only the model and the positives."""
-        return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
@@ -127,6 +108,5 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
 
 
 def half(recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for training settings, and for a filter that does not fit the task."""
     refuse_settings(recipe, training, why="recipe {} trains nothing")
     return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))

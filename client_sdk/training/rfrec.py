@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
@@ -63,36 +63,17 @@ class RFRecHalf:
     entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
     """Source of random bytes for the noise, if the task has any."""
 
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
+    def initial_client_state(self, rng: Rng) -> ClientState:
         """Return a random user factor, N(0, 10^-4), and empty item factors."""
         dim = self.recipe.parameters.dim
-        none = np.zeros((0, dim), np.float32)
         user = (INITIAL_STD * rng.standard_normal(dim)).astype(np.float32)
-        client_state: dict[str, NDArray[Any]] = {
-            USER_FACTOR: user,
-            OWN_ITEMS: none,
-            AVERAGE: none,
-            SUM_INDEX: np.zeros(1, np.int64),
-        }
-        if self.recipe.parameters.rule.adam:
-            client_state |= dict(zip(_MOMENTS, (np.zeros_like(user), np.zeros_like(user), none, none), strict=True))
-            client_state[_ADAM_STEPS] = np.zeros(1, np.int64)
-        return client_state
+        none = np.zeros((0, dim), np.float32)
+        return self._client_state(_Device(self._model(user, none), none, 0))
 
     def contribute(
-        self,
-        spec: RoundSpec,
-        client_id: str,
-        state: ModelState,
-        history: History,
-        client_state: ClientState,
-        rng: np.random.Generator,
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        """Take the missed steps and those of this sum; contribute V_i - V.
-
-        `rng` is not used, because nothing is drawn. Raises `ParameterError` also for ratings that are
-        missing or outside the task's range.
-        """
+        """Take the missed steps and those of this sum; contribute V_i - V. Nothing is drawn."""
         newest = state_as(state, RFRecState)
         ratings, _ = self._ratings(history, newest)
         if newest.sum_index >= spec.sum_index:
@@ -110,7 +91,7 @@ class RFRecHalf:
         made = self.recipe.contribute(newest, spec, Local(device.model.items, client_id, entropy=self.entropy))
         return LocalResult(made, {**client_state, **self._client_state(device)}, loss, len(history))
 
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
+    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         """Return a user factor after the steps of all sums of the task so far, each with the newest average."""
         newest = state_as(state, RFRecState)
         initial = self.initial_client_state(rng)
@@ -159,16 +140,17 @@ class RFRecHalf:
         part."""
         is_new = not client_state[OWN_ITEMS].size
         start, known = (state.item_factors,) * 2 if is_new else (client_state[OWN_ITEMS], client_state[AVERAGE])
-        parameters = [client_state[USER_FACTOR][None].astype(np.float32), start.astype(np.float32)]
-        model = LocalModel(parameters[0], parameters[1])
-        rule = self.recipe.parameters.rule
-        if rule.adam:
-            model.adam = Adam(parameters, [rule.rate] * 2)
-            if not is_new:
-                model.adam.steps = int(client_state[_ADAM_STEPS][0])
-                for name, moment in zip(_MOMENTS, chain(*model.adam.moments), strict=True):
-                    moment[:] = client_state[name]
+        model = self._model(client_state[USER_FACTOR], start)
+        if model.adam is not None and not is_new:
+            model.adam.steps = int(client_state[_ADAM_STEPS][0])
+            for name, moment in zip(_MOMENTS, chain(*model.adam.moments), strict=True):
+                moment[:] = client_state[name]
         return _Device(model, known, state.sum_index if is_new else int(client_state[SUM_INDEX][0]))
+
+    def _model(self, user: NDArray[Any], items: NDArray[Any]) -> LocalModel:
+        """Return a model of one user that begins with copies of these factors, (dim,) and (items, dim)."""
+        rule, users, own = self.recipe.parameters.rule, user[None].astype(np.float32), items.astype(np.float32)
+        return LocalModel(users, own, Adam([users, own], [rule.rate] * 2) if rule.released else None)
 
     def _train(self, device: _Device, ratings: Ratings, state: RFRecState, upto: int) -> float:
         """Take the steps of all sums up to `upto` with the known average; return the loss before the last step."""
@@ -197,7 +179,6 @@ class RFRecHalf:
 
 
 def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, training, graph_filter, "the task determines how recipe {} trains")
     return RFRecHalf(recipe)
 
@@ -213,12 +194,8 @@ def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: st
 # benchmark, also has devices with several users, which share one set of item factors.
 
 
-def scaled_ratings(ratings: Array, parameters: RFRecParameters) -> Array:
-    """Return ratings on the fitted scale.
-
-    Raises `ParameterError` for a rating outside the task's range; none is clipped.
-    """
-    p = parameters
+def scaled_ratings(ratings: Array, p: RFRecParameters) -> Array:
+    """Return ratings on the fitted scale; `ParameterError` for one outside the task's range: none is clipped."""
     if ratings.size and not (ratings.min() >= p.rating_min and ratings.max() <= p.rating_max):
         raise ParameterError(
             f"ratings must lie in {p.rating_min:g} .. {p.rating_max:g} in this task, got {ratings.min():g} .. "
@@ -229,10 +206,9 @@ def scaled_ratings(ratings: Array, parameters: RFRecParameters) -> Array:
     return ((ratings - p.rating_min) / (p.rating_max - p.rating_min)).astype(np.float32)
 
 
-def predicted_ratings(products: Array, parameters: RFRecParameters) -> Array:
+def predicted_ratings(products: Array, p: RFRecParameters) -> Array:
     """Return the predicted ratings for products u.v of any shape. They are not clipped to the range of ratings."""
-    p = parameters
-    fitted = _sigmoid(products) if p.rule.logistic else products
+    fitted = _sigmoid(products) if p.rule.released else products
     if p.scaling == "raw":
         return fitted.astype(np.float32)
     return (p.rating_min + (p.rating_max - p.rating_min) * fitted).astype(np.float32)
@@ -259,19 +235,11 @@ class Ratings:
 
     @classmethod
     def of(
-        cls,
-        users: NDArray[np.intp],
-        items: NDArray[np.int32],
-        ratings: Array,
-        parameters: RFRecParameters,
-        count: int = 1,
+        cls, users: NDArray[np.intp], items: NDArray[np.int32], ratings: Array, p: RFRecParameters, count: int = 1
     ) -> Ratings:
-        """Return the ratings scaled and ordered by item.
-
-        Raises `ParameterError` for a rating outside the task's range.
-        """
+        """Return the ratings scaled and ordered by item; raises as `scaled_ratings`."""
         order = np.argsort(items, kind="stable")
-        return cls(users[order], items[order], scaled_ratings(ratings, parameters)[order], count)
+        return cls(users[order], items[order], scaled_ratings(ratings, p)[order], count)
 
     @cached_property
     def starts(self) -> NDArray[np.intp]:
@@ -307,10 +275,10 @@ class LocalModel:
         fitted = np.einsum("kd,kd->k", own, rows)
         if ratings.offsets is not None:
             fitted += ratings.offsets
-        if rule.logistic:
+        if rule.released:
             fitted = _sigmoid(fitted)
         residuals = ratings.targets - fitted
-        slopes = fitted * (1 - fitted) if rule.logistic else np.ones_like(fitted)
+        slopes = fitted * (1 - fitted) if rule.released else np.ones_like(fitted)
         weights = (-2 * slopes * residuals)[:, None]
         grad_rows = weights * own
         if ratings.starts.size < ratings.items.size:

@@ -94,9 +94,9 @@ def choose(data: LeaveOneOut, clients: int, others: int = 1000, seed: int = 0) -
     rng = np.random.default_rng([seed, 1])
     able = np.flatnonzero((data.train.user_degrees() >= 3) & (data.test_items >= 0))
     drawn = rng.permutation(able)[: clients + others]
-    tested, held = held_out_rows(data.train, rng)
+    held = held_out_rows(data.train, rng)
     items = np.full(data.train.n_users, -1, np.int32)
-    items[tested] = data.train.items[held]
+    items[data.train.users[held]] = data.train.items[held]
     items[np.isin(np.arange(items.size), drawn, invert=True)] = -1
     inner = LeaveOneOut(_without(data.train, held), items)
     outer = replace(data, test_items=np.where(items >= 0, data.test_items, np.int32(-1)))

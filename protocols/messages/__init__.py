@@ -19,7 +19,6 @@ from protocols.messages.members import (
     OperatorRole,
     OperatorToken,
     OperatorView,
-    OrganiserView,
     Role,
 )
 from protocols.messages.rounds import (
@@ -77,7 +76,6 @@ __all__ = [
     "OperatorToken",
     "OperatorView",
     "OrganiserPin",
-    "OrganiserView",
     "ProblemDocument",
     "RecipeChoice",
     "Role",

@@ -153,7 +153,6 @@ class Arrays(Recipe, AbsorbsByParts):
         return ArraysState(0, values, *_remembered(p))
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the values, and the vectors that the optimiser remembers."""
         p = self.parameters
         return tuple(
             StateField(name, "<f4", (p.values if p.slots >= slot else 0,))
@@ -177,11 +176,8 @@ class Arrays(Recipe, AbsorbsByParts):
         return contribution(self.parameters, local.update, local.examples)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ArraysState:
-        """Return the state after one step of the optimiser with the mean update.
-
-        A value of the mean is at most its clip, whatever the error of the sum. Raises `ParameterError` if `state` is of
-        this round or a later one.
-        """
+        """Return the state after a step with the mean update, in which no value exceeds its clip, whatever the error of
+        the sum."""
         return self.absorb_parts(state, spec, lambda start, stop: total[start:stop], contributions)
 
     def absorb_parts(self, state: ModelState, spec: RoundSpec, total: PartOfSum, contributions: int) -> ArraysState:
@@ -201,10 +197,9 @@ class Arrays(Recipe, AbsorbsByParts):
     ) -> Iterator[tuple[int, Floats]]:
         """Yield the mean of an array in pieces, float64, each after its place in the array.
 
-        spans: where the segments are in the sum. noise: deviation of the noise in its values.
-
-        A sum of weights is at least the smallest weight, or 0 and an error: below half the smallest nobody is in it,
-        and the mean is 0. So it is where the sum of the weights is below the level of the noise, or negative.
+        spans: where the segments are in the sum. noise: deviation of the noise in its values. A sum of weights is at
+        least the smallest weight, or 0 and an error: below half the smallest nobody is in it, and the mean is 0. So it
+        is where the sum of the weights is below the level of the noise, or negative.
         """
         p, (first, last) = self.parameters, spans[name]
         least = max(LEAST_WEIGHT / (2.0 * (p.max_weight or LEAST_WEIGHT)), noise_level(noise))

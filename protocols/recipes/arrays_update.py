@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 
 from protocols.errors import ParameterError
 from protocols.layout import Block, Floats, Segment, check_finite, spans_of
-from protocols.recipes.base import Contribution, RecipeParameters
+from protocols.recipes.base import Clip, Contribution, RecipeParameters
 
 _MOST_ARRAYS: Final = 4096
 _MOST_VALUES: Final = 2**28
@@ -21,7 +21,6 @@ _MOST_VALUES: Final = 2**28
 ArrayName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
 """Printable ASCII without spaces, as in the keys of a PyTorch `state_dict`."""
 Side = Annotated[int, Field(ge=1, le=_MOST_VALUES)]
-Clip = Annotated[float, Field(gt=0, le=1e6)]
 Deviation = Annotated[float, Field(ge=0, le=1e3)]
 Optimiser = Literal["mean", "momentum", "adam", "yogi"]
 
@@ -219,11 +218,7 @@ def _share(p: ArraysParameters, weight: float | None) -> float | None:
 
 
 def _fill(
-    p: ArraysParameters,
-    name: str,
-    given: NDArray[np.floating] | Rows,
-    into: Floats,
-    touched: Floats | None,
+    p: ArraysParameters, name: str, given: NDArray[np.floating] | Rows, into: Floats, touched: Floats | None
 ) -> None:
     """Copy one array's change to `into`, and 1 to `touched` for each row that it has."""
     if isinstance(given, Rows):

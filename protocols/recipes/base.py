@@ -10,7 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from protocols.layout import Floats, Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
 MAX_ITEMS: Final = 5_000_000
+Clip = Annotated[float, Field(gt=0, le=1e6)]
 MOVES_ALIKE: Final = (
     "A client sends nearly the same change in every round, because Adam starts from zero in each: whoever knows which "
     "clients are in the sums of many rounds can compute what each client has."
@@ -199,10 +200,8 @@ class Recipe(ABC):
         return False
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return figures about the state, by name, that everyone who may see the state may see.
-
-        None by default: only clients have data to evaluate the model with.
-        """
+        """Return figures about the state, by name, for everyone who may see it; by default none, as only clients have
+        data to evaluate the model with."""
         return {}
 
     def warnings(self) -> tuple[str, ...]:
@@ -230,10 +229,7 @@ class Recipe(ABC):
         """Return the layout of the aggregate of sum `sum_index`."""
 
     def longest_vector(self) -> int:
-        """Return the largest number of values of any sum of a task, without allocating memory for them.
-
-        By default that of the longest of `sum_kinds`.
-        """
+        """Return the most values of a sum, by default of those of `sum_kinds`, without allocating memory for them."""
         return max(self.layout(sum_index).length for sum_index in self.sum_kinds())
 
     def sum_kinds(self) -> tuple[int, ...]:
@@ -243,8 +239,7 @@ class Recipe(ABC):
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return what bounds a contribution to sum `sum_index`, by which a privacy block sizes the noise.
 
-        Raises `ParameterError` for a recipe, or parameters of it, that cannot be trained with a privacy block: by
-        default.
+        Raises `ParameterError`, as by default, for what cannot be trained with a privacy block.
         """
         raise ParameterError(
             f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
@@ -275,10 +270,7 @@ class Recipe(ABC):
         return ()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        """Return the blocks that this client contributes to in this round: public, computed by server and client.
-
-        By default all of them.
-        """
+        """Return the blocks that a client contributes to, by default all: public, computed by server and client."""
         return whole_route(self.layout(spec.sum_index))
 
     @abstractmethod

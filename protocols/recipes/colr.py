@@ -129,11 +129,11 @@ class SVD(RowRecipe):
         return low_rank(self.mean_update(state, total, contributions), self.parameters.rank)
 
 
-SVD_ENTRY: Final = RecipeEntry(
+SVD_ENTRY: Final = replace(
+    FEDMF_ENTRY,
     name="svd",
     parameters=LowRankParameters,
     make=SVD,
-    half="client_sdk.training.factors:half",
     needs=frozenset({"clear contributions"}),
     why_not="each client's factors U and V must be multiplied before they are added, which is not possible with "
     "encrypted or masked factors, and compressing the sum again would need the SVD of an encrypted matrix, an open "
@@ -176,7 +176,6 @@ class CoLR(RowRecipe):
         return self.parameters.rank
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
-        """Return B of this round, the same for every client."""
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
@@ -239,10 +238,15 @@ class SCoLR(FactorRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return a block for each level: columns of A (one behind the other), clients and, if any, touch counts."""
-        return _layout(self.parameters)
+        p = self.parameters
+        counts = (Segment(_CLIENTS, 1, 1.0, integral=True), *touch_segments(p))
+        blocks = (
+            Block(f"level {level}", (Segment("update", p.items * (b - a), p.clip), *counts))
+            for level, (a, b) in enumerate(pairwise(p.edges), start=1)
+        )
+        return VectorLayout(tuple(blocks), sum_class=TRAINED)
 
     def most_levels(self, sum_index: int) -> int:
-        """Return the number of levels L; 0 for sums of counts."""
         return 0 if sum_index <= self.parameters.counting else len(self.parameters.edges) - 1
 
     def levels_in_use(self, spec: RoundSpec, clients: Sequence[str], min_clients: int) -> tuple[int, ...]:
@@ -267,7 +271,7 @@ class SCoLR(FactorRecipe):
         p, level = self.parameters, len(self.route(spec, local.client_id))
         rows, touched = dense_rows(local.update, p.items, p.edges[level])
         shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
-        blocks = self.change_layout().blocks[:level]
+        blocks = self.changes.blocks[:level]
         columns = [np.ascontiguousarray(rows[:, a:b].T) for a, b in pairwise(p.edges[: level + 1])]
         return clip_blocks(
             blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
@@ -275,7 +279,7 @@ class SCoLR(FactorRecipe):
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with each column of A divided for the clients that trained it."""
-        p, layout, mean = self.parameters, self.change_layout(), []
+        p, layout, mean = self.parameters, self.changes, []
         for block, values in zip(layout.blocks, layout.split(total), strict=True):
             parts = block.split(values)
             found = divisors(p, state, round(parts[_CLIENTS][0]), parts.get(TOUCHED))
@@ -284,29 +288,11 @@ class SCoLR(FactorRecipe):
         return np.asarray(np.concatenate(mean).T @ projection)
 
 
-@lru_cache(maxsize=64)
-def _layout(p: SCoLRParameters) -> VectorLayout:
-    return VectorLayout(
-        tuple(
-            Block(
-                f"level {level}",
-                (
-                    Segment("update", p.items * (b - a), p.clip),
-                    Segment(_CLIENTS, 1, 1.0, integral=True),
-                    *touch_segments(p),
-                ),
-            )
-            for level, (a, b) in enumerate(pairwise(p.edges), start=1)
-        ),
-        sum_class=TRAINED,
-    )
-
-
-SCOLR_ENTRY: Final = RecipeEntry(
+SCOLR_ENTRY: Final = replace(
+    FEDMF_ENTRY,
     name="scolr",
     parameters=SCoLRParameters,
     make=SCoLR,
-    half="client_sdk.training.factors:half",
     needs=frozenset({"dense", "checked routes"}),
     why_not="a sum shows the columns of clients whose rank few others have, and clients check that before the sum is "
     "opened only in masked rounds",

@@ -157,12 +157,8 @@ class Evaluated(RecipeAround):
         """Return those of the wrapped recipe before it is measured, two measurements, and the first sum that trains."""
         first = self.inner.main_sum
         counting = tuple(sum_index for sum_index in self.inner.sum_kinds() if sum_index < first)
-        return (
-            *counting,
-            first,
-            self.main_sum,
-            *([first + self._period] if self.points_after(self.rounds) > 1 else []),
-        )
+        again = (first + self._period,) if self.points_after(self.rounds) > 1 else ()
+        return (*counting, first, self.main_sum, *again)
 
     def longest_vector(self) -> int:
         return max(self.inner.longest_vector(), 1 + len(self.measures) + len(self.constants))
@@ -179,7 +175,7 @@ class Evaluated(RecipeAround):
         return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the contribution to a measurement, or to a sum of the wrapped recipe.
+        """Return the contribution to a sum of the wrapped recipe, or to a measurement.
 
         local: for a measurement its values, float64 (values,), each in [0, 1]; `ParameterError` for others.
         """
@@ -276,7 +272,6 @@ class Evaluated(RecipeAround):
         return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the wrapped recipe's figures and, after a sum that measured, those of the measurement."""
         own = state_as(state, EvaluatedState)
         figures = self.inner.report(own.model)
         if own.points and own.points[-1].round == state.round_number:

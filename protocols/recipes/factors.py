@@ -36,6 +36,7 @@ from protocols.errors import ParameterError
 from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise
 from protocols.recipes.base import (
+    Clip,
     Contribution,
     FactorState,
     ItemParameters,
@@ -56,9 +57,7 @@ class FactorParameters(ItemParameters):
     """Parameters of every recipe that learns item factors Q of shape (items, dim)."""
 
     dim: int = Field(default=64, ge=1, le=MAX_DIM, description="Length d of a factor.")
-    clip: float = Field(
-        default=4.0, gt=0, le=1e6, description="Bound on each uploaded value; what exceeds it is clipped and counted."
-    )
+    clip: Clip = Field(default=4.0, description="Bound on each uploaded value; what exceeds it is clipped and counted.")
 
 
 def initial_factors(task_seed: bytes, items: int, dim: int) -> NDArray[np.float32]:

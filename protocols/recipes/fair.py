@@ -200,10 +200,7 @@ class Fair(Recipe):
     # --- what a device sends -------------------------------------------------------------------------------------
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the weighted change.
-
-        local: a `FairChange` and |D_i|. Raises `ParameterError` for values that are not finite: training diverged.
-        """
+        """Return the weighted change. local: a `FairChange` and |D_i|."""
         change: FairChange = local.update
         for values in (change.values, change.dense):
             check_finite(values, "the change of the model")
@@ -265,8 +262,7 @@ class Fair(Recipe):
         return FairState(number, sum_index, own.seed, tables, dense.astype(np.float32))
 
     def longest_state_bytes(self) -> int:
-        """Return the length in bytes of a state before the last group's turn. Every view is shorter."""
-        return self.state_bytes(self.device_groups - 1)
+        return self.state_bytes(self.device_groups - 1)  # before the last group's turn; every view is shorter
 
     def longest_vector(self) -> int:
         return max(self.layout(sum_index).length for sum_index in range(1, self.device_groups + 1))
@@ -276,7 +272,6 @@ class Fair(Recipe):
         return len(TABLES) * self.buckets[device_group] + self.dense_values + 1
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the sum index, the seed, the tables, the layers, and the sums of the turn so far."""
         lengths = map(self._sum_length, range(sum_index % self.device_groups))
         given = (StateField(f"{_GIVEN}{group}", "<f4", (length,)) for group, length in enumerate(lengths))
         return (*self._model_fields(self.parameters.elements), *given)
@@ -286,7 +281,6 @@ class Fair(Recipe):
         return (SUM_INDEX, seed, tables, StateField("dense", "<f4", (self.dense_values,)))
 
     def state_values(self, state: FairState) -> dict[str, Any]:
-        """Return the attributes, and the sums of the turn one by one."""
         return vars(state) | {f"{_GIVEN}{group}": one for group, one in enumerate(state.given)}
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> FairState:
@@ -321,7 +315,6 @@ class Fair(Recipe):
         return fields_bytes(self._model_fields(self.buckets[device_group]))
 
     def encode_view(self, view: ModelState, device_group: int) -> bytes:
-        """Return the sum index, the seed, the group's buckets of both tables, and the layers."""
         return encode(self._model_fields(self.buckets[device_group]), vars(state_as(view, FairView)))
 
     def decode_view(self, round_number: int, body: bytes, device_group: int) -> FairView:

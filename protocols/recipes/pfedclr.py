@@ -7,18 +7,16 @@ Q_u weighted by |D_u| (eq. 11); here weights need consent (`protocols.recipes.fa
 Q_u - Q, which gives the same mean and has a bound as small as one round's training. The whole item table is sent, so
 the length of an upload reveals nothing about its items.
 
-`variant` is the paper's ablation (its Table 2): `clr` is the full method, `cf` has a full matrix W_u in place of
-A_u B_u, `af` trains p together with Q in step 1 and W_u alone in step 2, and `fedmf` has no step 2. The paper describes
-`af` in one sentence; this is our reading of it.
+`variant` (below) is the paper's ablation, its Table 2, in which W_u is a full matrix in place of A_u B_u. The paper
+describes `af` in one sentence; this is our reading of it.
 
 `start`: with `shared`, all clients begin with the same p and B, so that their changes of Q have a common direction from
 the first round on. The paper does not state this; in the released code of the same authors' FedEM every client begins
 as a copy of one model, and only this reaches the published figures (docs/results.md). With `own`, each client draws its
 own.
 
-Local differential privacy: independent Laplace noise on every entry. A client's weight reveals its number of
-interactions, so with noise all clients count alike. Item counts would sum the
-rows themselves, and are refused.
+Local differential privacy: independent Laplace noise on every entry. With noise all clients count alike, as a weight
+reveals a number of interactions, and item counts, which would sum the rows themselves, are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import normals
 from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import MOVES_ALIKE, Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, RoundSpec
 from protocols.recipes.factors import (
     MAX_DIM,
     BiasedParameters,
@@ -59,10 +57,8 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
     """Parameters that all clients of a task share. Defaults of the training: `client_sdk.training.PFedCLRConfig`."""
 
     dim: int = Field(default=16, ge=1, le=MAX_DIM, description="Length d of a factor.")
-    clip: float = Field(
+    clip: Clip = Field(
         default=1.0,
-        gt=0,
-        le=1e6,
         description="Bound on each entry of a client's change of the item factors; larger entries are clipped.",
     )
     variant: Variant = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")
@@ -106,19 +102,13 @@ class PFedCLR(FactorModel):
     name: str = "pfedclr"
 
     def initial_state(self, task_seed: bytes) -> FactorState:
-        """Return round 0: item factors N(0, 1) times `start_scale`, from the task's seed.
-
-        N(0, 1) is what the same authors' released code draws.
-        """
+        """Return round 0: item factors N(0, 1), as in the same authors' released code, times `start_scale`."""
         p = self.parameters
         factors = normals(task_seed, "initial item factors", p.items * p.dim).reshape(p.items, p.dim)
         return self.first_state((p.start_scale * factors).astype(np.float32))
 
     def shared_start(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the initial p, float32 (dim,), and B, float32 (rank, dim), of `start` "shared": N(0, 1), public.
-
-        p is multiplied by `start_scale`.
-        """
+        """Return the initial p, float32 (dim,), N(0, `start_scale`^2), and B, float32 (rank, dim), N(0, 1): public."""
         p = self.parameters
         user = normals(_START, "pfedclr user factor", p.dim)
         basis = normals(_START, "pfedclr buffer basis", p.rank * p.dim).reshape(p.rank, p.dim)
@@ -132,8 +122,7 @@ class PFedCLR(FactorModel):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the weighted change, with noise in a task with noise, in which all clients count alike.
 
-        local: an `Update` with rows of Q_u - Q for the items that took part in step 1, and |D_u|. Raises
-        `ParameterError` for values that are not finite.
+        local: an `Update` with rows of Q_u - Q for the items that took part in step 1, and |D_u|.
         """
         p = self.parameters
         change = dense_rows(local.update, p.items, p.dim)[0].ravel()

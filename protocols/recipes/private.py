@@ -180,8 +180,7 @@ class Private(RecipeAround):
         return VectorLayout(tuple(blocks), sum_class=inner.sum_class)
 
     def longest_vector(self) -> int:
-        """Return the wrapped recipe's, and room for the value by which the bound adapts."""
-        return self.inner.longest_vector() + 1
+        return self.inner.longest_vector() + 1  # the value by which the bound adapts
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         return self.inner.sensitivity(sum_index)
@@ -211,7 +210,6 @@ class Private(RecipeAround):
         return min(max(nearest, self.privacy.clip * 2.0**-40), self.privacy.clip * 2.0**40)
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the wrapped recipe's figures and, in tasks that train, the bound on the next update."""
         return self.inner.report(state) | ({"l2_clip": state.l2_clip} if self._adapts(self.main_sum) else {})
 
     def is_done(self, state: ModelState) -> bool:
@@ -236,7 +234,6 @@ class Private(RecipeAround):
         return replace(state, l2_clip=self.privacy.clip)
 
     def state_bytes(self, sum_index: int) -> int:
-        """Return the wrapped recipe's length and, after the first sum, that of the bound."""
         return self.inner.state_bytes(sum_index) + (_CLIP.size if sum_index else 0)
 
     def longest_state_bytes(self) -> int:
@@ -275,26 +272,18 @@ def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.
     return steps, ones.size - most
 
 
-def noise_terms(
-    privacy: Privacy, rounds: int, cohort_size: int, min_clients: int, ends_after: int | None = None
-) -> NoiseTerms:
-    """Return what the noise of a task follows from; `ParameterError` if no honest client is left in the smallest round.
-
-    rounds, cohort_size, min_clients: of the schedule. ends_after: of the recipe. Where the block does not say to how
-    many sums a client contributes, it is to all that the task can have.
-    """
-    sums = min(rounds, privacy.rounds or ends_after or rounds)
-    return NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
-
-
 def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_size: int, min_clients: int) -> Recipe:
     """Return `recipe` under the noise of a privacy block; `recipe` itself if None. The numbers: of the schedule.
 
-    Raises `ParameterError` for a recipe that cannot be trained with noise, and for noise that cannot be drawn.
+    Where the block does not say to how many sums a client contributes, it is to all that the task can have. Raises
+    `ParameterError` for a recipe that cannot be trained with noise, for noise that cannot be drawn, and if no honest
+    client is left in the smallest round.
     """
     if privacy is None:
         return recipe
-    return Private(recipe, privacy, noise_terms(privacy, rounds, cohort_size, min_clients, recipe.ends_after))
+    sums = min(rounds, privacy.rounds or recipe.ends_after or rounds)
+    terms = NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
+    return Private(recipe, privacy, terms)
 
 
 def unwrapped(recipe: Recipe) -> Recipe:

@@ -365,7 +365,6 @@ class PriviRecK(Recipe):
         }
 
     def is_done(self, state: ModelState) -> bool:
-        """Return whether the last sum is absorbed, or the singular values have converged (`tolerance`)."""
         own = state_as(state, PriviRecState)
         return own.sum_index >= self.steps or (own.sum_index >= self.first_vectors and self._converged(own.change))
 

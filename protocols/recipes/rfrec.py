@@ -132,11 +132,7 @@ class RFRec(Recipe):
         return Stretch(0, 0, 0) if sum_index <= counting else Stretch(1, 0, sum_index - counting)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return V_i - V, with noise in a task with noise.
-
-        local: the client's item factors V_i, float32 (items, dim). Raises `ParameterError` for values that are not
-        finite: training diverged.
-        """
+        """Return V_i - V, with noise in a task with noise. local: the client's V_i, float32 (items, dim)."""
         known = state_as(state, RFRecState).item_factors
         difference = np.subtract(local.update, known, dtype=np.float64).ravel()
         if self.parameters.ldp is None:
@@ -158,14 +154,12 @@ class RFRec(Recipe):
         return replace(old, round_number=spec.number, sum_index=spec.sum_index, item_factors=moved)
 
     def initial_state(self, task_seed: bytes) -> RFRecState:
-        """Return the state of round 0: an average N(0, 10^-4), from the task's seed."""
         p = self.parameters
         flat = INITIAL_STD * normals(task_seed, "initial item factors", p.items * p.dim)
         factors = flat.reshape(p.items, p.dim).astype(np.float32)
         return RFRecState(0, factors, 0, item_totals=np.zeros((2, p.items) if p.counting else 0, np.float32))
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the sum index, the item totals of a task with item means, and the average."""
         p = self.parameters
         totals = (StateField("item_totals", "<f4", (2, p.items)),) if p.counting else ()
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
@@ -213,7 +207,6 @@ class RFRecF(RFRec):
         return made
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the sum index, the seed of the coin tosses, and the average."""
         first, *others = super().state_fields(sum_index)
         return (first, StateField("coins", "u1", (SEED_BYTES,)), *others)
 
@@ -234,10 +227,10 @@ RFREC: Final = RecipeEntry(
     half="client_sdk.training.rfrec:half",
     source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
-RFRECF: Final = RecipeEntry(
+RFRECF: Final = replace(
+    RFREC,
     name="rfrecf",
     parameters=RFRecFParameters,
     make=RFRecF,
-    half="client_sdk.training.rfrec:half",
     source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",
 )

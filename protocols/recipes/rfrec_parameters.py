@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.random import uniforms
 from protocols.privacy.laplace import LaplaceNoise, refuse_exact_sums
+from protocols.recipes.base import Clip
 from protocols.recipes.factors import MAX_DIM, FactorParameters
 
 Moves = Literal["coin", "run"]
@@ -38,15 +39,14 @@ Moves = Literal["coin", "run"]
 class LocalRule:
     """How a client trains its user factor u and its own item factors V.
 
-    rate: step size for u and V. adam: whether steps are Adam's, with moments kept between rounds, or plain gradient
-    steps. logistic: whether a rating is predicted as sigmoid(u.v) or as u.v. pull: the gradient with respect to V
+    released: whether steps are Adam's, with moments kept between rounds, and a rating is predicted as sigmoid(u.v);
+    otherwise plain gradient steps and u.v. rate: step size for u and V. pull: the gradient with respect to V
     includes pull * (V - average). decay: the gradient with respect to u includes decay * u, or decay * u / |u| if
     `by_norm`. move: fraction of the distance covered by one move towards the average, V += move * (average - V).
     """
 
+    released: bool
     rate: float
-    adam: bool
-    logistic: bool
     pull: float
     decay: float
     by_norm: bool
@@ -57,10 +57,8 @@ class RFRecParameters(FactorParameters):
     """Ratings, model and step sizes; the defaults are the paper's, section 4.1.3."""
 
     dim: int = Field(default=20, ge=1, le=MAX_DIM, description="Length d of a factor.")
-    clip: float = Field(
+    clip: Clip = Field(
         default=4.0,
-        gt=0,
-        le=1e6,
         description="Bound on each uploaded value, an entry of V - average; larger values are clipped and counted.",
     )
     rating_min: float = Field(default=1.0, ge=-1e6, le=1e6, description="Lowest rating; lower ratings are an error.")
@@ -122,8 +120,7 @@ class RFRecParameters(FactorParameters):
         released = self.variant == "released"
         return LocalRule(
             rate=self.learning_rate or (0.1 if released else 0.05),
-            adam=released,
-            logistic=released,
+            released=released,
             pull=(2 if released else 1) * self.penalty,
             decay=2 * self.user_penalty,
             by_norm=False,
@@ -164,16 +161,13 @@ class RFRecFParameters(RFRecParameters):
 
     @property
     def rule(self) -> LocalRule:
-        """How a client trains. Paper: Algorithm 2, lines 10 and 12. Released: the average replaces V, and |u| is
-        penalised instead of |u|^2.
-        """
+        """Paper: Algorithm 2, lines 10 and 12. Released: the average replaces V, and |u| is penalised, not |u|^2."""
         released = self.variant == "released"
         alpha = self.learning_rate or (0.1 if released else 0.025)
         by_norm = (self.user_norm or ("plain" if released else "squared")) == "plain"
         return LocalRule(
             rate=alpha if released else alpha / (1 - self.chance),
-            adam=released,
-            logistic=released,
+            released=released,
             pull=0.0,
             decay=(1 if by_norm else 2) * self.user_penalty,
             by_norm=by_norm,

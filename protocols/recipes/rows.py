@@ -23,7 +23,7 @@ n is public, and where few have an item, a small divisor would make a large chan
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -132,11 +132,7 @@ def expected_touches(item_counts: Floats, clients: int, negatives: int, contribu
 
 
 def divisors(
-    p: NormalisedParameters,
-    state: ModelState,
-    contributions: int,
-    touched: Floats | None,
-    noise: float = 0.0,
+    p: NormalisedParameters, state: ModelState, contributions: int, touched: Floats | None, noise: float = 0.0
 ) -> Floats:
     """Return the divisor of each item's summed row, float64 (items,), at least 1 and `noise_level(noise)`.
 
@@ -165,13 +161,16 @@ class FactorModel(Recipe):
         return 1 + self.parameters.counting
 
     def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the item counts for the first sums of a task with item biases, else of the changes."""
-        p = self.parameters
-        return count_layout(p.items) if sum_index <= p.counting else self.change_layout()
+        return count_layout(self.parameters.items) if sum_index <= self.parameters.counting else self.changes
 
     @abstractmethod
     def change_layout(self) -> VectorLayout:
-        """Return the layout of a sum of changes, the same for all of them."""
+        """Return the layout of a sum of changes, the same for all of them; asked once, see `changes`."""
+
+    @cached_property
+    def changes(self) -> VectorLayout:
+        """The layout of a sum of changes: each upload of a round asks for it."""
+        return self.change_layout()
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         return self._routes[spec.sum_index > self.parameters.counting]
@@ -179,7 +178,7 @@ class FactorModel(Recipe):
     @cached_property
     def _routes(self) -> tuple[Route, Route]:
         """The routes of a sum of item counts, and of a sum of changes: each upload of a round asks for one."""
-        return whole_route(count_layout(self.parameters.items)), whole_route(self.change_layout())
+        return whole_route(count_layout(self.parameters.items)), whole_route(self.changes)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         if spec.sum_index <= self.parameters.counting:
@@ -191,7 +190,6 @@ class FactorModel(Recipe):
         """Return the change of the item factors from the opened sum over `contributions`, float64 (items, dim)."""
 
     def state_fields(self, sum_index: int) -> StateFields:
-        """Return the item factors and, with item biases, the counts and the number of clients."""
         p = self.parameters
         factors = StateField("item_factors", "<f4", (p.items, p.dim))
         return (factors, *count_fields(p.items)) if p.has_counts else (factors,)
@@ -239,36 +237,30 @@ class RowRecipe(FactorRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
-        return _layout_of_rows(self.parameters, self.width)
+        p = self.parameters
+        update = Segment("update", p.items * self.width, p.clip)
+        return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
-        """Return counts for the sums of item counts, and the task's clip for the sums of changes."""
         if sum_index <= self.parameters.counting:
             return Sensitivity(counts=True)
         return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's rows (an `Update`) as a dense matrix."""
-        (block,) = self.change_layout().blocks
+        (block,) = self.changes.blocks
         rows, touched = dense_rows(local.update, self.parameters.items, self.width)
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
 
     def mean_update(self, state: ModelState, total: Floats, contributions: int, noise: float = 0.0) -> Floats:
         """Return each item's summed row divided as `normalise` says, float64 (items, width); noise: see `divisors`."""
-        parts = self.change_layout().blocks[0].split(total)
+        parts = self.changes.blocks[0].split(total)
         found = divisors(self.parameters, state, contributions, parts.get(TOUCHED), noise)
         return np.asarray(parts["update"].reshape(self.parameters.items, self.width) / found[:, None])
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
-        """Return the mean change of each row, float64 (items, dim)."""
         return self.mean_update(state, total, contributions, spec.noise)
 
     def warnings(self) -> tuple[str, ...]:
         return self.parameters.touch_warnings()
-
-
-@lru_cache(maxsize=64)  # each upload of a round asks for the same one
-def _layout_of_rows(p: NormalisedParameters, width: int) -> VectorLayout:
-    update = Segment("update", p.items * width, p.clip)
-    return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)

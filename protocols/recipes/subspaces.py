@@ -185,8 +185,8 @@ def average_table(
 ) -> None:
     """Write the table that follows `theta` (n,) into `out`, float32 (n,).
 
-    key: of the table's hash, see `protocols.recipes.subspaces.hash_key`. groups: one per device group, largest
-    space first, with a positive total weight.
+    key: of the table's hash, see `hash_key`. groups: one per device group, largest space first, with a positive total
+    weight.
     """
     total_weight = sum(group.weight for group in groups)  # W
     whole = next((group for group in groups if group.change.size == theta.size), None)  # S_c is the identity

@@ -27,7 +27,6 @@ public seed, so that every entry is drawn after 2/share sums on average.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -172,7 +171,11 @@ class SharedTopK(TopKRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return one block: the support's values (K) and, if any, touch counts (items) and votes (items)."""
-        return _shared_layout(self.parameters, self.kept)
+        p = self.parameters
+        segments = [Segment("update", self.kept, p.clip), *touch_segments(p)]
+        if p.support_from == "vote":
+            segments.append(Segment("votes", p.items, 1.0, integral=True))
+        return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)
 
     def warnings(self) -> tuple[str, ...]:
         return self.parameters.touch_warnings()
@@ -181,7 +184,6 @@ class SharedTopK(TopKRecipe):
         return (*super().state_fields(sum_index), StateField("support", "<u4", (self.kept,)))
 
     def initial_state(self, task_seed: bytes) -> TopKState:
-        """Return the state of round 0: item factors and the first support, from the task's seed."""
         first = super().initial_state(task_seed)
         units = first_units(task_seed, self.parameters.entries // self.unit, self.kept // self.unit)
         return _with_support(first, self._support(units))
@@ -205,22 +207,20 @@ class SharedTopK(TopKRecipe):
             strength = np.linalg.norm(update.values.astype(np.float64), axis=1)
             chosen = strongest_first(update.items.astype(np.int64), strength)
             parts["votes"][chosen[: self.kept // self.unit]] = 1.0
-        block = self.change_layout().blocks[0]
+        block = self.changes.blocks[0]
         vector, clipped = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
         return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        """Return the state after a sum of counts, or the one whose support entries are moved by `gain` times their mean
-        change, with the next support, which follows from this sum and the round's seed.
-        """
+        """Return the next state; after a sum of changes its support follows from this sum and the round's seed."""
         moved = super().absorb(state, spec, total, contributions)
         if spec.sum_index <= self.parameters.counting:
             return moved
         p = self.parameters
         if p.support_from == "vote":
-            votes = self.change_layout().blocks[0].split(total)["votes"]
+            votes = self.changes.blocks[0].split(total)["votes"]
             strongest = strongest_first(np.arange(p.items), votes)
         else:
             support = state_as(state, TopKState).support.astype(np.int64)
@@ -237,7 +237,7 @@ class SharedTopK(TopKRecipe):
 
     def _mean(self, state: ModelState, total: Floats, contributions: int) -> Floats:
         """Return the mean change of the support's entries, float64 (K,)."""
-        p, parts = self.parameters, self.change_layout().blocks[0].split(total)
+        p, parts = self.parameters, self.changes.blocks[0].split(total)
         rows = state_as(state, TopKState).support // p.dim
         return np.asarray(parts["update"] / divisors(p, state, contributions, parts.get(TOUCHED))[rows])
 
@@ -251,7 +251,8 @@ class OwnTopK(TopKRecipe):
 
     def change_layout(self) -> VectorLayout:
         """Return one block, value and count, for each of the N*d entries, of which a contribution names K."""
-        return _own_layout(self.parameters.entries, self.parameters.clip, self.kept)
+        entry = Block("entry", (Segment("update", 1, self.parameters.clip), Segment("sent", 1, 1.0, integral=True)))
+        return VectorLayout((entry,) * self.parameters.entries, chosen=self.kept, sum_class=TRAINED)
 
     def longest_vector(self) -> int:
         """Return the length of the layout, without its N*d blocks: a value and a count for each."""
@@ -310,20 +311,6 @@ def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:
     if isinstance(state, CountedFactors):
         return CountedTopKState(state.round_number, state.item_factors, state.item_counts, state.clients, support)
     return TopKState(state.round_number, state.item_factors, support)
-
-
-@lru_cache(maxsize=16)
-def _shared_layout(parameters: TopKParameters, kept: int) -> VectorLayout:
-    segments = [Segment("update", kept, parameters.clip), *touch_segments(parameters)]
-    if parameters.support_from == "vote":
-        segments.append(Segment("votes", parameters.items, 1.0, integral=True))
-    return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)
-
-
-@lru_cache(maxsize=16)
-def _own_layout(entries: int, clip: float, kept: int) -> VectorLayout:
-    entry = Block("entry", (Segment("update", 1, clip), Segment("sent", 1, 1.0, integral=True)))
-    return VectorLayout((entry,) * entries, chosen=kept, sum_class=TRAINED)
 
 
 ENTRY: Final = RecipeEntry(

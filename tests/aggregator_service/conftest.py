@@ -104,14 +104,12 @@ def sqlite(tmp_path: Path) -> Iterator[Database]:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A round engine over SQLite and a directory."""
-    made = World(tmp_path)
-    yield made
-    made.close()
+    with closing(World(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The clock of a server in the test process."""
     return ManualClock(1_790_000_000.0)
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,8 +25,6 @@ from tests.support.world import round_row
 
 
 class Command:
-    """Runs `hushrec-server` in the test process; the server is another process."""
-
     def __init__(self, data_dir: Path, run: Callable[..., str]) -> None:
         self.data_dir, self._run = data_dir, run
 
@@ -65,8 +63,7 @@ def test_a_task_and_its_rounds_are_operated_while_the_server_runs(command: Comma
         assert "movies" in command("task", "list")
         output = command("round", "extend", "movies", "1", "--seconds", "600")
         assert output.startswith("movies  round 1  collecting  ")
-        seconds = task.round(1)["seconds_left"]
-        assert 600 < seconds <= float(output.split("  ")[3].split()[0]) + 1
+        assert 600 < task.round(1)["seconds_left"] <= float(output.split("  ")[3].split()[0]) + 1
         assert "at most 604,800 seconds" in command("round", "extend", "movies", "1", "--seconds", "604800", status=1)
         assert "seconds" in command("round", "extend", "movies", "1", "--seconds", "0", status=1)
         assert "no such round" in command("round", "abort", "movies", "9", status=1)
@@ -303,9 +300,7 @@ def test_a_server_that_stops_answers_long_polls(tmp_path: Path) -> None:
         assert "graceful shutdown exceeded" not in server.log()
 
 
-def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_with_an_evaluation_is_shown_with_its_curve(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command("init")
     made = command(
         "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",
@@ -315,12 +310,10 @@ def test_a_task_is_created_with_an_evaluation_and_shown_with_its_curve(
     assert json.loads(made)["evaluation"] == block
     assert json.loads(command("task", "show", "movies"))["curve"] == []
     report = {"hr@10": 0.5, "ndcg@10": 0.25, "evaluated clients": 4.0, "evaluated model round": 5.0}
-    database = Database(f"sqlite:///{command.data_dir / 'hushrec.db'}", connections=2)
-    with database.write() as session:
+    with closing(Database(f"sqlite:///{command.data_dir / 'hushrec.db'}", 2)) as database, database.write() as session:
         task_id = json.loads(made)["task_id"]
         session.add(round_row(task_id, number=5, state="complete", report={}))
         session.add(round_row(task_id, number=6, state="complete", report=report))
-    database.close()
     shown = json.loads(command("task", "show", "movies"))
     assert (shown["evaluation"], shown["curve"]) == (block, [report])
     assert not [text for text in shown["warnings"] if "signature" in text]

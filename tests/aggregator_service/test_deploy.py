@@ -63,7 +63,6 @@ def everything() -> list[dict[str, Any]]:
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield (pod specification, container) for every container."""
     for found in everything():
         if found["kind"] == "Deployment":
             pod = found["spec"]["template"]["spec"]
@@ -104,9 +103,7 @@ def test_compose_publishes_the_service_on_the_loopback_interface_only_and_images
     assert published == ["127.0.0.1:8000:8000"]
 
 
-def test_every_mentioned_setting_exists_and_those_of_manifests_and_compose_are_valid(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_exist_and_those_of_manifests_and_compose_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
     texts.append((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
     named = {name for text in texts for name in re.findall(r"\bHUSHREC_[A-Z_]+\b", text)}
@@ -132,7 +129,7 @@ def test_every_mentioned_setting_exists_and_those_of_manifests_and_compose_are_v
 
 def test_images_commands_ports_and_probes_exist() -> None:
     scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
-    commands = set(typer.main.get_command(app).list_commands(None))  # type: ignore[attr-defined,arg-type]
+    commands = set(typer.main.get_command(app).list_commands(None))
     (compose,) = documents(DEPLOY / "compose.yaml")
     proxy, own = compose["services"]["proxy"], compose["services"]["hushrec"]
     assert (own["image"], own["command"][0] in commands) == (IMAGE, True)

@@ -141,7 +141,7 @@ def test_secret_settings_are_not_shown_and_unknown_ones_refused(monkeypatch: pyt
         monkeypatch.setenv(variable, "postgresql://me:secret@db/name")
     assert "secret" not in repr(Settings()) + Settings().model_dump_json()
     with pytest.raises(ValidationError, match="ports"):
-        Settings(ports=8000)  # type: ignore[call-arg]
+        Settings(ports=8000)
     monkeypatch.setenv("HUSHREC_PORT", "secret")
     with pytest.raises(ValidationError) as caught:
         Settings()

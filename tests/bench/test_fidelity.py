@@ -14,18 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.experiments.factors import pfedclr_run, pfedclr_split
-from bench.experiments.fidelity import (
-    SYSTEMS,
-    full_ranking_controls,
-    main,
-    rating_mean_controls,
-    seeded,
-)
+from bench.experiments.fidelity import SYSTEMS, full_ranking_controls, main, rating_mean_controls, seeded
 from bench.experiments.leaks import (
     LEAK_WARNING,
     DrawnScores,
     NegativeDraws,
-    drawn_as_negative_control,
+    both_rankings,
     draws_without,
     exclude,
     negative_pool,
@@ -178,7 +172,8 @@ def test_control_measures_the_leak_and_is_random_without_it() -> None:
     excluded = paper_protocol(data)
 
     def both(**protocol) -> tuple[float, float]:
-        sampled, full = drawn_as_negative_control(data, candidates, np.random.default_rng(1), **protocol)
+        scores = DrawnScores(data.train, np.random.default_rng(1), **protocol)
+        sampled, full = both_rankings(scores, data, candidates)
         assert (sampled.users, full.users) == (data.tested_users.size,) * 2
         return sampled.hr, full.hr
 
@@ -194,13 +189,13 @@ def test_excluding_all_hundred_items_as_colr_does_favours_none() -> None:
     data = random_data()
     candidates = candidates_of(data, np.random.default_rng(0)).negatives
     everything = np.column_stack([data.test_items, candidates])
-    sampled, _ = drawn_as_negative_control(data, candidates, np.random.default_rng(1), excluded=everything)
+    sampled, _ = both_rankings(DrawnScores(data.train, np.random.default_rng(1), everything), data, candidates)
     assert sampled.hr < 0.16
 
 
 def test_every_draw_is_counted() -> None:
     data, draws = random_data(), NegativeDraws(rounds=7, participation=0.5, negatives=3)
-    scores = DrawnScores(data.train, draws, np.random.default_rng(5), paper_protocol(data))
+    scores = DrawnScores(data.train, np.random.default_rng(5), paper_protocol(data), draws)
     assert scores.participations.sum() == 7 * PEOPLE // 2
     assert scores.participations.max() <= 7
     for user in range(0, PEOPLE, 17):

@@ -23,8 +23,8 @@ from bench.privacy_audit import (
 from protocols.recipes.private import Private
 
 TASKS, CLIENTS = 28, 10
-AUDITED = [case for case in CASES if case.name in ("counts", "colr")]
-"""The benchmark audits the others, too; their updates are bounded as those of colr."""
+BROKEN: dict[str, type[Private]] = {"counts": Noiseless, "colr": Unclipped}
+"""The defence taken out, by case. The benchmark audits all cases; the others are bounded as colr is."""
 
 
 def test_the_bound_of_pure_privacy_is_that_of_randomised_response() -> None:
@@ -54,11 +54,11 @@ def test_randomised_response_seldom_exceeds_its_epsilon_and_is_measured_closely(
     assert epsilon_at_least(20_000, 20_000, int(rng.binomial(20_000, chance)), 0.0) > epsilon - 0.1
 
 
-@pytest.mark.parametrize("case", AUDITED, ids=lambda case: case.name)
-def test_canaries_show_less_than_the_claim_and_more_without_noise_or_bound(case: Case) -> None:
+@pytest.mark.parametrize("name", BROKEN)
+def test_canaries_show_less_than_the_claim_and_more_without_noise_or_bound(name: str) -> None:
+    (case,) = (case for case in CASES if case.name == name)
     assert canary_bound(case, Private, TASKS, CLIENTS) <= EPSILON
-    assert canary_bound(case, Noiseless, TASKS, CLIENTS) > EPSILON
-    assert canary_bound(case, Unclipped, TASKS, CLIENTS) > EPSILON
+    assert canary_bound(case, BROKEN[name], TASKS, CLIENTS) > EPSILON
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -28,7 +28,6 @@ from tests.support.forked_programs import fork_programs
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the servers that the benchmarks start."""
     fork_programs(monkeypatch)
 
 
@@ -205,9 +204,7 @@ def test_whole_rounds_are_of_the_same_clients_values_and_neighbours(monkeypatch:
     assert (figures["whole.flower.wall_s"], figures["whole.neighbours"]) == (60.0, 26)
 
 
-def test_a_whole_round_of_flower_whose_model_is_wrong_is_no_measurement(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_wrong_model_of_flower_is_no_measurement(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Flower's workflow ends without an error when it halts the round; the model is then unchanged."""
     program = "#!{}\nimport json, sys, tomllib\nsettings = tomllib.load(open(sys.argv[2] + '/pyproject.toml', 'rb'))\n"
     program += "found = settings['tool']['flwr']['app']['config']['answer']\n"

@@ -37,7 +37,6 @@ class Device:
     kills: int = 0
 
     def start(self) -> None:
-        """Start the process, or resume it."""
         self.waking = 0.0
         if self.process is not None:
             self.process.send_signal(signal.SIGCONT)
@@ -46,8 +45,6 @@ class Device:
             self.process = ForkedProcess("device", "tests.chaos.counted_client", self.arguments, os.environ, log)
 
     def disturb(self, choose: random.Random) -> None:
-        """Kill or pause the process; it comes back within two seconds."""
-        assert self.process is not None
         self.waking = time.monotonic() + choose.uniform(0.1, 2.0)
         if choose.random() < 0.5:
             self.process.send_signal(signal.SIGSTOP)
@@ -56,7 +53,6 @@ class Device:
             self.kills += 1
 
     def end(self) -> None:
-        """End the process, whatever it does."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(30)
@@ -82,7 +78,6 @@ class CountedTask(TestTask):
         self.devices, self._url = devices, str(api.http.base_url)
 
     def completed(self) -> int:
-        """Number of sums released so far."""
         return int(self.now()["completed_rounds"])
 
     def check_ended(self, state: str) -> None:
@@ -95,7 +90,6 @@ class CountedTask(TestTask):
         assert self.now()["state"] == state, logs
         named: dict[int, set[int]] = {}
         for device in self.devices:
-            assert device.process is not None
             assert device.process.wait(60) == 0, device.log()
             if device.index == SERVING:
                 continue

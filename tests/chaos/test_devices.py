@@ -72,7 +72,7 @@ def test_devices_and_server_killed_and_paused_at_any_moment(tmp_path: Path) -> N
         disturb(server, tasks, random.Random(SEED))
         assert sum(device.kills for task in tasks for device in task.devices) > 3
         for task in tasks:
-            wait_until(lambda task=task: has_ended(task), "the end of the task")  # type: ignore[misc]
+            wait_until(lambda task=task: has_ended(task), "the end of the task")
             task.check_ended("complete")
         # the restarts and the ends of the tasks deleted all orphans
         assert server.kinds().keys() <= {"aggregates", "snapshots", "views"}

@@ -53,14 +53,13 @@ class Run:
         records = (json.loads(line) for line in self.server.log().splitlines() if line.startswith("{"))
         return {int(record["status"]) for record in records if "status" in record}
 
-    def await_sums(self, more: int) -> None:
-        """Wait until the server is ready, and this many more sums are released: the devices have recovered."""
+    def await_sum(self) -> None:
+        """Wait until the server is ready, and one more sum is released: the devices have recovered."""
         wait_until(lambda: self.status("/readyz") == 200, "/readyz to report that it is ready")
         before = self.task.completed()
-        wait_until(lambda: self.task.completed() >= before + more, f"{more} more sums")
+        wait_until(lambda: self.task.completed() > before, "one more sum")
 
     def await_unready(self) -> None:
-        """Wait until the server says that it cannot serve."""
         wait_until(lambda: self.status("/readyz") == 503, "/readyz to report the fault")
         assert self.status("/healthz") == 200
 
@@ -82,9 +81,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         for device in task.devices:
             device.start()
         made = Run(server, task, cluster, disk)
-        made.await_sums(1)
+        made.await_sum()
         yield made
-        made.await_sums(1)
+        made.await_sum()
         task.close()
         task.check_ended("closed")
         assert {status for status in made.statuses() if status >= 500} <= {503}
@@ -106,7 +105,7 @@ def fold_worker_killed(run: Run) -> None:
     wait_until(lambda: run.figure("hushrec_engine_jobs") > 0, "a job")
     assert run.status("/readyz") == 200
     worker.kill()
-    run.await_sums(1)
+    run.await_sum()
     assert run.server.pid == before and run.server.running
 
 
@@ -118,7 +117,7 @@ def database_crashes(run: Run) -> None:
         wait_until(lambda: 503 in run.statuses(), "a device to be answered 503")
     finally:
         run.cluster.start_again()
-    run.await_sums(1)
+    run.await_sum()
     assert run.figure("hushrec_database_up") == 1
 
 
@@ -155,4 +154,4 @@ def blob_disk_full(run: Run) -> None:
 )
 def test_devices_recover_by_themselves(run: Run, fault: Callable[[Run], None]) -> None:
     fault(run)
-    run.await_sums(1)
+    run.await_sum()

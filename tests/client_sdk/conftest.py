@@ -27,6 +27,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
 
 @pytest.fixture(scope="module")
 def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    """The operator of that server."""
     with Operator(server.url, server.operator_token) as found:
         yield found

@@ -73,7 +73,6 @@ def test_items_come_in_many_forms(items: object) -> None:
 )
 def test_ratings_come_with_a_mapping_or_a_table(rated: object) -> None:
     history = History.of(rated, N)
-    assert history.ratings is not None
     assert (history.items.tolist(), history.ratings.tolist()) == ([4, 2], [3.5, 1.0])
 
 
@@ -81,7 +80,6 @@ def test_the_ids_of_a_catalogue_are_looked_up() -> None:
     assert History.of(["tt1", "tt2", 7], N, NUMBERS).items.tolist() == [4, 2, 7]
     assert History.of(pl.Series(["tt1", "tt2"]), N, NUMBERS).items.tolist() == [4, 2]
     rated = History.of({"tt2": 5}, N, NUMBERS)
-    assert rated.ratings is not None
     assert (rated.items.tolist(), rated.ratings.tolist()) == ([2], [5.0])
 
 

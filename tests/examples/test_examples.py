@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the programs that the examples start."""
     fork_programs(monkeypatch, cross_silo)
 
 
@@ -100,8 +99,7 @@ def test_each_organisation_has_the_rows_of_its_own_users(tmp_path: Path) -> None
 
 
 def loss_of(arrays: two_tower.Arrays, history: np.ndarray, candidates: np.ndarray) -> float:
-    mean = arrays["items"][history].mean(axis=0)
-    user = arrays["user.weight"] @ mean + arrays["user.bias"]
+    user = arrays["user.weight"] @ arrays["items"][history].mean(axis=0) + arrays["user.bias"]
     logits = (arrays["items"][candidates] @ arrays["item.weight"].T + arrays["item.bias"]) @ user
     return float(np.log(np.exp(logits).sum()) - logits[0])
 

@@ -163,8 +163,6 @@ def test_client_and_server_compare_versions_of_recipes() -> None:
 
 
 class TestIntegers(MechanismConformance):
-    """The battery of every mechanism."""
-
     @pytest.fixture(scope="class", autouse=True)
     @classmethod
     def from_the_example(cls, installed: Path) -> None:
@@ -223,9 +221,7 @@ def test_clients_train_a_model_of_their_own_over_it(server: AggregatorProcess, o
         np.testing.assert_allclose(last["t"], first["t"] + moved[:, np.newaxis], atol=1e-5)
 
 
-def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_fleet_trains_on_items_in_a_task_of_the_command(server: AggregatorProcess, operator: Operator) -> None:
     made = CliRunner().invoke(
         tasks,
         ["create", "items", "--recipe", "fedmf", "--mechanism", "integers", "-r", "items=20", "-r", "dim=4",
@@ -240,9 +236,7 @@ def test_a_fleet_trains_a_recipe_of_items_over_it_in_a_task_of_the_command(
         assert all(scores.shape == (20,) for scores in fleet.scores())
 
 
-def test_server_and_clients_compare_versions(
-    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_compare_versions(server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways: an operator with another version, and a client with another version."""
     request = task_request("versions", "arrays", "integers", Schedule(cohort_size=USERS), SHAPES)
     newer = request.model_copy(update={"mechanism": request.mechanism.model_copy(update={"version": 2})})

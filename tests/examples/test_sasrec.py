@@ -43,12 +43,9 @@ class Popular:
 
 
 def test_histories_are_in_order_of_time() -> None:
-    split = data.read("synthetic", None)
-    train = split.train
-    assert train.timestamps is not None
+    train = data.read("synthetic", None).train
     for user in (0, 7):
-        times = train.timestamps[train.indptr[user] : train.indptr[user + 1]]
-        assert (np.diff(times) > 0).all()
+        assert (np.diff(train.timestamps[train.indptr[user] : train.indptr[user + 1]]) > 0).all()
 
 
 def test_histories_without_times_are_in_a_random_order_of_their_own(tmp_path: Path) -> None:
@@ -144,7 +141,7 @@ def test_masked_rounds_over_http_equal_plain_fedavg(
     assert (after["scale"] > 1).all(), "the model moves"
 
 
-def test_without_pytorch_the_program_says_what_is_missing(
+def test_the_program_says_if_torch_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)

@@ -6,7 +6,6 @@ With `rest=False` a task is left in the middle of a round, for generated calls t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, Final
 
 import httpx
@@ -87,9 +86,8 @@ def evaluated(world: World, name: str, rest: bool) -> None:
     for number in range(1, 4 if rest else 1):
         task.wait_round(number, "collecting")
         layout = with_evaluation(task.recipe, evaluation, 3).layout(number)
-        body = PLAIN.seal(
-            PLAIN.plan({}, layout, 2), whole_route(layout), layout.split(vector_of(layout, number / 10)), None
-        )
+        blocks = layout.split(vector_of(layout, number / 10))
+        body = PLAIN.seal(PLAIN.plan({}, layout, 2), whole_route(layout), blocks, None)
         for member in members:
             _done(member.put(number, body))
         task.wait_round(number, "complete")
@@ -99,9 +97,7 @@ def evaluated(world: World, name: str, rest: bool) -> None:
 
 def keyed(world: World, name: str, rest: bool) -> None:
     """A CKKS task: envelopes, encrypted contributions, and a snapshot that a member seals."""
-    task = world.api.create_task(
-        name, recipe_name="colr", recipe_parameters={"rank": 2}, mechanism_name="ckks", **_KEYED
-    )
+    task = world.api.create_task(name, **_COLR, **_KEYED)
     (holder,), (member,) = task.enrol(1, role="holder"), task.enrol(1)
     keyring = task.mechanism.generate_keyring(task.plan)
     holder.found("members?unkeyed=true")
@@ -124,7 +120,7 @@ def paillier(world: World, name: str, rest: bool) -> None:
     task = world.api.create_task(name, mechanism_name="paillier", mechanism_parameters=parameters, **_KEYED)
     (holder,) = task.enrol(1, role="holder")
     if rest:
-        keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+        keyring = made_up_keyring(task.plan)
         _done(holder.deliver("public-key", keyring.public_key))
 
 
@@ -193,14 +189,4 @@ def operators(world: World, name: str, rest: bool) -> None:
     _done(http.get("/v1/operators", headers=admin))
 
 
-LIVES: Final[tuple[Callable[[World, str, bool], None], ...]] = (
-    plain,
-    interrupted,
-    evaluated,
-    keyed,
-    paillier,
-    masked,
-    oneshot,
-    certified,
-    operators,
-)
+LIVES: Final = (plain, interrupted, evaluated, keyed, paillier, masked, oneshot, certified, operators)

@@ -167,7 +167,7 @@ def _judge_problem(answer: Answer, forbidden: tuple[str, ...]) -> None:
     assert document["detail"] and document["fault"] == "client", "nobody's fault"
     text = answer.body.decode()
     inside = INSIDES.search(text)
-    assert inside is None, f"reveals internals: {inside.group()!r}"  # type: ignore[union-attr]
+    assert inside is None, f"reveals internals: {inside.group()!r}"
     assert not any(hidden in text for hidden in forbidden), "reveals internals"
     for given in answer.given:
         told_aloud = len(given) < 8 or given in _OWN_WORDS or _NUMBER.fullmatch(given)

@@ -28,7 +28,6 @@ KINDS = plain, keyed, masked, operators
 
 
 def head(method: str, target: str, *lines: str, version: str = "HTTP/1.1") -> bytes:
-    """Return a request line and headers as bytes, unchecked."""
     return "\r\n".join([f"{method} {target} {version}", "Host: test", *lines, "", ""]).encode("latin-1")
 
 
@@ -181,7 +180,6 @@ def holes(value: Any) -> Iterator[str]:
 
 
 def bodies(world: World) -> dict[str, Any]:
-    """Return a valid body for each route that takes JSON, by path."""
     recipe = {"name": "colr", "parameters": {"items": 50, "dim": 8, "rank": 2, "clip": 0.5}}
     schedule = {"rounds": 1, "cohort_size": 3, "min_clients": 2, "start_clients": 0, "sampling": "uniform"}
     seconds = {"collect_seconds": 9.5, "stage_seconds": 9, "max_failed_rounds": 1, "min_difference": None}
@@ -223,35 +221,11 @@ CANARY = "<script>alert('canary')</script>"
 PATHS = ["", "/sign-in", "/sign-out", "/health", "/tasks/{task}", "/tasks/{task}/rounds/1", "/static/dashboard.css"]
 PATHS += ["/tasks/{task}/rounds/1/extend", "/tasks/{task}/rounds/1/abort", "/tasks/{task}/rounds/{odd}", "/{odd}"]
 PATHS += ["/tasks/{odd}", "/tasks/{odd}/rounds/{odd}", "/static/{odd}", "/tasks/{odd}/rounds/1/abort"]
-ODD = [
-    "a" * 3000,
-    "9" * 30,
-    "..%2f..%2fpyproject.toml",
-    "%00",
-    "%ff",
-    "-1",
-    "0",
-    "%3Cscript%3E",
-    "..",
-    "%2e%2e",
-    "{task}",
-]
-VALUES = [
-    "",
-    CANARY,
-    "\0",
-    "9" * 400,
-    "\ud7ff",
-    "1e400",
-    "nan",
-    "-1",
-    "0",
-    "//evil.example",
-    "https://evil.example",
-    "60",
-]
+ODD = ["a" * 3000, "9" * 30, "..%2f..%2fpyproject.toml", "%00", "%ff", "-1", "0", "%3Cscript%3E", "..", "%2e%2e"]
+ODD += ["{task}"]
+VALUES = ["", CANARY, "\0", "9" * 400, "\ud7ff", "1e400", "nan", "-1", "0", "60"]
+VALUES += ["//evil.example", "https://evil.example"]
 FIELDS = ["form_token", "token", "minutes", "seconds", "next", "page", "before", "confirm", "name", CANARY]
-STATUSES = {200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429}
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +262,7 @@ def test_any_visit(world: World, visitors: list[httpx.Client]) -> None:
         except httpx.InvalidURL:
             return
         message = f"{visit} as {who} -> {answer.status_code} {dict(answer.headers)}\n{answer.text[:800]}"
-        assert answer.status_code in STATUSES, message
+        assert answer.status_code in {200, 303, 400, 401, 403, 404, 405, 409, 413, 415, 422, 429}, message
         assert CANARY not in answer.text, message
         # the page of health names SQLite
         assert answer.status_code < 400 or INSIDES.search(answer.text) is None, message

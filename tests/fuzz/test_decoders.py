@@ -67,8 +67,6 @@ _ALIKE: Final = frozenset({"pfedclr", "privirec", "scolr", "svd"})
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder under test: its call, a valid body and its memory bound."""
-
     name: str
     read: Callable[[bytes], object]
     valid: bytes

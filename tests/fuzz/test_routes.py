@@ -47,7 +47,7 @@ class ValidFields:
         try:
             made = requests.Request(**case.as_transport_kwargs(self._world.server.url)).prepare()
             headers = [(name.encode("latin-1"), _as_bytes(value)) for name, value in made.headers.items()]
-            self._world.api.http.request(str(made.method), str(made.url), content=made.body, headers=headers)  # type: ignore[arg-type]
+            self._world.api.http.request(str(made.method), str(made.url), content=made.body, headers=headers)
         except (requests.exceptions.InvalidHeader, UnicodeError, httpx.LocalProtocolError):  # not valid in HTTP
             return
 
@@ -57,7 +57,6 @@ class ValidFields:
         return self._random.choice([*self._world.callers.values(), Caller()])
 
     def _token_of(self, sender: Caller) -> dict[str, str]:
-        """Return the sender's token, sometimes an invalid one."""
         if self._often(0.95):
             return sender.auth
         token = sender.token or "hro_nobody-has-ever-had-this-token"

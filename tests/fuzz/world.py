@@ -73,8 +73,6 @@ _STRICT: Final = {
 
 
 class World:
-    """The server and everything that is known from answers so far."""
-
     def __init__(self, server: AggregatorProcess) -> None:
         self.server = server
         self.api = Api(server.url, server.operator_token)
@@ -104,7 +102,6 @@ class World:
         self._database.close()
 
     def of_kind(self, *kinds: str, task: str | None = None) -> list[Caller]:
-        """Return all callers of these kinds; if `task` is given, only clients of that task."""
         found = [one for one in self.callers.values() if one.kind in kinds]
         return [one for one in found if task is None or one.task in (None, task)]
 
@@ -130,11 +127,9 @@ class World:
         return self._known[1]
 
     def begin(self) -> None:
-        """Record the state before a request is sent."""
         self._was = self.rows()
 
     def check(self, answer: Answer) -> None:
-        """Judge an answer, compare the database, and update what is known."""
         self.trail.append(f"{answer.method} {answer.path} as {answer.who} -> {answer.status}")
         judge(answer, self._forbidden)
         found = operation_of(answer.method, answer.path)

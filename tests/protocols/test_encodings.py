@@ -272,8 +272,7 @@ def test_the_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert longest_catalogue(1) == 256 + 1024 + 2
     assert longest_catalogue(5_000_000) == MAX_CATALOGUE_BYTES == 2**26
     monkeypatch.setattr(catalogue, "MAX_CATALOGUE_BYTES", 99)
-    full = Catalogue(("a", "b"), ("A" * 45, "B" * 48))
-    assert len(full.encode()) == 99
+    assert len(Catalogue(("a", "b"), ("A" * 45, "B" * 48)).encode()) == 99
     with pytest.raises(ParameterError, match="more than 99: shorten the titles"):
         Catalogue(("a", "b"), ("A" * 46, "B" * 48))
 
@@ -322,8 +321,7 @@ def test_a_contribution_is_scattered_to_every_block_it_feeds() -> None:
 def test_split_and_join() -> None:
     parts = LAYOUT.split(np.arange(11.0))
     assert [p.tolist() for p in parts] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9, 10]]
-    named = LAYOUT.blocks[2].split(parts[2])
-    assert LAYOUT.blocks[2].join(named).tolist() == parts[2].tolist()
+    assert LAYOUT.blocks[2].join(LAYOUT.blocks[2].split(parts[2])).tolist() == parts[2].tolist()
     with pytest.raises(ParameterError, match="11 values"):
         LAYOUT.split(np.zeros(10))
     with pytest.raises(ParameterError, match="'counts' needs 2 values, got 3"):

@@ -12,14 +12,7 @@ import pytest
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, sampled_curve
-from protocols.privacy_advice import (
-    NOISY_RECIPES,
-    Left,
-    Sizes,
-    modelled_eigenvalue,
-    outlook,
-    sizes_for,
-)
+from protocols.privacy_advice import NOISY_RECIPES, Left, Sizes, modelled_eigenvalue, outlook, sizes_for
 from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe
 
@@ -175,6 +168,6 @@ def test_sizes_that_contradict_each_other() -> None:
         ({"users": 100, "cohort": 10, "min_clients": 11}, "no round could complete"),
     ):
         with pytest.raises(ParameterError, match=words):
-            sizes_for("colr", **bad)  # type: ignore[arg-type]
+            sizes_for("colr", **bad)
     with pytest.raises(ParameterError, match="lower corrupt"):
         outlook("colr", 100, 10, Privacy(epsilon=1, delta=1e-3, corrupt=0.9), sizes_for("colr", 100))

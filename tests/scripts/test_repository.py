@@ -117,7 +117,6 @@ def test_no_private_name_of_another_library_is_used() -> None:
 
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
-    """The script as a module."""
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         import release as found
@@ -191,7 +190,6 @@ def test_data(): required("data")
 
 
 def run_tests(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-    """Run tests without programs, services and data sets; return the exit code and what was printed."""
     (folder / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
     (folder / "test_needing.py").write_text(NEEDING)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTEST_"))}

@@ -32,9 +32,8 @@ WORKS = {
     "assert 0 < loss_epsilon(GaussianDpEvent(4), 1, 1e-6) < 2",
     "data": "import client_sdk.lab.data.tables",
     "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
-    "server,postgres,s3": "import psycopg, aggregator_service.storage.postgres, aggregator_service.storage.s3",
-    "server,cluster": "import aggregator_service.compute.cluster",
-    "server,otel": "import opentelemetry.sdk, aggregator_service.app",
+    "server,postgres,s3,cluster,otel": "import psycopg, opentelemetry.sdk, aggregator_service.app; "
+    "import aggregator_service.storage.postgres, aggregator_service.storage.s3, aggregator_service.compute.cluster",
 }
 """Extras -> what works with them."""
 

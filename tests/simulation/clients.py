@@ -56,7 +56,6 @@ def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]
 
 
 def counted(total: NDArray[np.float64]) -> list[int]:
-    """Return how often each client is in a sum."""
     return [round(value) for value in total[:PLACES]]
 
 
@@ -93,7 +92,6 @@ class Client:
         return X25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
 
     def enter(self, number: int) -> None:
-        """Start a new round."""
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
         self.offset, self.owed = 0, ()
 
@@ -176,12 +174,10 @@ class View:
 
 
 def device_group_of(plan: Plan, index: int) -> int:
-    """Return the device group of a client."""
     return index % GROUPS if plan.job == "groups" else 0
 
 
 def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
-    """Create a task with its first members; return its id and an invitation for others."""
     how = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
     request = request_json(
         "simulated",
@@ -219,7 +215,6 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
 
 
 def read_view(disk: Disk, task_id: str) -> View:
-    """Read the task from the database."""
     with disk.database.read() as session:
         newest = last_round(session, task_id)
         asked = frozenset(cohort_clients(session, newest.id)) if newest is not None else frozenset[str]()

@@ -54,7 +54,6 @@ class Ledger:
     violations: list[str] = field(default_factory=list)
 
     def check_releases(self, task_id: str) -> None:
-        """After a commit: compare every new sum with what clients sent."""
         for task, row in self._rounds(task_id):
             before = self.ended.get(row.number)
             if before is not None and before != row.state:

@@ -14,7 +14,6 @@ import os
 import random
 import secrets
 import shutil
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -67,19 +66,15 @@ class Disk:
         self.blobs = DirectoryBlobs(root / "blobs")
 
     def wipe(self) -> None:
-        """Empty the disk."""
         with self.database.engine.connect() as connection:
             connection.exec_driver_sql("COMMIT")
-            raw = connection.connection.dbapi_connection
-            assert isinstance(raw, sqlite3.Connection)
-            raw.executescript(_EMPTY)
+            connection.connection.dbapi_connection.executescript(_EMPTY)
         for folder in self.root.iterdir():
             if folder.is_dir():
                 shutil.rmtree(folder)
         self.blobs.prepare()
 
     def flip(self, key: str, place: int) -> None:
-        """Flip one bit of a stored blob."""
         path = self.blobs.root / key
         body = bytearray(path.read_bytes())
         body[place % len(body)] ^= 1 << place % 8
@@ -110,7 +105,6 @@ class FaultyDatabase(Database):
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """See `Database.read`."""
         self._reach("database.read")
         with super().read() as session:
             yield session
@@ -160,24 +154,20 @@ class FaultyBlobs(DirectoryBlobs):
         return digest
 
     def adopt(self, path: Path, key: str) -> None:
-        """See `BlobStore.adopt`."""
         if self._reach("blob.adopt") == "disk full":
             raise BlobsUnavailableError("the disk is full")
         super().adopt(path, key)
         self._reach("blob.stored")
 
     def view(self, key: str, digest: str) -> memoryview:
-        """See `BlobStore.view`."""
         self._reach("blob.view")
         return super().view(key, digest)
 
     def read_into(self, key: str, into: memoryview) -> None:
-        """See `BlobStore.read_into`."""
         self._reach("blob.view")
         super().read_into(key, into)
 
     def delete(self, *keys: str) -> None:
-        """See `BlobStore.delete`."""
         self._reach("blob.delete")
         super().delete(*keys)
 

@@ -49,7 +49,6 @@ class Network:
     sent: int = 0
 
     def send(self, message: Message) -> None:
-        """Send a message: once, twice or not at all, depending on its fault."""
         if message.part == "contribute" and message.method != "HEAD" and message.last:
             self.ledger.sent.add((message.round, message.sender.index))
         message.number = self.sent
@@ -86,7 +85,6 @@ class Network:
         return copies
 
     def ready(self) -> Message | None:
-        """Return the next message that may arrive."""
         now = self.clock.now()
         return next((one for one in self.flying if one.due <= now and one.behind <= 0), None)
 
@@ -141,7 +139,7 @@ class Network:
                 client.token = ""  # its token was voided, or replaced by that of another enrolment
         elif message.method != "PUT" and problem.slug in _ASK_AGAIN:
             if message.heard:
-                client.offset = problem.extensions.get("expected-offset")  # type: ignore[assignment]
+                client.offset = problem.extensions.get("expected-offset")
         else:
             return problem.slug in _TRY_AGAIN and message.arrives != message.body
         return True

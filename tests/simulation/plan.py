@@ -50,7 +50,6 @@ class Fault:
 
     @property
     def place(self) -> str:
-        """What `at` counts: messages, points or ticks."""
         return FAULTS[self.kind]
 
     def __str__(self) -> str:
@@ -81,11 +80,9 @@ class FaultInjector:
         self._left = {place: [fault for fault in self.plan if fault.place == place] for place in _KINDS}
 
     def of_message(self, number: int) -> Sequence[Fault]:
-        """Return the faults of message `number`."""
         return () if self.calm else [fault for fault in self._left["message"] if fault.at == number]
 
     def at_tick(self, tick: int) -> Fault | None:
-        """Return the fault of this tick, if any; each one once."""
         left = self._left["tick"]
         return left.pop(0) if left and not self.calm and left[0].at <= tick else None
 
@@ -111,7 +108,6 @@ class FaultInjector:
         return None
 
     def record(self, fault: Fault, where: str) -> None:
-        """Record that a fault happened."""
         self.injected[fault.kind] += 1
         self.note(f"FAULT {fault.kind}: {where}")
 
@@ -149,18 +145,15 @@ class Plan:
 
     @property
     def masked(self) -> bool:
-        """Whether the task is masked."""
         return self.job in ("curious", "semi-malicious")
 
     @property
     def parts(self) -> tuple[MaskedMessage, ...]:
-        """What a client does in a round, in this order."""
         if not self.masked:
             return ("contribute",)
         return tuple(part for part in MASKED_MESSAGES if part != "confirm" or self.job == "semi-malicious")
 
     def lines(self) -> Iterator[str]:
-        """The plan as readable lines."""
         yield (
             f"seed {self.seed}: {self.job}, {MEMBERS} members, cohorts of {self.cohort}, floor "
             f"{self.floor}, {self.rounds} rounds, batches of {self.batch}, {self.processes} processes"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -76,11 +76,10 @@ class Message:
             if client.offset is not None and client.offset < len(whole):
                 method, offset, client.offset = "PATCH", client.offset, None
                 body = whole[offset : offset + -(-len(whole) // pieces)]
-        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)  # type: ignore[arg-type]
+        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)
 
     @property
     def last(self) -> bool:
-        """Whether this request completes the upload."""
         return self.offset is None or self.offset + len(self.body) == len(self.whole)
 
     @property
@@ -101,7 +100,6 @@ class Message:
         return [(name.encode(), value.encode()) for name, value in found.items()]
 
     def bodies(self) -> Iterator[dict[str, Any]]:
-        """Yield the ASGI messages of the body: two pieces, then a disconnect where the body was cut."""
         half = len(self.arrives) // 2
         whole = len(self.arrives) == len(self.body)
         yield {"type": "http.request", "body": self.arrives[:half], "more_body": True}
@@ -159,21 +157,18 @@ class Process:
         }
         used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
         self.database.listeners.append(task_cache.committed_here)
-        self.services = Services(**cast(Any, unused | used))
+        self.services = Services(**unused | used)
 
     def start(self, *, alone: bool) -> None:
-        """Execute what a server does before it serves requests. alone: no other server uses the storage."""
         collect_bodies(self.services.settings.upload_dir)
         if alone:
             collect_orphans(self.database, self.blobs)
 
     def vanish(self) -> None:
-        """Close the connections of a process that died, as its operating system would."""
         self.services.member_writes.close()
         self.services.deliveries.close()
 
     def point(self, name: str) -> str:
-        """See `machine.Point`."""
         if not self.alive:
             raise Crash
         found = self._fault_at(self, name)
@@ -250,7 +245,6 @@ class Process:
             return None
 
     def report(self, round_id: int, client_id: str, owners: tuple[str, ...]) -> None:
-        """Report shares that do not open, unless the round is over."""
         now = self.services.clock.now()
         with suppress(Problem):
             self.database.transact(lambda session: report_shares(session, round_id, client_id, owners, now))

@@ -125,7 +125,6 @@ def _some(game: Game, seeds: Sequence[int]) -> tuple[list[tuple[int, str]], Coun
 def _end_together() -> None:
     """Make a worker exit when its runner is killed."""
     runner = multiprocessing.parent_process()
-    assert runner is not None
 
     def follow() -> None:
         runner.join()

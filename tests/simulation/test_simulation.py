@@ -52,7 +52,6 @@ def test_schedules_keep_the_invariants_and_every_fault_happens(play: Play) -> No
 
 
 def traces(play: Play) -> str:
-    """Run a few schedules; return the digest of their traces."""
     worlds = [play(draw_plan(seed)) for seed in _REPEATED]
     lines = [f"{one.trace} {sorted(one.ledger.released)} {sorted(one.ledger.acknowledged)}" for one in worlds]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -96,7 +95,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (jobs.StoredBody.read, {"not unchanged": "unchanged is None"}),
     ]),
     "whether the round still takes contributions is not asked again once the body is there": (33, {4, 7}, [
-        (contributions._insert, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
+        (contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
         (contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
     "the receipt is sent whether or not the database stored the row": (213, {4}, [

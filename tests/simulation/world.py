@@ -94,7 +94,6 @@ class World:
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each fault happened, and how rounds ended."""
         return self.injector.injected + Counter(f"round {state}" for state in self.ledger.ended.values())
 
     async def _tick(self) -> None:
@@ -103,8 +102,7 @@ class World:
         if not options or self._choose.random() < 0.005:
             self._let_time_pass(idle=not options)
             return
-        weights = [weight for _, _, weight in options]
-        ((name, option, _),) = self._choose.choices(options, weights)
+        ((name, option, _),) = self._choose.choices(options, [weight for _, _, weight in options])
         self._note(name)
         actor = option()
         if actor is not None:
@@ -215,8 +213,7 @@ class World:
         return self._act(f"engine {process.index}", process, process.engine_step(self.task_id, self._unforeseen))
 
     def _act(self, name: str, process: Process, work: Coroutine[Any, Any, None]) -> Actor:
-        haste = _DAWDLING if self._choose.random() < 0.15 else 1.0
-        actor = Actor(name, process, work, haste)
+        actor = Actor(name, process, work, _DAWDLING if self._choose.random() < 0.15 else 1.0)
         self._actors.append(actor)
         return actor
 
@@ -264,7 +261,6 @@ class World:
 
     @property
     def view(self) -> View:
-        """The task as read from the database."""
         if self._view is None:
             self._view, self._changed_at = read_view(self.disk, self.task_id), self.clock.now()
             self.ledger.check_asked(self._view)
@@ -289,7 +285,6 @@ class World:
 
     def _send(self, client: Client, part: MaskedMessage, process: Process) -> None:
         round_ = self.view.round
-        assert round_ is not None
         client.retry_at = self.clock.now() + _RETRY
         try:
             body = client.make(process, self.view.task, round_, part)
@@ -344,7 +339,6 @@ def play(disk: Disk, plan: Plan) -> World:
 
 @contextmanager
 def playing() -> Iterator[Play]:
-    """Yield what runs schedules, one after the other on one disk."""
     with new_disk() as disk:
         yield partial(play, disk)
 

@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fastapi.encoders import jsonable_encoder
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest
-from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, AggregatorProcess, running_aggregator, tuned
+from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, TLS, AggregatorProcess, running_aggregator, tuned
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 from tests.support.world import request_json
 
@@ -50,12 +49,10 @@ Kind = TypeVar("Kind", bound="TestMember")
 
 
 def digest_field(body: bytes) -> str:
-    """The value of Content-Digest for `body`."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def slug(answer: httpx.Response) -> str:
-    """The name of the problem that a refusal states."""
     return str(answer.json()["type"]).rpartition(":")[2]
 
 
@@ -64,10 +61,15 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, slug(answer)
 
 
+def checked(answer: httpx.Response, status: int = 200) -> httpx.Response:
+    """The answer, which must have this status."""
+    assert answer.status_code == status, answer.text
+    return answer
+
+
 def detail(answer: httpx.Response, status: int) -> str:
     """What a refusal with this status says in words."""
-    assert answer.status_code == status, answer.text
-    return str(answer.json()["detail"])
+    return str(checked(answer, status).json()["detail"])
 
 
 def signed_enrolment(
@@ -81,8 +83,7 @@ def signed_enrolment(
     """The JSON of an honest enrolment, by default with new keys; from its answer on, `SIGNED` signs for the client."""
     identity, mailbox = identity or Ed25519PrivateKey.generate(), mailbox or X25519PrivateKey.generate()
     know_identity(identity)
-    identity_key = identity.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    mailbox_key = mailbox.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    identity_key, mailbox_key = (key.public_key().public_bytes_raw() for key in (identity, mailbox))
     message = enrolment_message(invitation, identity_key, mailbox_key, device_group, certificate, renewal)
     return {
         "invitation": invitation,
@@ -115,7 +116,7 @@ class Api:
 
     def __init__(self, url: str, operator_token: str, database_url: str = "", http: httpx.Client | None = None) -> None:
         """database_url: for `TestTask.expire`. http: sends the requests, by default a new client for `url`."""
-        self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED)
+        self.http = http or httpx.Client(base_url=url, timeout=60, auth=SIGNED, verify=TLS)
         self.operator = {"Authorization": f"Bearer {operator_token}"}
         self.database_url = database_url
         self._made: list[TestTask] = []
@@ -136,9 +137,7 @@ class Api:
 
     def found(self, path: str, **query: Any) -> dict[str, Any]:
         """What an operator reads there."""
-        answer = self.http.get(path, headers=self.operator, params=query or None)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return dict(checked(self.http.get(path, headers=self.operator, params=query or None)).json())
 
     def put(self, path: str, body: bytes, auth: dict[str, str] | None = None, **changes: str) -> httpx.Response:
         """PUT a body with its digest, by default as an operator. changes: other headers, with _ for -."""
@@ -170,19 +169,20 @@ class Api:
             request_json(name, recipe_name, parameters, mechanism_name, mechanism_parameters, **schedule)
         )
 
+    def begin(self, cohort: int, name: str = "primes", **changes: Any) -> tuple[TestTask, list[TestMember]]:
+        """A task and as many members as a cohort has, once round 1 collects."""
+        task = self.create_task(name, cohort=cohort, **changes)
+        return task, task.begin(cohort)
+
     def task_of(self, request: dict[str, Any]) -> TestTask:
-        """The task that a whole request asks for."""
         answer = self.http.post("/v1/tasks", json=jsonable_encoder(request), headers=self.operator)
-        assert answer.status_code == 201, answer.text
-        self._made.append(TestTask(self, answer.json()))
+        self._made.append(TestTask(self, checked(answer, 201).json()))
         return self._made[-1]
 
     def invite(self, task_id: str, uses: int = 1, role: str = "member", expires_seconds: float = 600.0) -> str:
-        """An invitation."""
         body = {"uses": uses, "role": role, "expires_seconds": expires_seconds}
         answer = self.http.post(f"/v1/tasks/{task_id}/invitations", json=body, headers=self.operator)
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["invitation"])
+        return str(checked(answer, 201).json()["invitation"])
 
 
 class TestTask:
@@ -229,9 +229,7 @@ class TestTask:
         members = []
         for _ in range(count):
             mailbox = X25519PrivateKey.generate()
-            answer = self.api.enrol(invitation, mailbox=mailbox, device_group=device_group)
-            assert answer.status_code == 201, answer.text
-            made = answer.json()
+            made = checked(self.api.enrol(invitation, mailbox=mailbox, device_group=device_group), 201).json()
             assert made["role"] == role
             members.append(kind(self, made["client_id"], made["token"], mailbox.public_key().public_bytes_raw()))
         return members
@@ -247,7 +245,6 @@ class TestTask:
         return self.api.found(f"{self.path}/{path}".rstrip("/"), **query)
 
     def now(self) -> dict[str, Any]:
-        """The task as its operator sees it now."""
         return self.found()
 
     def post(self, path: str, body: Any = None, auth: dict[str, str] | None = None) -> httpx.Response:
@@ -255,18 +252,13 @@ class TestTask:
         return self.api.http.post(f"{self.path}/{path}", json=body, headers=self.api.operator if auth is None else auth)
 
     def close(self) -> None:
-        """Close the task."""
-        answer = self.post("close")
-        assert answer.status_code == 200, answer.text
+        checked(self.post("close"))
 
     def revoke(self, member: TestMember) -> dict[str, Any]:
-        """Revoke a membership."""
         answer = self.api.http.delete(f"{self.path}/members/{member.client_id}", headers=self.api.operator)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        return dict(checked(answer).json())
 
     def cohort(self, number: int) -> set[str]:
-        """The ids of the clients that a round asks."""
         return set(self.found(f"rounds/{number}/cohort")["clients"])
 
     def round(self, number: int) -> dict[str, Any]:
@@ -310,8 +302,7 @@ class TestTask:
         return {"Aggregate-Chain": chain.digest.hex()}
 
     def aggregate(self, number: int) -> bytes:
-        answer = self.api.http.get(f"{self.path}/rounds/{number}/aggregate", headers=self.api.operator)
-        assert answer.status_code == 200, answer.text
+        answer = checked(self.api.http.get(f"{self.path}/rounds/{number}/aggregate", headers=self.api.operator))
         assert answer.headers["content-digest"] == digest_field(answer.content)
         return answer.content
 
@@ -347,7 +338,6 @@ class TestMember:
 
     @property
     def identity(self) -> Ed25519PrivateKey:
-        """The key that it enrolled with."""
         return enrolled_as(self.token)[2]
 
     def get(self, path: str) -> httpx.Response:
@@ -356,12 +346,9 @@ class TestMember:
 
     def found(self, path: str) -> httpx.Response:
         """The answer to GET of a path below the task's, which exists."""
-        answer = self.get(path)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return checked(self.get(path))
 
     def view(self, number: int) -> dict[str, Any]:
-        """The round as this client sees it."""
         return dict(self.found(f"rounds/{number}").json())
 
     def fetch(self, number: int, what: str) -> bytes:
@@ -404,9 +391,8 @@ class TestMember:
 
     def put(self, number: int, body: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
         """Upload a body with its true digest, unless `headers` say otherwise."""
-        all_headers = {**self.auth, "Content-Digest": digest_field(body), **self.task.chain(number)}
-        all_headers |= headers or {}
-        return self.task.api.http.put(self.path(number), content=body, headers=all_headers)
+        own = {**self.auth, "Content-Digest": digest_field(body), **self.task.chain(number)}
+        return self.task.api.http.put(self.path(number), content=body, headers=own | (headers or {}))
 
 
 def contribute(
@@ -461,10 +447,8 @@ def aggregator_inside(
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         with TestClient(app, base_url="http://test") as http:
             http.auth = Signatures(clock.now) if clock is not None else SIGNED
-            yield Api("http://test", OPERATOR_TOKEN, given.database, cast("httpx.Client", http))
+            yield Api("http://test", OPERATOR_TOKEN, given.database, http)
 
 
 def services(api: Api) -> Services:
-    """Return the services of this aggregator."""
-    found: Services = api.http.app.state.services  # type: ignore[attr-defined]
-    return found
+    return api.http.app.state.services

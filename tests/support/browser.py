@@ -20,6 +20,7 @@ from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
 from protocols.sums.wire import unpack
+from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess
@@ -31,7 +32,6 @@ expect.set_options(timeout=MILLISECONDS)
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the installed Chromium, headless; nothing is downloaded."""
     executable = required("chromium")
     with sync_playwright() as play_:
         browser = play_.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
@@ -71,7 +71,6 @@ def watched(context: BrowserContext, size: str = "wide") -> Iterator[Page]:
 
 
 def resize(page: Page, size: str) -> None:
-    """Give the page a window of a size of `SIZES`."""
     width, height = SIZES[size]
     page.set_viewport_size({"width": width, "height": height})
 
@@ -105,17 +104,14 @@ class RecordedDemo:
 
     @cached_property
     def task(self) -> dict[str, Any]:
-        """The task as the server states it."""
         return dict(self.get("").json())
 
     def aggregate(self, number: int) -> list[int]:
-        """Return the released sum of a round as ring elements; no round before it has failed."""
         length = self.get(f"/sums/{number}").json()["layout"]["length"]
         return [int(element) for element in unpack(self.get(f"/rounds/{number}/aggregate").content, self.bits, length)]
 
     @property
     def bits(self) -> int:
-        """Bits of a ring element."""
         return int(self.task["plan"]["bits"])
 
     def expected(self, number: int, own: list[int]) -> list[int]:
@@ -126,11 +122,8 @@ class RecordedDemo:
         return [sum(column) % (1 << self.bits) for column in zip(*rows, strict=True)]
 
     def get(self, path: str) -> httpx.Response:
-        """Return an answer of the server about the task, as an operator sees it."""
         headers = {"Authorization": f"Bearer {self.demo.operator_token}"}
-        answer = httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return checked(httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers))
 
 
 @contextmanager

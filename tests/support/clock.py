@@ -10,9 +10,7 @@ class ManualClock:
         self._now = start
 
     def now(self) -> float:
-        """Return the time in seconds since the epoch."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward by `seconds`."""
         self._now += seconds

@@ -37,8 +37,6 @@ class DaskProcess:
         return self._log_path.read_text(encoding="utf-8")
 
     def wait_for(self, text: str) -> None:
-        """Wait until the log contains `text`."""
-
         def there() -> bool:
             assert self._process.poll() is None, f"ended with {self._process.returncode}:\n{self.log()[-3000:]}"
             return text in self.log()
@@ -46,13 +44,11 @@ class DaskProcess:
         wait_until(there, text)
 
     def kill(self) -> None:
-        """Kill the process with kill -9 if it runs."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=_SECONDS)
 
     def wait_killed(self) -> None:
-        """Wait until the process was killed."""
         assert self._process.wait(timeout=_SECONDS) == -signal.SIGKILL
 
 
@@ -77,15 +73,12 @@ class DaskCluster:
         return f"{self._protocol}://127.0.0.1:{self.port}"
 
     def start_scheduler(self) -> None:
-        """Start the scheduler and wait until it listens."""
         log = self._folder / f"scheduler-{time.monotonic_ns()}.log"
         place = ("--host", f"{self._protocol}://127.0.0.1", "--port", str(self.port), "--no-dashboard")
         self._scheduler = DaskProcess(log, self._environment, "distributed.cli.dask_scheduler", *place)
         self._scheduler.wait_for("Scheduler at:")
 
     def kill_scheduler(self) -> None:
-        """Kill the scheduler with kill -9."""
-        assert self._scheduler is not None
         self._scheduler.kill()
 
     def start_worker(self, crash_at: str = "", *, wait: bool = True, **environment: str) -> DaskProcess:
@@ -110,7 +103,6 @@ class DaskCluster:
         return worker
 
     def stop(self) -> None:
-        """Stop the scheduler and all workers."""
         for process in (*self.workers, *([self._scheduler] if self._scheduler else [])):
             process.kill()
 
@@ -119,7 +111,6 @@ class DaskCluster:
 def running_cluster(
     folder: Path, workers: int = 2, protocol: str = "tcp", environment: Mapping[str, str] | None = None
 ) -> Iterator[DaskCluster]:
-    """Run a cluster inside the block."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = DaskCluster(folder, protocol, environment)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from tests.support.api import Api, TestTask, contribute
+from tests.support.api import Api, TestTask, checked, contribute
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.server import OPERATOR_TOKEN
 
@@ -76,26 +76,20 @@ def _task_with_metrics(api: Api) -> TestTask:
 
 
 def sign_in(http: httpx.Client, url: str, token: str) -> httpx.Response:
-    """Send the sign-in form."""
     return http.post("/dashboard/sign-in", data={"token": token}, headers={"Origin": url})
 
 
 def form_token(http: httpx.Client) -> str:
-    """Return the form token of the signed-in client."""
     found = re.search(r'name="form_token" value="([0-9a-f]{64})"', http.get("/dashboard").text)
-    assert found is not None
     return found.group(1)
 
 
 def new_operator(api: Api, name: str, role: str = "operator", **more: Any) -> str:
-    """Create an operator and return its token."""
     made = api.http.post("/v1/operators", json={"name": name, "role": role, **more}, headers=api.operator)
-    assert made.status_code == 201, made.text
-    return str(made.json()["token"])
+    return str(checked(made, 201).json()["token"])
 
 
 def enter(api: Api, token: str = OPERATOR_TOKEN) -> str:
-    """Sign in and return the form token."""
     assert sign_in(api.http, HERE, token).status_code == 303
     return form_token(api.http)
 

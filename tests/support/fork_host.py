@@ -32,6 +32,7 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
         "encodings.idna",
         "fastapi.telemetry._runtime",
         "multiprocessing.synchronize",
+        "psycopg",
         "sqlalchemy.dialects.postgresql.psycopg",
         "uvicorn.lifespan.on",
         "uvicorn.loops.auto",

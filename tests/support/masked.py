@@ -48,8 +48,7 @@ def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
 
 def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:
     """A whole vector whose every value is `value`, 1 where counts stand."""
-    integral = np.concatenate([block.integral_mask() for block in layout.blocks])
-    return np.where(integral, 1.0, value)
+    return np.where(np.concatenate([block.integral_mask() for block in layout.blocks]), 1.0, value)
 
 
 def handout_for(step: Step, mode: str) -> Handout:
@@ -91,7 +90,6 @@ class MaskedClient(TestMember):
     bodies: dict[str, bytes] = field(default_factory=dict)
 
     def fetch(self, number: int, what: str) -> bytes:
-        """Something that the server hands out in a round, with its digest."""
         answer = self.found(f"rounds/{number}/{what}")
         assert answer.headers["content-digest"] == digest_field(answer.content)
         return answer.content
@@ -105,7 +103,6 @@ class MaskedClient(TestMember):
         return self.task.handouts[number, kind]
 
     def send(self, number: int, step: str, body: bytes) -> httpx.Response:
-        """PUT the body of a step."""
         self.bodies[step] = body
         place = "contributions" if step == "contribute" else f"stages/{step}"
         return self.deliver(f"rounds/{number}/{place}/{self.client_id}", body)
@@ -133,7 +130,6 @@ class MaskedClient(TestMember):
         return context
 
     def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
-        """Take a step of the protocol; what it sends."""
         if step == "advertise":
             self.state, body = client.advertise(self.context(number), self.client_id, self.identity, POLICY)
         else:
@@ -152,12 +148,10 @@ def enrol_masked(task: TestTask, count: int) -> dict[int, MaskedClient]:
 
 
 def mode_of(task: TestTask) -> str:
-    """The mode of a masked task."""
     return MaskedPlan.of(task.plan).mode
 
 
 def steps_of(task: TestTask) -> list[Step]:
-    """The steps of a round of this task."""
     return [step for step in STAGES if not (mode_of(task) == "curious" and step == "confirm")]
 
 

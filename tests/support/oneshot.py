@@ -19,7 +19,6 @@ from protocols.sums.oneshot.committee import (
     make_committee_key,
     split_confirmations,
     split_keys,
-    split_shares,
     split_statements,
 )
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
@@ -60,10 +59,7 @@ class OneshotParty(TestMember):
 
 
 class OneshotClient(OneshotParty):
-    """A client of the cohort."""
-
     def make(self, number: int, value: float = 1.0) -> Upload:
-        """Its upload: every value is `value`, 1 where counts stand."""
         committee = self.committee(number)
         plan = committee.context.plan
         blocks = plan.layout.split(vector_of(plan.layout, value))
@@ -74,7 +70,6 @@ class OneshotClient(OneshotParty):
         return self.deliver(f"rounds/{number}/contributions/{self.client_id}", body)
 
     def take(self, number: int, value: float = 1.0) -> httpx.Response:
-        """Make an upload and send it."""
         return self.send(number, self.make(number, value).encode())
 
     def resigned(self, number: int, upload: Upload, **changes: Any) -> Upload:
@@ -98,7 +93,6 @@ class OneshotMember(OneshotParty):
     confirmed: dict[int, member.Confirmed] = field(default_factory=dict)
 
     def key(self, number: int) -> bytes:
-        """Its encoded key of a round."""
         if number not in self.keys:
             self.secrets[number], made = make_committee_key(
                 self.identity, self.task.id, number, self.client_id, self.mailbox_key, NO_CERTIFICATE
@@ -107,7 +101,6 @@ class OneshotMember(OneshotParty):
         return self.keys[number]
 
     def publish(self, number: int, body: bytes | None = None) -> httpx.Response:
-        """PUT its key of a round."""
         return self.deliver(f"committee/{self.client_id}/keys/{number}", self.key(number) if body is None else body)
 
     def inspect(self, number: int) -> member.Inspection:
@@ -115,7 +108,8 @@ class OneshotMember(OneshotParty):
         committee = self.committee(number)
         plan = committee.context.plan
         statements = split_statements(plan, self.fetch(number, "statements"), committee.context.cohort)
-        sealed = split_shares(plan, self.fetch(number, f"shares/{self.client_id}"), len(statements))
+        body, size = self.fetch(number, f"shares/{self.client_id}"), plan.sealed_bytes
+        sealed = [body[start : start + size] for start in range(0, len(body), size)]
         return member.inspect(self._ready(committee, number), statements, sealed, lambda _: True)
 
     def _ready(self, committee: Committee, number: int) -> member.Ready:
@@ -125,8 +119,7 @@ class OneshotMember(OneshotParty):
         """Sign the proposed set and send the signature."""
         found = self.inspect(number) if inspection is None else inspection
         committee = self.committee(number)
-        step = committee.context.step
-        ledger = self.ledgers.get(step, member.Ledger()).begin()
+        ledger = self.ledgers.get(committee.context.step, member.Ledger()).begin()
         state, _ = member.confirm(self._ready(committee, number), found, ledger, 3, os.urandom(32))
         self.confirmed[number] = state
         return self.deliver(f"rounds/{number}/stages/confirm/{self.client_id}", state.signature)
@@ -142,13 +135,11 @@ class OneshotMember(OneshotParty):
         return member.sum_share(self.confirmed[number], signatures)
 
     def unmask(self, number: int, body: bytes | None = None) -> httpx.Response:
-        """Send the summed share."""
         sent = self.summed_share(number) if body is None else body
         return self.deliver(f"rounds/{number}/stages/unmask/{self.client_id}", sent)
 
 
 def enrol_clients(task: TestTask, count: int) -> list[OneshotClient]:
-    """`count` new clients in ascending order of their ids."""
     return sorted(task.enrol_as(OneshotClient, count), key=lambda one: one.client_id)
 
 
@@ -158,7 +149,6 @@ def enrol_committee(task: TestTask, count: int) -> list[OneshotMember]:
 
 
 def publish_keys(members: Sequence[OneshotMember], *numbers: int) -> None:
-    """Every member publishes its keys of these rounds."""
     for one in members:
         for number in numbers:
             assert one.publish(number).is_success

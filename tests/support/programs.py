@@ -41,7 +41,6 @@ class ProgramRunner:
         return Response(response.status, response.headers)
 
     def run(self, program: Program[Any]) -> Any:
-        """Run `program` to its end and return its result."""
         reply: Any = None
         error: Exception | None = None
         try:

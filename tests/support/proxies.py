@@ -47,7 +47,6 @@ class Door:
 
     @property
     def url(self) -> str:
-        """The address for HTTP clients."""
         return f"{'http' if self.context is None else 'https'}://127.0.0.1:{self.port}"
 
     @contextmanager
@@ -109,7 +108,7 @@ def responses_in(received: bytes) -> Conversation:
     """Split what a connection carried into responses, without the interim ones (1xx)."""
     found, stream = list[Response](), _Received(received)
     while received.startswith(b"HTTP/1.", stream.tell()):
-        response = HTTPResponse(stream)  # type: ignore[arg-type]
+        response = HTTPResponse(stream)
         response.begin()
         fields = {name.lower(): value for name, value in response.getheaders()}
         try:
@@ -196,7 +195,6 @@ def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> 
 
 @contextmanager
 def _running(command: Sequence[str], door: Door, log_path: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """Run a proxy until the block ends."""
     with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
             end = time.monotonic() + _START_SECONDS

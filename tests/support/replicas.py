@@ -19,13 +19,11 @@ from sqlalchemy import URL, make_url
 
 from tests.support.api import Api
 from tests.support.needs import POSTGRES_SCRIPT, required
-from tests.support.server import AggregatorProcess, free_port
+from tests.support.server import TLS, AggregatorProcess, free_port
 from tests.support.signing import SIGNED
 
 
 class TestDatabase:
-    """A temporary database."""
-
     __test__ = False
 
     def __init__(self, server: URL, name: str) -> None:
@@ -36,17 +34,16 @@ class TestDatabase:
         """Create an empty schema and return its URL: faster than a new database."""
         name = f"s_{secrets.token_hex(6)}"
         with connect(self._server.set(database=self.name)) as connection:
-            connection.execute(f"CREATE SCHEMA {name}")  # type: ignore[call-overload]
+            connection.execute(f"CREATE SCHEMA {name}")
         url = self._server.set(database=self.name).update_query_dict({"options": f"-csearch_path={name}"})
         return url.render_as_string(hide_password=False)
 
     def execute(self, url: str, statement: str, *values: object) -> int:
         """Execute a statement in the schema of `url`; return the number of rows."""
         with connect(make_url(url)) as connection:
-            return connection.execute(statement, values).rowcount  # type: ignore[call-overload,no-any-return]
+            return connection.execute(statement, values).rowcount
 
     def cut_off(self) -> None:
-        """End all connections to the database, as a restart of the server does."""
         with connect(self._server) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
@@ -57,16 +54,15 @@ class TestDatabase:
     def unavailable(self) -> Iterator[None]:
         """Inside the block, end all connections and refuse new ones."""
         with connect(self._server) as connection:
-            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")  # type: ignore[call-overload]
+            connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS false")
             self.cut_off()
             try:
                 yield
             finally:
-                connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")  # type: ignore[call-overload]
+                connection.execute(f"ALTER DATABASE {self.name} ALLOW_CONNECTIONS true")
 
 
 def connect(url: URL) -> psycopg.Connection[tuple[object, ...]]:
-    """Return a connection that commits each statement."""
     return psycopg.connect(url.render_as_string(hide_password=False), autocommit=True, connect_timeout=5)
 
 
@@ -86,11 +82,11 @@ def postgres_database() -> Iterator[TestDatabase]:
     server = make_url(required("postgres"))
     name = f"hushrec_test_{secrets.token_hex(6)}"
     with connect(server) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+        connection.execute(f"CREATE DATABASE {name}")
         try:
             yield TestDatabase(server, name)
         finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[call-overload]
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 # --- a PostgreSQL of a test's own, which it may crash -----------------------------------------------------------------
@@ -112,7 +108,6 @@ class Cluster:
         self._run("stop")
 
     def start_again(self) -> None:
-        """Start the cluster after `crash`."""
         self._run("again")
 
     @contextmanager
@@ -161,7 +156,7 @@ class RoundRobin(httpx.HTTPTransport):
     """A balancer without sticky sessions: each request goes to the next server that accepts the connection."""
 
     def __init__(self, servers: Sequence[AggregatorProcess]) -> None:
-        super().__init__()
+        super().__init__(verify=TLS)
         self._count, self._ports = len(servers), cycle([server.port for server in servers])
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -181,7 +176,6 @@ class Replicas:
         self.database_url = servers[0].database_url
 
     def but(self, server: AggregatorProcess) -> list[AggregatorProcess]:
-        """The other servers."""
         return [one for one in self.servers if one is not server]
 
     @contextmanager
@@ -201,7 +195,6 @@ class Replicas:
             return False
 
     def leaders(self) -> list[AggregatorProcess]:
-        """The servers that say that they lead, asked one after the other."""
         return [server for server in self.servers if server.running and self.leading(server)]
 
     def leader(self) -> AggregatorProcess:

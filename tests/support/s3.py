@@ -43,7 +43,6 @@ class S3Server:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables by which a client finds the server."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._ports['s3.port']}",
             "AWS_REGION": "us-east-1",
@@ -52,7 +51,6 @@ class S3Server:
         }
 
     def start(self) -> None:
-        """Start the server and wait until it accepts an object."""
         flags = {
             **self._ports,
             "dir": self._folder / "data",
@@ -86,15 +84,13 @@ class S3Server:
         raise RuntimeError(f"the S3 server did not start:\n{(self._folder / 'log').read_text()[-3000:]}")
 
     def bucket(self) -> S3Store:
-        """A store object for the bucket, to inspect it directly."""
         config = {name.lower(): value for name, value in self.environment.items()}
         options = {"allow_http": True, "timeout": "10s"}
-        return S3Store(BUCKET, config=config, client_options=options, retry_config={"max_retries": 0})  # type: ignore[arg-type,typeddict-item]
+        return S3Store(BUCKET, config=config, client_options=options, retry_config={"max_retries": 0})
 
     @contextmanager
     def unavailable(self) -> Iterator[None]:
         """Inside the block, it accepts connections and answers nothing."""
-        assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
             yield
@@ -110,7 +106,6 @@ class S3Server:
 
 @contextmanager
 def running_s3(folder: Path) -> Iterator[S3Server]:
-    """Run a server inside the block."""
     server = S3Server(required("weed"), folder)
     try:
         server.start()

@@ -40,6 +40,8 @@ from aggregator_service.storage.stores import open_store
 from tests.support.forked import ForkedProcess, can_fork
 
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
+TLS = httpx.create_ssl_context()
+"""What clients of the tests share: httpx would read the machine's certificates for each, in 20 ms."""
 RECHECK_SECONDS = 0.25
 """Seconds between looks of a server for changes by others, which cost some milliseconds for each open task."""
 _START_SECONDS = 180.0

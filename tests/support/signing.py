@@ -32,7 +32,6 @@ UNSIGNED: Final = {SIGNATURE_INPUT: ""}
 
 
 def know_identity(key: Ed25519PrivateKey) -> None:
-    """Record the identity key of a client that will enrol, to sign its requests."""
     _IDENTITIES[b64encode(key.public_key().public_bytes_raw())] = key
 
 

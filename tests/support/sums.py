@@ -12,7 +12,7 @@ from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
 from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import keyring_of
-from tests.support.api import Api, TestMember
+from tests.support.api import Api, TestMember, checked
 
 COHORT = 18
 """Two workers split a fold of so many; of fewer than sixteen they do not."""
@@ -53,19 +53,15 @@ class KeyedRound:
         return self.task.mechanism.seal(plan, route, split_along(plan, route, vector), self.keyring)
 
     def contribute(self, first: int = 0, last: int | None = None) -> None:
-        """Clients `first` to `last` - 1 deliver, by default all."""
         for member, body in list(zip(self.members, self.bodies, strict=True))[first:last]:
-            answer = member.put(1, body)
-            assert answer.status_code == 201, answer.text
+            checked(member.put(1, body), 201)
 
     def expected(self) -> bytes:
-        """The aggregate of all, made in one go."""
         plan, route = self.task.plan, whole_route(self.task.plan.layout)
         partial = self.task.mechanism.fold(plan, None, [(route, body) for body in self.bodies])
         return self.task.mechanism.release(plan, partial)
 
     def assert_exact(self, seconds: float = 120.0) -> None:
-        """The round completes, with exactly the sum of all."""
         done = self.task.wait_round(1, "complete", seconds=seconds)
         assert done["survivors"] == done["folded"] == len(self.bodies)
         assert self.task.aggregate(1) == self.expected()

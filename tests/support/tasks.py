@@ -11,23 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk import (
-    Client,
-    ClientOptions,
-    Identity,
-    MemoryStore,
-    Operator,
-    Policy,
-    RoundReport,
-    Task,
-    task_request,
-)
+from client_sdk import Client, ClientOptions, Identity, MemoryStore, Operator, Policy, RoundReport, Task, task_request
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.certificates import CertificateSource
-from client_sdk.rounds.events import Progress
+from client_sdk.rounds.events import Progress, ignore_event
 from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.loop import run_round
 from client_sdk.store.client_store import ClientStore
@@ -157,12 +147,12 @@ def play_round(task: Task, view: RoundView, interactions: object, progress: Prog
     """Take part in one round, and raise the errors that `take_part` reports as events."""
     part = task.part
     part.seen = part.history(interactions)
-    return task._driver.run(run_round(part, view, part.seen, progress))
+    return task._driver.run(run_round(part, view, part.seen, progress or ignore_event))
 
 
 def deliver_keys(task: Task, progress: Progress | None = None) -> list[str]:
     """As the key holder, send the keyring to every member without one."""
-    return task._driver.run(KeyHolder(task.part.member, progress).deliver())
+    return task._driver.run(KeyHolder(task.part.member, progress or ignore_event).deliver())
 
 
 def enrolled_fleet(url: str, task: SmallTask, histories: Sequence[Any], seed: int = 3, **options: Any) -> Fleet:

@@ -20,10 +20,7 @@ from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
 from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
-from tests.vectors.common import segment_facts, vectors
-
-Outputs = dict[str, Any]
-unhex: Final = bytes.fromhex
+from tests.vectors.common import Outputs, segment_facts, unhex, vectors
 
 
 @vectors("codec.json", "pack")
@@ -73,9 +70,8 @@ def _summed(bits: int, bound: float, scale: float, summands: list[list[str]]) ->
 
 
 @vectors("fixed_point.json", "budget")
-def _budget(bits: int, bound: float, scale: float) -> Outputs:
+def _budget(bits: int, bound: float, scale: float) -> None:
     FixedPoint(bits, bound, scale)
-    return {}
 
 
 @vectors("model_digest.json", "cases")
@@ -96,13 +92,12 @@ def _catalogue(ids: list[str], titles: list[str]) -> Outputs:
 
 
 @vectors("catalogue.json", "refused")
-def _no_catalogue(body: str) -> Outputs:
+def _no_catalogue(body: str) -> Outputs | None:
     try:
         Catalogue.decode(unhex(body))
     except CodecError as error:
         named = re.search(r"line (\d+) of", str(error))
         return {"line": int(named[1]) if named else 0, "error": type(error).__name__}
-    return {}
 
 
 @vectors("catalogue.json", "bound")
@@ -118,9 +113,8 @@ def _canonical(value: Any) -> Outputs:
 
 
 @vectors("canonical_json.json", "refused")
-def _not_canonical(what: str) -> Outputs:
+def _not_canonical(what: str) -> None:
     canonical_json({"2^53": 2**53, "-2^60": -(2**60), "half a surrogate pair": "\ud800"}[what])
-    return {}
 
 
 _LAYOUTS: Final = {
@@ -174,6 +168,5 @@ def _keyring(mechanism: str, parameter_id: str, public_key: str, secret_key: str
 
 
 @vectors("keyring.json", "refused")
-def _no_keyring(body: str) -> Outputs:
+def _no_keyring(body: str) -> None:
     decode_keyring(unhex(body))
-    return {}

@@ -14,21 +14,23 @@ from protocols.errors import HushRecError
 from protocols.layout import Segment
 
 SEED: Final = bytes(range(32))
-Outputs = Callable[..., dict[str, Any]]
+unhex: Final = bytes.fromhex
+Outputs = dict[str, Any]
+Maker = Callable[..., Outputs | None]
 """Maps the inputs of a case, by name, to its outputs. Without outputs the case must be refused."""
-FILES: Final[dict[str, dict[str, Outputs]]] = {}
+FILES: Final[dict[str, dict[str, Maker]]] = {}
 """Name of a file -> path of a list of cases in it ("" for the file itself) -> function."""
 NOTES: Final = {"about", "what", "why"}
 """Text for readers."""
 
 
-def vectors(file: str, path: str = "") -> Callable[[Outputs], Outputs]:
+def vectors(file: str, path: str = "") -> Callable[[Maker], Maker]:
     """Register the function that gives the outputs of a file's cases; path: "sampler.cases" for a list in an object.
 
     An input is what its parameters name, in the case or else in the objects around it; with `**` all of the case is.
     """
 
-    def register(function: Outputs) -> Outputs:
+    def register(function: Maker) -> Maker:
         FILES.setdefault(file, {})[path] = function
         return function
 
@@ -40,12 +42,12 @@ def load(name: str) -> Any:
     return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
-def again(cases: Sequence[dict[str, Any]], function: Outputs, around: Mapping[str, Any] | None = None) -> list[Any]:
+def again(cases: Sequence[dict[str, Any]], function: Maker, around: Mapping[str, Any] | None = None) -> list[Any]:
     """Return cases with outputs, or `error`, computed from their inputs. A value that is neither is left out."""
     return [_again(case, function, around or {}) for case in cases]
 
 
-def _again(case: dict[str, Any], function: Outputs, around: Mapping[str, Any]) -> dict[str, Any]:
+def _again(case: dict[str, Any], function: Maker, around: Mapping[str, Any]) -> dict[str, Any]:
     names = list(signature(function).parameters)
     if names and signature(function).parameters[names[-1]].kind is Parameter.VAR_KEYWORD:
         names[-1:] = case.keys() - NOTES - {"error"}
@@ -65,7 +67,7 @@ def remade(name: str) -> Any:
     return _remade(load(name), "", FILES[name], {})
 
 
-def _remade(node: dict[str, Any], prefix: str, functions: Mapping[str, Outputs], around: dict[str, Any]) -> Any:
+def _remade(node: dict[str, Any], prefix: str, functions: Mapping[str, Maker], around: dict[str, Any]) -> Any:
     around = around | node
     used = NOTES.union(*(signature(function).parameters for function in functions.values()))
     parts: dict[str, Any] = {name: value for name, value in node.items() if name in used}

@@ -21,10 +21,8 @@ from protocols.crypto.certificates import (
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 from protocols.crypto.keys import digest
-from tests.vectors.common import SEED, vectors
+from tests.vectors.common import SEED, Outputs, unhex, vectors
 
-Outputs = dict[str, Any]
-unhex: Final = bytes.fromhex
 _ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(digest("vector organiser"))
 _HOLDER: Final = Ed25519PrivateKey.from_private_bytes(digest("vector holder"))
 _KEY: Final = Ed25519PrivateKey.from_private_bytes(SEED)
@@ -110,9 +108,8 @@ def _stated(task: str, round: int, client_id: str, method: str, authority: str, 
 
 
 @vectors("aggregate_chains.json", "refused")
-def _refused_chain(identity_key: str, task: str, round: int, **stated: Any) -> Outputs:
+def _refused_chain(identity_key: str, task: str, round: int, **stated: Any) -> None:
     stated_chain(StatedChain(**stated), unhex(identity_key), task, round)
-    return {}
 
 
 @vectors("http_signature.json", "signed")
@@ -139,6 +136,5 @@ def _signed(
 
 
 @vectors("http_signature.json", "refused")
-def _refused_request(public_key: str, client_id: str, signature_input: str, signature: str, **request: Any) -> Outputs:
+def _refused_request(public_key: str, client_id: str, signature_input: str, signature: str, **request: Any) -> None:
     verify_request(unhex(public_key), client_id, SignedRequest(**request), signature_input, signature)
-    return {}

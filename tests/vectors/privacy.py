@@ -27,9 +27,8 @@ from protocols.privacy.noise import (
 from protocols.recipes.base import Contribution
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe as recipe_of
-from tests.vectors.common import SEED, vectors
+from tests.vectors.common import SEED, Outputs, vectors
 
-Outputs = dict[str, Any]
 FILE: Final = "privacy.json"
 
 
@@ -61,9 +60,8 @@ def _sampled(variance: float) -> Outputs:
 
 
 @vectors(FILE, "sampler.failing")
-def _no_table(variance: float) -> Outputs:
+def _no_table(variance: float) -> None:
     skellam_table(variance)
-    return {}
 
 
 @vectors(FILE, "rounding.cases")
@@ -73,12 +71,11 @@ def _rounded(label: str, values: list[float], bound: float) -> Outputs:
 
 
 @vectors(FILE, "rounding.failing")
-def _not_rounded(what: str) -> Outputs:
+def _not_rounded(what: str) -> None:
     if what.startswith("100 values of 0.5 within a norm of 1"):
         round_within(np.full(100, 0.5), 1.0, expanded(lambda _: _drawn("small")))
     elif what.startswith("4 values of 0.5 within a norm of 1.9, from zero bytes"):
         round_within(np.full(4, 0.5), 1.9, bytes)
-    return {}
 
 
 @vectors(FILE, "accountant")
@@ -113,7 +110,7 @@ def _shares(
 
 
 @vectors(FILE, "accountant.failing")
-def _not_accounted(what: str) -> Outputs:
+def _not_accounted(what: str) -> None:
     kinds: list[Sensitive] = [(4096.0, 64.0), (16.0, 4.0)]
     curve = skellam_curve((1.0, 1.0), 1.0)
     {
@@ -124,14 +121,11 @@ def _not_accounted(what: str) -> Outputs:
         "variance 0": partial(skellam_curve, (1.0, 1.0), 0.0),
         "a sampling rate of 0": partial(sampled_curve, curve, 0.0),
     }[what]()
-    return {}
 
 
 def _private(name: str, parameters: Any, privacy: Any, schedule: Any, *, noisy: bool = False) -> Private:
     block, (rounds, cohort, fewest) = Privacy.model_validate(privacy), schedule.values()
-    made = with_privacy(recipe_of(name, parameters, noisy=noisy), block, rounds, cohort, fewest)
-    assert isinstance(made, Private)
-    return made
+    return with_privacy(recipe_of(name, parameters, noisy=noisy), block, rounds, cohort, fewest)
 
 
 @vectors(FILE, "contributions.cases")
@@ -158,7 +152,7 @@ def _contribution(
 
 
 @vectors(FILE, "contributions.failing")
-def _no_contribution(privacy: Any, schedule: Any, what: str) -> Outputs:
+def _no_contribution(privacy: Any, schedule: Any, what: str) -> None:
     if what == "a recipe without a bound":
         _private("topk", {"items": 9}, privacy, schedule)
     elif what == "no honest client":
@@ -167,4 +161,3 @@ def _no_contribution(privacy: Any, schedule: Any, what: str) -> Outputs:
         made = _private("arrays", {"shapes": {"w": [1]}}, privacy, schedule)
         wrong = Contribution([np.array([np.nan])])
         made.noised(made.initial_state(SEED), made.round_spec(SEED, 1), wrong, lambda _: _drawn("wrong"))
-    return {}

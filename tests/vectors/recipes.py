@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from client_sdk.history import History
-from client_sdk.training.privirec import PriviRecHalf, half
+from client_sdk.training.privirec import half
 from protocols.codec import b64decode
 from protocols.layout import whole_route
 from protocols.messages.rounds import Evaluation
@@ -20,19 +20,15 @@ from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.evaluated import Evaluated, with_evaluation
 from protocols.recipes.factors import initial_factors
 from protocols.recipes.fair import TABLES, Fair, FairChange, FairState, spaces_of
-from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as recipe_of
-from protocols.recipes.rfrec import RFRec, RFRecF
+from protocols.recipes.rfrec import RFRec
 from protocols.recipes.rfrec_parameters import tosses
-from protocols.recipes.rows import FactorRecipe
 from protocols.recipes.state import state_as
 from protocols.recipes.subspaces import hash_key
 from protocols.recipes.topk import OwnTopK, SharedTopK, first_units, renewed_units, strongest_first
-from tests.vectors.common import SEED, again, load, segment_facts, vectors
+from tests.vectors.common import SEED, Outputs, again, load, segment_facts, unhex, vectors
 
-Outputs = dict[str, Any]
-unhex: Final = bytes.fromhex
 SMALL: Final[dict[str, Any]] = {one["recipe"]: one["parameters"] for one in load("layouts.json")["cases"][::-1]}
 """Recipe -> parameters of a small task, of its first case in layouts.json."""
 
@@ -79,12 +75,11 @@ def _layout(recipe: str, parameters: Any, sum_index: int) -> Outputs:
     }
 
 
-def _refused(made: Recipe) -> Callable[..., Outputs]:
+def _refused(made: Recipe) -> Callable[..., None]:
     """Return the function of states that must be refused."""
 
-    def decode(state: str, round: int = 1) -> Outputs:
+    def decode(state: str, round: int = 1) -> None:
         made.decode_state(round, unhex(state))
-        return {}
 
     return decode
 
@@ -120,7 +115,6 @@ def _played(
 @vectors("absorbed.json", "cases")
 def _absorbed(task_seed: str, recipe: str, parameters: Any, sums: Any, refused: Any) -> Outputs:
     made, seed = recipe_of(recipe, parameters), unhex(task_seed)
-    assert isinstance(made, FactorRecipe)
 
     def send(_: Recipe, __: ModelState, spec: RoundSpec, /, client: str, items: list[int], rows: Any) -> Outputs:
         route, local = made.route(spec, client), None
@@ -180,16 +174,14 @@ def _rows(task: Any, sums: Any, refused: Any) -> Outputs:
 @vectors("state_pfedclr.json")
 def _shared_start(cases: Any) -> Outputs:
     made = recipe_of("pfedclr", cases[-1]["task"]["recipe"]["parameters"])
-    assert isinstance(made, PFedCLR)
     user, basis = made.shared_start()
     return {"user_factor": user, "basis": basis}
 
 
 @vectors("state_pfedclr.json", "refused_sums")
-def _no_weight(cases: Any, total: list[float]) -> Outputs:
+def _no_weight(cases: Any, total: list[float]) -> None:
     made = recipe_of("pfedclr", cases[-1]["task"]["recipe"]["parameters"])
     made.absorb(made.initial_state(SEED), made.round_spec(SEED, 3), np.array(total), 3)
-    return {}
 
 
 def _send_arrays(made: Arrays, _: ModelState, __: RoundSpec, /, update: Any, weight: float | None) -> Outputs:
@@ -203,9 +195,8 @@ def _arrays(task: Any, sums: Any, refused: Any) -> Outputs:
 
 
 @vectors("state_arrays.json", "refused_updates")
-def _no_update(what: str, parameters: Any) -> Outputs:
+def _no_update(what: str, parameters: Any) -> None:
     made = recipe_of("arrays", parameters)
-    assert isinstance(made, Arrays)
     wrong: dict[str, dict[str, Any]] = {
         "another shape": {"items": np.zeros((4, 3)), "bias": np.array(0.0)},
         "an array missing": {"items": np.zeros((4, 2))},
@@ -213,7 +204,6 @@ def _no_update(what: str, parameters: Any) -> Outputs:
         "a row twice": {"items": Rows(np.array([1, 1]), np.zeros((2, 2))), "bias": np.array(0.0)},
     }
     contribution(made.parameters, wrong[what])
-    return {}
 
 
 def _send_measures(
@@ -270,12 +260,11 @@ def _fair(task: Any, sums: Any, refused: Any) -> Outputs:
             key = str(hash_key(seed, table))
             hashes.append({"table": table, "key": key, "m": buckets, "places": found, "signs": signs})
 
-    def empty_turn(rounds: int) -> Outputs:
+    def empty_turn(rounds: int) -> None:
         after = state
         for number in range(len(sums) + 1, len(sums) + 1 + rounds):
             nothing = np.zeros(made.layout(number).length)
             after = made.absorb(after, made.round_spec(SEED, number), nothing, 0)
-        return {}
 
     return outputs | {
         "refused_turn": again([{"rounds": made.device_groups}], empty_turn)[0],
@@ -287,7 +276,6 @@ def _fair(task: Any, sums: Any, refused: Any) -> Outputs:
 
 def _send_items(made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: list[int]) -> Outputs:
     device = half(made)
-    assert isinstance(device, PriviRecHalf)
     history = History(np.array(items, np.int32))
     return {"blocks": device.contribute(spec, "c_1", state, history, {}, np.random.default_rng(0)).blocks}
 
@@ -310,10 +298,9 @@ def _send_factors(
 def _rfrec(task: Any, sums: Any, refused: Any, refused_sums: Any) -> Outputs:
     made, state, outputs = _task(task, sums, refused, _send_factors)
 
-    def once_more(round: int) -> Outputs:
+    def once_more(round: int) -> None:
         nothing = np.zeros(made.layout(made.main_sum).length)
         made.absorb(state, made.round_spec(SEED, round, round), nothing, 3)
-        return {}
 
     return outputs | {"refused_sums": again(refused_sums, once_more)}
 
@@ -321,7 +308,6 @@ def _rfrec(task: Any, sums: Any, refused: Any, refused_sums: Any) -> Outputs:
 @vectors("state_rfrec.json", "coins")
 def _coins(parameters: Any) -> Outputs:
     made = recipe_of("rfrecf", parameters)
-    assert isinstance(made, RFRecF)
     state = made.initial_state(SEED)
     seed = made.encode_state(state)[4:36]
     return {

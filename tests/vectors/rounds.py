@@ -41,10 +41,7 @@ from protocols.sums.oneshot.polynomials import (
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest, survivors_digest
 from protocols.sums.wire import pack, ring_dtype, unpack
-from tests.vectors.common import SEED, again, drawn_for, vectors
-
-Outputs = dict[str, Any]
-unhex: Final = bytes.fromhex
+from tests.vectors.common import SEED, Outputs, again, drawn_for, unhex, vectors
 
 
 @vectors("masks.json", "streams")
@@ -60,17 +57,16 @@ def _packed(bits: int, elements: list[str]) -> Outputs:
 
 
 @vectors("masks.json", "refused")
-def _refused_mask(what: str, bits: int = 0, count: int = 0, body: str | None = None) -> Outputs:
+def _refused_mask(what: str, bits: int = 0, count: int = 0, body: str | None = None) -> None:
     target, context = np.zeros(2, np.uint32), b"task 1, round 1"
     if body is not None:
         unpack(unhex(body), bits, count)
     elif what == "a secret of 31 bytes":
         add_masks(target, [(SEED[:31], context, 1)])
     elif what == "the sign 0":
-        add_masks(target, [(SEED, context, 0)])  # type: ignore[list-item]
+        add_masks(target, [(SEED, context, 0)])
     elif what == "a negative start":
         add_masks(target, [(SEED, context, 1)], start=-1)
-    return {}
 
 
 @vectors("masks.json", "graphs")

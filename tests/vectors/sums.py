@@ -18,10 +18,7 @@ from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
 from tests.vectors.ckks_lattice import Ring, expand_seed, noise, ternary
-from tests.vectors.common import again, vectors
-
-Outputs = dict[str, Any]
-unhex: Final = bytes.fromhex
+from tests.vectors.common import Outputs, again, unhex, vectors
 
 _ROWS: Final = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
 _PLAIN: Final = VectorLayout((Block("a", _ROWS), Block("b", _ROWS)), sum_class=TRAINED)
@@ -48,9 +45,8 @@ def _plain(contributions: Any, values: list[list[list[float]]]) -> Outputs:
 
 
 @vectors("plain.json", "check")
-def _not_plain(body: str) -> Outputs:
+def _not_plain(body: str) -> None:
     PLAIN.check(_PLAIN_PLAN, whole_route(_PLAIN), unhex(body))
-    return {}
 
 
 _ENTRY: Final = Block("entry", (Segment("update", 1, 2.0), Segment("touched", 1, 1.0, integral=True)))
@@ -72,9 +68,8 @@ def _chosen(contributions: Any) -> Outputs:
 
 
 @vectors("chosen.json", "refused")
-def _not_chosen(body: str) -> Outputs:
+def _not_chosen(body: str) -> None:
     PLAIN.check(_CHOSEN_PLAN, (), unhex(body))
-    return {}
 
 
 @vectors("ckks_wire.json", "seeded")
@@ -129,11 +124,10 @@ def _folded(set: str, rules: Any) -> Outputs:
 
 
 @vectors("ckks_fold.json", "check")
-def _not_folded(set: str, what: str) -> Outputs:
+def _not_folded(set: str, what: str) -> None:
     plan, good = _ruled(set, ((1, 0),), 5, 7)
     bad = {"short": good[:-1], "long": good + b"\0", "all ones": b"\xff" * len(good), "transparent": bytes(len(good))}
     CKKS.check(plan, ((1, 0),), bad[what])
-    return {}
 
 
 _PACKED: Final = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
@@ -173,9 +167,8 @@ def _paillier(contributions: Any) -> Outputs:
 
 
 @vectors("paillier.json", "check")
-def _not_paillier(body: str) -> Outputs:
+def _not_paillier(body: str) -> None:
     PAILLIER.check(_PAILLIER_PLAN, ((1, 0),), unhex(body))
-    return {}
 
 
 _LAYOUT: Final = VectorLayout(
@@ -233,7 +226,7 @@ def _ckks(set: str, clients: Any, refused: Any) -> Outputs:
     sent = [again([client], sealed, {"place": place})[0] for place, client in enumerate(clients)]
     aggregate = CKKS.release(plan, CKKS.fold(plan, None, [(route, one["body"]) for one in sent]))
 
-    def wrong(what: str, body: int | None = None) -> Outputs:
+    def wrong(what: str, body: int | None = None) -> None:
         good, size = sent[0]["body"], plan.degree * plan.parameter_set.residue_bytes
         keys = {"short": keyring.secret_key[:-1], "residues not below q": b"\xff" * size}
         bodies = {"short": good[:-1], "long": good + b"\0", "residues not below q": b"\xff" * size + good[size:]}
@@ -247,7 +240,6 @@ def _ckks(set: str, clients: Any, refused: Any) -> Outputs:
         else:
             assert len(bodies[what]) == body
             CKKS.check(plan, route, bodies[what])
-        return {}
 
     return {
         "degree": plan.degree,

@@ -69,10 +69,7 @@ def context_of(browser: Browser, size: str = "wide", scheme: str = "light") -> I
     """Yield a new browser context; errors and warnings in the console of its pages fail the test."""
     messages: list[str] = []
     width, height = SIZES[size]
-    context = browser.new_context(
-        color_scheme=scheme,  # type: ignore[arg-type]
-        viewport={"width": width, "height": height},
-    )
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height})
     context.set_default_timeout(MILLISECONDS)
     context.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
     context.on("weberror", lambda failed: messages.append(str(failed.error)))
@@ -182,9 +179,7 @@ def test_rounds_with_the_page_are_exact_also_when_it_closes_while_it_sends(
         assert again.evaluate(_STORED) == 0
 
 
-def test_a_masked_round_with_the_page_is_exact(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_masked_round_is_exact(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         recorded_demo(tmp_path / "server", monkeypatch, mechanism="masked") as recorded,
         context_of(browser, "wide", "dark") as context,
@@ -225,7 +220,7 @@ def test_the_page_fits_and_works_with_the_keyboard(browser: Browser) -> None:
         assert page.evaluate(_UNNAMED) == 0
         for size, scheme in (("phone", "dark"), ("wide", "light")):
             resize(page, size)
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
             screenshot(page, f"{size}-{scheme}-start", "web")
 

@@ -22,36 +22,28 @@ MAX_COUNT: Final = 2**31 - 1
 Duplicates = Literal["error", "last"]
 """Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
 
-HoldOut = Literal["time", "file", "random"]
-"""Which interaction of a user is held out: the latest, the last in file order, or a random one."""
-
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
     """Distinct (user, item) pairs, grouped by user; each user's are in file order.
 
-    The items of user u are `items[indptr[u]:indptr[u + 1]]`. Raises `DataError` if the shapes of the arrays do not
-    match or an item is out of range.
+    Users are numbered 0..n_users-1, items 0..n_items-1; either may have no interaction. indptr: int64 (n_users + 1,):
+    the items of user u are `items[indptr[u]:indptr[u + 1]]`, int32. ratings: on the scale of the file. timestamps: in
+    seconds or any other unit that increases with time. user_ids, item_ids: the ids in the file, integers or text.
+    merged: number of repeated pairs that were left out (see `Duplicates`).
+
+    Raises `DataError` if the shapes of the arrays do not match or an item is out of range.
     """
 
     n_users: int
-    """Users are numbered 0..n_users-1. A user may have no interaction."""
     n_items: int
-    """Items are numbered 0..n_items-1. An item may have no interaction."""
     indptr: NDArray[np.int64]
-    """int64 (n_users + 1,), ascending from 0 to the number of interactions."""
     items: NDArray[np.int32]
-    """int32 (interactions,)."""
     ratings: NDArray[np.float32] | None = None
-    """float32 (interactions,), on the scale of the file."""
     timestamps: NDArray[np.int64] | None = None
-    """int64 (interactions,), in seconds or any other unit that increases with time."""
     user_ids: NDArray[Any] | None = None
-    """(n_users,), the ids in the file, integers or text."""
     item_ids: NDArray[Any] | None = None
-    """(n_items,), the ids in the file, integers or text."""
     merged: int = 0
-    """Number of repeated pairs that were left out (see `Duplicates`)."""
 
     def __post_init__(self) -> None:
         if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
@@ -76,20 +68,36 @@ class Interactions:
         return int(self.items.size)
 
     @property
+    def active_users(self) -> NDArray[np.intp]:
+        """Users with an interaction, ascending."""
+        return np.flatnonzero(self.user_degrees())
+
+    @property
     def users(self) -> NDArray[np.int32]:
         """User of each interaction, int32 (interactions,)."""
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
     def positives(self, user: int) -> NDArray[np.int32]:
         """Return the user's items in file order, a view, int32. Raises `DataError` for an unknown user."""
+        return self.items[self.rows_of(user)]
+
+    def rows_of(self, user: int) -> slice:
+        """Return the place of the user's interactions. Raises `DataError` for an unknown user."""
         if not 0 <= user < self.n_users:
             raise DataError(f"user {user} lies outside 0..{self.n_users - 1}")
-        return self.items[self.indptr[user] : self.indptr[user + 1]]
+        return slice(int(self.indptr[user]), int(self.indptr[user + 1]))
 
     def history(self, user: int) -> History:
         """Return the user's items and, if the data has them, ratings: the data of the user's client."""
-        items, span = self.positives(user), slice(self.indptr[user], self.indptr[user + 1])
-        return History(items, None if self.ratings is None else self.ratings[span])
+        own = self.rows_of(user)
+        return History(self.items[own], None if self.ratings is None else self.ratings[own])
+
+    def pairs_of(self, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return, for each interaction of `users`, the index of its user in `users` and its item."""
+        starts, lengths = self.indptr[users], self.user_degrees()[users]
+        owners = np.repeat(np.arange(users.size), lengths)
+        within = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return owners, self.items[np.repeat(starts, lengths) + within]
 
     def item_degrees(self) -> NDArray[np.int64]:
         """Return the number of users of each item, int64 (n_items,)."""
@@ -166,14 +174,14 @@ class Interactions:
 class LeaveOneOut:
     """A training set and at most one held-out item per user (He et al., WWW 2017, section 4.1).
 
-    Raises `DataError` if a held-out item is in its user's training set, or if shapes or item numbers are wrong.
+    test_items: int32 (n_users,), -1 for a user without one. test_negatives: int32 (n_users, 99), as in the file,
+    including invalid ones; None if there is no such file. Raises `DataError` if a held-out item is in its user's
+    training set, or if shapes or item numbers are wrong.
     """
 
     train: Interactions
     test_items: NDArray[np.int32]
-    """int32 (n_users,), the held-out item, or -1 for a user without one."""
     test_negatives: NDArray[np.int32] | None = None
-    """int32 (n_users, 99), as in the file, including invalid ones; None if there is no such file."""
 
     def __post_init__(self) -> None:
         shape = (self.train.n_users,)
@@ -188,51 +196,41 @@ class LeaveOneOut:
         if leaked.size:
             raise DataError(f"the held-out item of user {self.train.users[leaked[0]]} is in the training set too")
 
+    @classmethod
+    def of(cls, train: Interactions, test: Interactions) -> LeaveOneOut:
+        """Return the split into these, of the same users and items; no user has two test interactions."""
+        test_items: NDArray[np.int32] = np.full(train.n_users, -1, dtype=np.int32)
+        test_items[test.users] = test.items
+        return cls(train, test_items)
+
     @property
     def tested_users(self) -> NDArray[np.intp]:
         """Users with a held-out item, ascending."""
         return np.flatnonzero(self.test_items >= 0)
 
 
-def leave_one_out(
-    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
-) -> LeaveOneOut:
+def leave_one_out(interactions: Interactions, rng: np.random.Generator | int = 0) -> LeaveOneOut:
     """Hold out one interaction of each user with at least two. All others are training interactions.
 
-    rng: a generator or a seed, for the order "random". order: which interaction is held out:
-
-    - "time": the latest; of equal times the last in the file. Raises `DataError` without timestamps.
-    - "file": the last in file order.
-    - "random": a uniformly random one.
-    - None: "time" if there are timestamps, otherwise "random", because files without them are often sorted by item.
+    It is the latest, of equal times the last in the file. Without timestamps it is drawn with `rng`, a generator or a
+    seed, because files without them are often sorted by item.
     """
-    tested, held_out = held_out_rows(interactions, rng, order)
-    test_items = np.full(interactions.n_users, -1, dtype=np.int32)
-    test_items[tested] = interactions.items[held_out]
-    return LeaveOneOut(interactions.where(~held_out), test_items)
+    held_out = held_out_rows(interactions, rng)
+    return LeaveOneOut.of(interactions.where(~held_out), interactions.where(held_out))
 
 
-def held_out_rows(
-    interactions: Interactions, rng: np.random.Generator | int = 0, order: HoldOut | None = None
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the users with a held-out interaction, ascending, and which interactions `leave_one_out` holds out.
-
-    The second is bool (interactions,), and true once for each of the first.
-    """
-    chosen: HoldOut = order or ("time" if interactions.timestamps is not None else "random")
+def held_out_rows(interactions: Interactions, rng: np.random.Generator | int = 0) -> NDArray[np.bool_]:
+    """Return which interactions `leave_one_out` holds out, bool (interactions,)."""
     counts = interactions.user_degrees()
     tested = np.flatnonzero(counts >= 2)
-    places = interactions.indptr[1:][tested] - 1  # the last ones in the file
-    if chosen == "random":
+    if interactions.timestamps is None:
         draws = np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
         places = (interactions.indptr[:-1] + draws)[tested]
-    elif chosen == "time":
-        if interactions.timestamps is None:
-            raise DataError("order 'time' needs timestamps, which this data does not have")
-        places = np.lexsort((interactions.timestamps, interactions.users))[places]
+    else:
+        places = np.lexsort((interactions.timestamps, interactions.users))[interactions.indptr[1:][tested] - 1]
     held_out = np.zeros(interactions.size, dtype=bool)
     held_out[places] = True
-    return tested, held_out
+    return held_out
 
 
 def _distinct_positions(

@@ -90,20 +90,14 @@ def load_split(
 
 def _given(train: Interactions, test: Interactions) -> Split:
     most = int(test.user_degrees().max(initial=0))
-    return Split(train, test, "the given test interactions", _as_one_each(train, test) if most == 1 else None)
+    return Split(train, test, "the given test interactions", LeaveOneOut.of(train, test) if most == 1 else None)
 
 
 def _one_each(whole: Interactions, seed: int) -> Split:
-    _, held_out = held_out_rows(whole, seed)
+    held_out = held_out_rows(whole, seed)
     train, test = whole.where(~held_out), whole.where(held_out)
     which = "latest interaction" if whole.timestamps is not None else f"interaction drawn with seed {seed}"
-    return Split(train, test, f"each user's {which}", _as_one_each(train, test))
-
-
-def _as_one_each(train: Interactions, test: Interactions) -> LeaveOneOut:
-    items: NDArray[np.int32] = np.full(train.n_users, -1, np.int32)
-    items[test.users] = test.items
-    return LeaveOneOut(train, items)
+    return Split(train, test, f"each user's {which}", LeaveOneOut.of(train, test))
 
 
 def _published(data: LeaveOneOut) -> Split:
@@ -168,7 +162,7 @@ def sample_users(interactions: Interactions, count: int, rng: np.random.Generato
     Users and items are renumbered as by `only_users`. rng: a generator or a seed. The result is `interactions`
     itself if no more than `count` users have any.
     """
-    active = np.flatnonzero(interactions.user_degrees())
+    active = interactions.active_users
     if active.size <= count:
         return interactions
     return only_users(interactions, np.sort(np.random.default_rng(rng).choice(active, count, replace=False)))

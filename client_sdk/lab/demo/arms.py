@@ -33,9 +33,7 @@ from client_sdk.training.mf import MFConfig
 from protocols.crypto.certificates import CertifiedRole
 from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.messages import Schedule, TaskView
-from protocols.sums.oneshot.plan import OneshotParameters
 
-_COMMITTEE: Final = OneshotParameters().committee
 _POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
 """Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
 in a cohort many rounds ago."""
@@ -74,9 +72,9 @@ class SharedSetup:
     """What all arms share: data, clients, training and schedule.
 
     candidates: int32 (users, 99), the negatives against which the held-out items are ranked. identities: one for each
-    trainable user. collect_seconds: deadline of a round. dropout: share of a cohort that does not contribute.
-    workers: threads of the fleet; the server commits what several clients send at once in one transaction, so with 6 it
-    needs a quarter less processor time than with 2.
+    user with training interactions. collect_seconds: deadline of a round. dropout: share of a cohort that does not
+    contribute. workers: threads of the fleet; the server commits what several clients send at once in one transaction,
+    so with 6 it needs a quarter less processor time than with 2.
     """
 
     data: LeaveOneOut
@@ -88,11 +86,6 @@ class SharedSetup:
     seed: int
     workers: int = 6
     organiser: TrialOrganiser = field(default_factory=TrialOrganiser)
-
-    @property
-    def trainable(self) -> NDArray[np.intp]:
-        """Users with training interactions, ascending: the fleet's clients, in this order."""
-        return np.flatnonzero(np.diff(self.data.train.indptr) > 0)
 
 
 def run_arm(
@@ -107,7 +100,7 @@ def run_arm(
     display: shows how clients enrol, and every round. inspect: called with the fleet before it is closed.
     Returns the measurements and the task's final view.
     """
-    users = shared.trainable
+    users = shared.data.train.active_users  # the clients, in this order
     with Operator(server.url, server.operator_token) as operator:
         task = operator.create_task(_request(arm, shared))
         certificates = None if arm.mechanism == "plain" else shared.organiser.source
@@ -157,7 +150,8 @@ def enrol(
     stage(f"enrolling {clients} clients")
     fleet.enrol(members, holder, certificates, report("enrolling"))
     if mechanism == "oneshot":
-        fleet.enrol_committee(operator.invite(task_id, _COMMITTEE, "committee").invitation, certificates)
+        size = fleet.clients[0].member.terms.sum_plan.committee
+        fleet.enrol_committee(operator.invite(task_id, size, "committee").invitation, certificates)
     if keyed:
         fleet.give_keys(report("sealing the keys to"))
 
@@ -183,7 +177,7 @@ def _request(arm: Arm, shared: SharedSetup) -> Any:
         rounds=shared.settings.rounds,
         cohort_size=shared.settings.cohort,
         min_clients=max(3, shared.settings.cohort // 4),
-        start_clients=shared.trainable.size,
+        start_clients=shared.data.train.active_users.size,
         sampling="round-robin",
         collect_seconds=shared.collect_seconds,
     )

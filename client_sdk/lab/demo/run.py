@@ -86,7 +86,7 @@ def shared_setup(
     """
     data = _data(request, report)
     negatives, replaced = candidates_of(data, np.random.default_rng(request.seed))
-    clients = int(np.count_nonzero(np.diff(data.train.indptr) > 0))
+    clients = data.train.active_users.size
     cohort = settings.cohort if request.cohort else min(settings.cohort, clients)
     if cohort > clients:
         raise ParameterError(f"a cohort of {cohort} is greater than the {clients} users with interactions")

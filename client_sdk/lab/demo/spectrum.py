@@ -91,36 +91,24 @@ def _recipe(request: DemoRequest, items: int) -> PriviRecK:
     if request.recipe == "privirec":
         parameters["reveal_gram"] = True  # the user chose this recipe by name; the task's warnings say what it reveals
     made = make_recipe(request.recipe, parameters)
-    if not isinstance(made, PriviRecK):
-        raise ParameterError(f"this demo runs privirec-k or privirec, not {request.recipe!r}")
+    assert isinstance(made, PriviRecK)  # noqa: S101 - `run_demo` asks for no other
     return made
 
 
 # --- filter components computed from all data in one place, the reference for PriviRec's sums. Exact, in float64 -----
 
-Users = NDArray[np.intp] | None
-
 
 def central_components(
-    train: Interactions,
-    columns: int,
-    counted: Users = None,
-    summed: Users = None,
-    *,
-    exponents: tuple[float, float] = (0.5, 0.5),
+    rows: csr_array[Any, Any], degrees: NDArray[np.float64], columns: int, exponents: tuple[float, float] = (0.5, 0.5)
 ) -> tuple[Components, Components]:
     """Return the `columns` leading singular vectors of R~, without and with the item-item matrix P.
 
-    The first result is what privirec-k converges to; the second is what the released filters use. The interactions are
-    expanded to a dense float64 matrix (users, items). counted: users whose interactions make the item degrees, all by
-    default. summed: users whose rows make P, `counted` by default. exponents: a of the users' and b of the items'
-    degrees.
+    The first result is what privirec-k converges to; the second is what the released filters use. rows: of the users
+    whose rows make P, (users, items), expanded to a dense float64 matrix. degrees: of the items, float64 (items,).
+    exponents: a of the users' and b of the items' degrees.
     """
-    whole = interaction_rows(train).toarray().astype(np.float64)
-    degrees = (whole if counted is None else whole[counted]).sum(axis=0)
-    among = counted if summed is None else summed
-    rows = whole if among is None else whole[among]
-    normalised = _scales(rows.sum(axis=1), exponents[0])[:, None] * rows * _scales(degrees, exponents[1])
+    dense = rows.toarray().astype(np.float64)
+    normalised = _scales(dense.sum(axis=1), exponents[0])[:, None] * dense * _scales(degrees, exponents[1])
     _, values, transposed = np.linalg.svd(normalised, full_matrices=False)
     vectors = np.ascontiguousarray(transposed[:columns].T, dtype=np.float32)
     values = values[:columns].astype(np.float32)
@@ -201,7 +189,8 @@ def rank_filters(demo: SpectrumDemo, fleet: Fleet) -> list[ArmResult]:
         return rank_all(lambda asked: graph_filter.scores(components, rows[asked]), train, demo.test, users=users)
 
     p = recipe.parameters
-    factors, exact = central_components(train, p.components, exponents=(p.user_exponent, p.degree_exponent))
+    degrees, exponents = train.item_degrees().astype(np.float64), (p.user_exponent, p.degree_exponent)
+    factors, exact = central_components(rows, degrees, p.components, exponents)
     on_devices = rank_all(client_scores.__getitem__, train, demo.test, users=users)
     popular = rank_all(popularity_scores(train), train, demo.test, users=users)
     found = [_ranked(f"EASE, {recipe.name} {demo.mechanism}", on_devices)]
@@ -238,7 +227,7 @@ class SpectrumDemo:
             raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
         self.train, self.test = load_split(request, report)
         self.recipe = _recipe(request, self.train.n_items)
-        self.users = np.flatnonzero(self.train.user_degrees())
+        self.users = self.train.active_users
         self._organiser = None if self.mechanism == "plain" else TrialOrganiser()
 
     def announcement(self) -> str:

@@ -33,8 +33,8 @@ def controls(
 
     candidates: int32 (n_users, n), from `candidates_of`; None where users have too few items.
     """
-    scorers = {"popularity": popularity_scores(data.train), "random": random_scores(data.train, rng)}
-    rows = [control_row(name, evaluate_full_scores(scores, data, k)) for name, scores in scorers.items()]
+    scorers = control_scores(data.train, rng).items()
+    rows = [control_row(name, evaluate_full_scores(scores, data, k)) for name, scores in scorers]
     if candidates is not None:
         chance = evaluate_scores(lambda _, items: rng.random(items.shape), data, candidates, k)
         rows.insert(0, control_row("popularity", popularity_control(data, candidates, k)))
@@ -48,23 +48,22 @@ def ranking_controls(
     rng: np.random.Generator,
     k: int = 20,
     *,
-    users: NDArray[np.intp] | None = None,
     more: Mapping[str, FullScorer] | None = None,
 ) -> ControlTable:
     """Return the controls popularity and random, and those of `more` by name, for splits with several test items.
 
-    All are evaluated by full ranking. users: evaluate only these, as in `rank_all`.
+    All are evaluated by full ranking.
     """
-    scorers: dict[str, FullScorer] = {
-        "popularity": popularity_scores(train),
-        "random": random_scores(train, rng),
-        **(more or {}),
-    }
     rows = []
-    for name, scores in scorers.items():
-        result = rank_all(scores, train, test, k, users=users)
+    for name, scores in {**control_scores(train, rng), **(more or {})}.items():
+        result = rank_all(scores, train, test, k)
         rows.append(ControlRow(name, "full ranking", result.users, (result.recall, result.ndcg)))
     return ControlTable((f"Recall@{k}", f"NDCG@{k}"), tuple(rows))
+
+
+def control_scores(train: Interactions, rng: np.random.Generator) -> dict[str, FullScorer]:
+    """Return the scorers of the controls popularity and random, by name, the more telling first."""
+    return {"popularity": popularity_scores(train), "random": random_scores(train, rng)}
 
 
 def popularity_scores(train: Interactions) -> FullScorer:
@@ -83,16 +82,16 @@ def random_scores(train: Interactions, rng: np.random.Generator) -> FullScorer:
 
 @dataclass(frozen=True)
 class ControlRow:
-    """The figures of one control under one protocol."""
+    """The values of one control under one protocol, one for each metric of the table.
+
+    name: such as popularity or random. against: what the test items were ranked against, in words; "" if nothing was
+    ranked. tested: number of users, or of ratings.
+    """
 
     name: str
-    """For example popularity or random. Rows with the same name differ in `against`."""
     against: str
-    """What the test items were ranked against, in words; "" if nothing was ranked."""
     tested: int
-    """Number of users, or of ratings, that were evaluated."""
     values: tuple[float, ...]
-    """One value for each metric of the table."""
 
 
 def control_row(name: str, result: EvaluationResult) -> ControlRow:
@@ -102,10 +101,9 @@ def control_row(name: str, result: EvaluationResult) -> ControlRow:
 
 @dataclass(frozen=True)
 class ControlTable:
-    """Controls that were evaluated by the same metrics on the same data."""
+    """Controls that were evaluated by the same metrics, for example HR@10, on the same data."""
 
     metrics: tuple[str, ...]
-    """Names of the metrics, for example HR@10."""
     rows: tuple[ControlRow, ...]
 
     @property
@@ -138,14 +136,11 @@ class ControlTable:
 
 @dataclass(frozen=True)
 class RatingErrors:
-    """Errors over all test ratings (micro-averaged: each rating counts once), on the scale of the ratings."""
+    """Mean absolute and root mean squared error of `count` predicted ratings, on their scale; each counts once."""
 
     mae: float
-    """Mean absolute error."""
     rmse: float
-    """Root mean squared error."""
     count: int
-    """Number of predicted ratings."""
 
 
 def rating_errors(predictions: NDArray[np.floating], truth: NDArray[np.floating]) -> RatingErrors:

@@ -22,17 +22,17 @@ CHUNK_VALUES: Final = 32_000_000  # scores of a chunk: 128 MB of float32
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Means over the users with a test item."""
+    """Means over `users` users with a test item; user_ndcg: NDCG@k of each of them, float64 (users,).
+
+    recall: test items among the first k, divided by all test items of the user. ndcg: the ideal ranking begins with
+    min(k, test items) hits.
+    """
 
     recall: float
-    """Recall@k: test items among the first k, divided by all test items of the user."""
     ndcg: float
-    """NDCG@k. The ideal ranking begins with min(k, test items) hits."""
     k: int
     users: int
-    """Number of users in the means."""
     user_ndcg: NDArray[np.float64] = field(compare=False, repr=False)
-    """NDCG@k of each user, float64 (users,)."""
 
 
 def rank_all(
@@ -75,21 +75,13 @@ def _chunk_metrics(
     if found.shape != (users.size, train.n_items):
         raise ParameterError(f"scores must have shape {(users.size, train.n_items)}, got {found.shape}")
     found[np.isnan(found)] = -np.inf
-    found[_pairs(train, users)] = -np.inf
-    owners, items = _pairs(test, users)
+    found[train.pairs_of(users)] = -np.inf
+    owners, items = test.pairs_of(users)
     ranks = _ranks(found, owners, found[owners, items], k)
     counts = np.bincount(owners, minlength=users.size)
     ideal = np.cumsum(1.0 / np.log2(np.arange(2.0, k + 2.0)))[np.minimum(counts, k) - 1]
     recall = np.bincount(owners, weights=ranks <= k, minlength=users.size) / counts
     return recall, np.bincount(owners, weights=gains(ranks, k), minlength=users.size) / ideal
-
-
-def _pairs(interactions: Interactions, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return, for each interaction of `users`, the index of its user in `users` and its item."""
-    starts, lengths = interactions.indptr[users], interactions.user_degrees()[users]
-    owners = np.repeat(np.arange(users.size), lengths)
-    within = np.arange(owners.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return owners, interactions.items[np.repeat(starts, lengths) + within]
 
 
 def _ranks(

@@ -29,26 +29,27 @@ FullScorer = Callable[[NDArray[np.intp]], NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Mean metrics over the users with a held-out item."""
+    """HR@k and NDCG@k, means over `users` users with a held-out item.
+
+    protocol: what it was ranked against: "full ranking" or "99 sampled negatives". ranks: of each user's held-out item,
+    from 1, int64 (users,).
+    """
 
     hr: float
-    """HR@k."""
     ndcg: float
-    """NDCG@k."""
     k: int
     users: int
-    """Number of users in the means."""
     protocol: str
-    """What the held-out item was ranked against: "full ranking" or "99 sampled negatives"."""
     ranks: NDArray[np.int64] = field(compare=False, repr=False)
-    """The rank of each user's held-out item, from 1, int64 (users,)."""
 
 
 class Candidates(NamedTuple):
-    """Negatives of each user, and how many entries of the data set's file were replaced."""
+    """Negatives of each user, int32 (n_users, n), and how many entries of the data set's file were replaced.
+
+    Users without a held-out item have -1.
+    """
 
     negatives: NDArray[np.int32]
-    """int32 (n_users, n); -1 for users without a held-out item."""
     replaced: int
 
 
@@ -87,6 +88,14 @@ def candidates_of(data: LeaveOneOut, rng: np.random.Generator, n: int = NEGATIVE
             )
         negatives[user, bad] = rng.choice(pool, np.count_nonzero(bad), replace=False)
     return Candidates(negatives, int(np.count_nonzero(invalid)))
+
+
+def candidates_if_enough(data: LeaveOneOut, rng: np.random.Generator) -> Candidates | None:
+    """Return what `candidates_of` returns; None if a user has too few items."""
+    try:
+        return candidates_of(data, rng)
+    except ParameterError:
+        return None
 
 
 def _invalid_negatives(data: LeaveOneOut, negatives: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -177,8 +186,7 @@ def evaluate_full_scores(
             raise ParameterError(f"scores must have shape {(chunk.size, train.n_items)}, got {found.shape}")
         rows = np.arange(chunk.size)
         target = found[rows, data.test_items[chunk]]
-        known = [train.positives(int(user)) for user in chunk]
-        found[np.repeat(rows, [len(items) for items in known]), np.concatenate(known)] = np.nan
+        found[train.pairs_of(chunk)] = np.nan
         found[rows, data.test_items[chunk]] = np.nan
         return ranks_of(target, found)
 

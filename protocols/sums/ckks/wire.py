@@ -177,10 +177,11 @@ class MemoryFile:
         for fd in (self._fd, *(self._pipe or ())):
             os.close(fd)
 
-    def write(self, body: bytes | bytearray | memoryview) -> None:
-        """Replace the whole content."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, body, 0)
+    def write(self, *parts: Buffer) -> None:
+        """Replace the whole content by these parts, one after the other; its memory is used again."""
+        length = os.pwritev(self._fd, parts, 0)
+        if length < os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, length)
 
     def raw(self, item: Any) -> memoryview:
         """Return the bytes that SEAL saves for `item`, valid until the next call; `CodecError` if they are too long."""
@@ -287,14 +288,13 @@ class SealContext:
         """Return the bytes between c0 and the seed of a seeded ciphertext."""
         return self._header(1 + SEED_BYTES) + bytes([_PRNG_BLAKE2XB])
 
-    def stream(self, prefix: bytes, residues: NDArray[np.uint64], suffix: bytes = b"") -> bytes:
-        """Return a complete uncompressed SEAL stream."""
-        body = prefix + residues.tobytes() + suffix
-        return self._header(len(body)) + body
+    def stream(self, prefix: bytes, residues: NDArray[np.uint64], suffix: bytes = b"") -> tuple[Buffer, ...]:
+        """Return a complete uncompressed SEAL stream, in parts; the contiguous `residues` are not copied."""
+        return self._header(len(prefix) + residues.nbytes + len(suffix)), prefix, residues.data, suffix
 
-    def load(self, file: MemoryFile, item: Any, stream: bytes) -> Any:
+    def load(self, file: MemoryFile, item: Any, stream: tuple[Buffer, ...]) -> Any:
         """Return the SEAL object `item`, into which `stream` is loaded; `CodecError` if SEAL rejects the stream."""
-        file.write(stream)
+        file.write(*stream)
         try:
             item.load(self.seal, file.path)
         except (RuntimeError, ValueError) as error:  # as for residues out of range

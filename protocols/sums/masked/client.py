@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.keys import KEY_BYTES, SEED_BYTES, clamped
+from protocols.crypto.keys import KEY_BYTES, SEED_BYTES, clamped, verifies
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
@@ -36,9 +36,8 @@ from protocols.sums.masked.roster import (
     RosterEntry,
     open_roster,
     sign_advertisement,
-    sign_survivors,
+    signed_survivors,
     verify_advertisement,
-    verify_survivors,
 )
 from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
 from protocols.sums.wire import pack
@@ -256,7 +255,7 @@ def confirm(state: Contributed, survivors: Buffer) -> tuple[Confirmed, bytes]:
     state._single_use.take()
     body = bytes(survivors)
     _check_survivors(state, body)
-    signature = sign_survivors(state.identity, state.context, state.roster.digest, state.sharers, body)
+    signature = state.identity.sign(signed_survivors(state.roster, state.sharers, body))
     after = Confirmed(
         state.context, state.policy, state.identity, state.roster, state.index, state.sharers, state.pairs, body
     )
@@ -298,14 +297,13 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
 
 def _count_signers(state: Confirmed, slots: Sequence[bytes | None], places: Iterable[int], enough: int) -> int:
     """Return how many members at `places` signed the set that this client signed; stops counting at `enough`."""
-    roster, count = state.roster, 0
+    message, count = signed_survivors(state.roster, state.sharers, state.survivors), 0
     for place in sorted(places):
         signature = slots[place]
         if count >= enough:
             break
         if signature is not None:
-            key = roster.entries[place].identity_key
-            count += verify_survivors(key, signature, state.context, roster.digest, state.sharers, state.survivors)
+            count += verifies(state.roster.entries[place].identity_key, signature, message)
     return count
 
 

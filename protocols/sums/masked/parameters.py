@@ -129,11 +129,6 @@ class Neighbourhood:
     log2_too_many_corrupt: float
     log2_too_few_survivors: float
 
-    @property
-    def complete(self) -> bool:
-        """Whether every client is a neighbour of every other."""
-        return self.degree == self.clients - 1
-
     def describe(self) -> dict[str, Any]:
         """Return the fields, JSON-ready; the logarithm of an impossible event is None."""
         return {name: None if value == -inf else value for name, value in asdict(self).items()}
@@ -166,21 +161,17 @@ class ClientPolicy:
 
     def check_parameters(self, parameters: MaskedParameters) -> None:
         """Raise `RefusalError` unless the policy accepts the task's ring, mode, `corrupt` and `sigma`."""
-        bits, mode, corrupt, sigma = parameters.bits, parameters.mode, parameters.corrupt, parameters.sigma
+        mode, corrupt, sigma = parameters.mode, parameters.corrupt, parameters.sigma
         if mode not in self.modes:
             raise RefusalError(f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}")
-        if bits < self.min_bits:
-            raise RefusalError(f"the ring has {bits} bits; this client's policy requires at least {self.min_bits}")
-        if corrupt < self.min_corrupt:
-            raise RefusalError(
-                f"the task tolerates a corrupt share of {corrupt:g} of the cohort; this client's policy requires at "
-                f"least {self.min_corrupt:g}"
-            )
-        if sigma < self.min_sigma:
-            raise RefusalError(
-                f"the task's sigma is {sigma}: a round reveals a vector with probability up to 2^-{sigma}; this "
-                f"client's policy requires at least {self.min_sigma}"
-            )
+        revealed = f"the task's sigma is {sigma}: a round reveals a vector with probability up to 2^-{sigma}"
+        for value, least, what in (
+            (parameters.bits, self.min_bits, f"the ring has {parameters.bits} bits"),
+            (corrupt, self.min_corrupt, f"the task tolerates a corrupt share of {corrupt:g} of the cohort"),
+            (sigma, self.min_sigma, revealed),
+        ):
+            if value < least:
+                raise RefusalError(f"{what}; this client's policy requires at least {least:g}")
 
     def check_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
         """Raise `RefusalError` if there are too few neighbours or the threshold is too low."""
@@ -251,19 +242,9 @@ def _search(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int
             if apart > secret:
                 failing = "the graph of the honest survivors would be disconnected"
                 continue
-            return Neighbourhood(
-                clients,
-                degree,
-                threshold,
-                corrupt,
-                dropout,
-                mode,
-                sigma,
-                eta,
-                apart,
-                float(above[threshold if mode == "curious" else 2 * threshold - degree]),
-                float(below[threshold - 1]),
-            )
+            revealing = threshold if mode == "curious" else 2 * threshold - degree
+            logs = (apart, float(above[revealing]), float(below[threshold - 1]))
+            return Neighbourhood(clients, degree, threshold, corrupt, dropout, mode, sigma, eta, *logs)
     if clients - 1 <= _MOST_NEIGHBOURS:
         threshold = max(bad + 1 if mode == "curious" else (clients - 1 + bad) // 2 + 1, 2)
         if threshold <= clients - gone - 1:
@@ -356,9 +337,10 @@ def _error_text(failing: str, clients: int, corrupt: float, dropout: float, mode
     less = _largest_below(corrupt, lambda share: _search(clients, share, dropout, mode, sigma, eta))
     if less:  # 0 would say that nobody colludes, which clients refuse
         fitting.append(f"a corrupt share of at most {less:g}")
-    more = _smallest_above(clients, lambda number: _search(number, corrupt, dropout, mode, sigma, eta))
-    if more is not None:
-        fitting.append(f"{more} clients")
+    for more in range(clients + 1, clients + 1 + _MORE_CLIENTS) if clients <= _MORE_CLIENTS else ():
+        if not isinstance(_search(more, corrupt, dropout, mode, sigma, eta), str):
+            fitting.append(f"{more} clients")
+            break
     if mode == "semi-malicious" and not isinstance(_search(clients, corrupt, dropout, "curious", sigma, eta), str):
         fitting.append("mode curious")
     return (
@@ -375,9 +357,3 @@ def _largest_below(share: float, search: Callable[[float], Neighbourhood | str])
         middle = (low + high) // 2
         low, high = (low, middle) if isinstance(search(middle / 100), str) else (middle, high)
     return None if low < 0 else low / 100
-
-
-def _smallest_above(clients: int, search: Callable[[int], Neighbourhood | str]) -> int | None:
-    """Return the smallest of the next `_MORE_CLIENTS` larger cohorts that has a neighbourhood; None if none has."""
-    larger = range(clients + 1, clients + 1 + _MORE_CLIENTS) if clients <= _MORE_CLIENTS else ()
-    return next((number for number in larger if not isinstance(search(number), str)), None)

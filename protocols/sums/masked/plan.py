@@ -133,19 +133,17 @@ class MaskedPlan(RingPlan):
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
-    def _describe_neighbourhood(self) -> dict[str, Any] | None:
-        try:
-            return self.neighbourhood(self.max_contributions).describe()
-        except ParameterError:
-            return None
-
     def describe(self) -> dict[str, Any]:
+        try:
+            neighbourhood = self.neighbourhood(self.max_contributions).describe()
+        except ParameterError:
+            neighbourhood = None
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
             "security_bits": _SECURITY_BITS,
             "max_contributions": self.max_contributions,
-            "neighbourhood": self._describe_neighbourhood(),
+            "neighbourhood": neighbourhood,
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
             "aggregate_bytes": self.aggregate_bytes,
             "predicted_error": self.predicted_error,

@@ -133,16 +133,17 @@ class Roster:
         """Return the encoded set of these members; `ParameterError` if one is not in the roster."""
         return wire.encode_set(self.indices(client_ids), len(self))
 
-    def decode_set(self, body: Buffer) -> tuple[str, ...]:
-        """Return the ids in an encoded set, ascending; `CodecError` for malformed bytes."""
-        return tuple(self.entries[index].client_id for index in sorted(wire.decode_set(body, len(self))))
+    def count_neighbours(self, present: Collection[int]) -> NDArray[np.int64]:
+        """Return how many neighbours of each member are in `present` (places), int64 (members,)."""
+        here = np.zeros(len(self), np.bool_)
+        here[list(present)] = True
+        counts: NDArray[np.int64] = here[self.adjacency].sum(axis=1)
+        return counts
 
     def require_neighbours(self, stage: str, needed_by: Collection[int], present: Collection[int]) -> None:
         """Raise `ThresholdError` unless each place in `needed_by` has `threshold` neighbours in `present` (places)."""
-        here = np.zeros(len(self), np.bool_)
-        here[list(present)] = True
         rows = np.array(sorted(needed_by), np.int64)
-        counts = here[self.adjacency[rows]].sum(axis=1)
+        counts = self.count_neighbours(present)[rows]
         if counts.size and counts.min() < self.threshold:
             worst = int(rows[counts.argmin()])
             raise ThresholdError(stage, self.threshold, int(counts.min()), self.entries[worst].client_id)
@@ -241,24 +242,6 @@ def verify_advertisement(context: RoundContext, client_id: str, identity_key: by
     return verifies(identity_key, parts.signature, message)
 
 
-def _confirmed(context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    return domain_tag("masked survivors", context.binding, roster_digest, sharers, survivors)
-
-
-def sign_survivors(
-    identity: Ed25519PrivateKey, context: RoundContext, roster_digest: bytes, sharers: bytes, survivors: bytes
-) -> bytes:
-    """Return the confirmation (64 bytes) of one encoded set of survivors."""
-    return identity.sign(_confirmed(context, roster_digest, sharers, survivors))
-
-
-def verify_survivors(
-    identity_key: bytes,
-    signature: bytes,
-    context: RoundContext,
-    roster_digest: bytes,
-    sharers: bytes,
-    survivors: bytes,
-) -> bool:
-    """Return whether `signature` is the confirmation of exactly this set by the owner of `identity_key`."""
-    return verifies(identity_key, signature, _confirmed(context, roster_digest, sharers, survivors))
+def signed_survivors(roster: Roster, sharers: bytes, survivors: bytes) -> bytes:
+    """Return the bytes that a client signs to confirm one encoded set of survivors."""
+    return domain_tag("masked survivors", roster.context.binding, roster.digest, sharers, survivors)

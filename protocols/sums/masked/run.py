@@ -23,27 +23,15 @@ from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 
-@dataclass(frozen=True)
-class MaskedTranscript:
-    """What was sent, by client id, and the opened sum: total, float64 (layout.length,)."""
-
-    roster: bytes
-    shares: dict[str, bytes]
-    contributions: dict[str, bytes]
-    confirmations: dict[str, bytes]
-    replies: dict[str, bytes]
-    survivors: tuple[str, ...]
-    total: NDArray[np.float64]
-
-
 @dataclass
 class MaskedRun:
     """All parties of one round. A method plays a stage without the clients in `without`, and returns the run.
 
-    Stages fill the fields of states and messages in turn, by client id. Between two stages a caller can change both, as
-    attackers do. encoded: a client's ring elements, (layout.length,). entry: the roster entry of a client and its
-    advertisement. random: randomness for a label. contexts: what single clients take the round to be, if not `context`.
-    checks: whether the server checks messages and sets, as an honest one does.
+    Stages fill the fields of states and messages in turn, by client id; `open` the total, float64 (layout.length,).
+    Between two stages a caller can change them, as attackers do. encoded: a client's ring elements, (layout.length,).
+    entry: the roster entry of a client and its advertisement. random: randomness for a label. contexts: what single
+    clients take the round to be, if not `context`. checks: whether the server checks messages and sets, as an honest
+    one does.
     """
 
     context: RoundContext
@@ -66,6 +54,7 @@ class MaskedRun:
     confirmed: dict[str, client.Confirmed] = field(default_factory=dict)
     confirmations: dict[str, bytes] = field(default_factory=dict)
     replies: dict[str, bytes] = field(default_factory=dict)
+    total: NDArray[np.float64] = field(init=False)
 
     def advertise(self, without: Collection[str] = ()) -> Self:
         """New signed keys. The server checks them and makes the roster, which determines the neighbour graph."""
@@ -141,13 +130,14 @@ class MaskedRun:
         """
         return server.unmask(self.roster, self.shares, self.contributions, self.replies, onto=onto)
 
-    def total(self) -> NDArray[np.float64]:
-        """Return the opened sum, float64 (layout.length,)."""
+    def open(self) -> Self:
+        """The server adds up the contributions and removes the masks. Anyone opens the sum."""
         plan, route = self.context.plan, whole_route(self.context.plan.layout)
         partial = MASKED.fold(plan, None, ((route, body) for body in self.contributions.values()))
         corrected, _ = MASKED.correct(plan, partial, lambda sums: self.unmasking(onto=sums).bad_shares)
         aggregate = MASKED.release(plan, corrected)
-        return MASKED.open(plan, aggregate, len(self.contributions), None)
+        self.total = MASKED.open(plan, aggregate, len(self.contributions), None)
+        return self
 
 
 def run_masked_sum(
@@ -155,8 +145,8 @@ def run_masked_sum(
     vectors: Mapping[str, NDArray[np.float64]],
     drop: Mapping[str, MaskedMessage] | None = None,
     random: Randomness = os.urandom,
-) -> MaskedTranscript:
-    """Return the transcript of a masked sum over all clients that contribute before they drop out.
+) -> MaskedRun:
+    """Return the opened run of a masked sum over all clients that contribute before they drop out.
 
     vectors: client id -> float64 (layout.length,). drop: client id -> the first message that it does not send. Raises
     `ThresholdError` if too few clients are left in a stage, and the errors of the parties' functions.
@@ -191,11 +181,7 @@ def run_masked_sum(
     run.advertise(gone("advertise")).share(gone("share")).contribute(gone("contribute"))
     if plan.mode == "semi-malicious":
         run.confirm(gone("confirm"))
-    run.unmask(gone("unmask"))
-    survivors, total = tuple(sorted(run.contributions)), run.total()  # anyone opens the sum
-    return MaskedTranscript(
-        run.roster.body, run.shares, run.contributions, run.confirmations, run.replies, survivors, total
-    )
+    return run.unmask(gone("unmask")).open()
 
 
 def _present(names: Iterable[str], without: Collection[str]) -> list[str]:

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import check_public_key
+from protocols.crypto.keys import check_public_key, verifies
 from protocols.errors import AtFaultError, CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_mask_key
 from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import RoundContext
-from protocols.sums.masked.roster import Roster, verify_advertisement, verify_survivors
+from protocols.sums.masked.roster import Roster, signed_survivors, verify_advertisement
 from protocols.sums.masked.shares import commitments_of, point, reconstruct
 
 
@@ -144,9 +144,8 @@ def check_confirmation(
     exact(body, wire.CONFIRMATION_BYTES, "a confirmation", ContributionError)
     if client_id not in survivors:
         raise ContributionError("only survivors confirm: this client is not a survivor")
-    sets = (roster.encode_set(sharers), roster.encode_set(survivors))
-    key = roster.entries[roster.index(client_id)].identity_key
-    if not verify_survivors(key, bytes(body), roster.context, roster.digest, *sets):
+    message = signed_survivors(roster, roster.encode_set(sharers), roster.encode_set(survivors))
+    if not verifies(roster.entries[roster.index(client_id)].identity_key, bytes(body), message):
         raise ContributionError("the confirmation is not this client's signature of these survivors")
 
 
@@ -158,9 +157,7 @@ def check_confirmed(
     quorum = roster.context.plan.quorum(len(roster))
     if len(places) < quorum:
         raise ThresholdError("confirming", quorum, len(places))
-    here = np.zeros(len(roster), np.bool_)
-    here[list(places)] = True
-    counts = here[roster.adjacency].sum(axis=1)
+    counts = roster.count_neighbours(places)
     answering = [place for place in places if counts[place] >= roster.threshold]
     roster.require_neighbours("confirming", _needed_places(roster, sharers, survivors), answering)
 
@@ -290,10 +287,9 @@ def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) ->
 
 def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -> dict[int, int]:
     """Return the number of masks to remove by owner: one for a survivor, one per surviving neighbour for a dropout."""
-    alive = np.zeros(len(roster), np.bool_)
-    alive[list(roster.indices(survivors))] = True
-    shared = alive[roster.adjacency].sum(axis=1)
-    return {place: 1 if alive[place] else int(shared[place]) for place in held}
+    alive = roster.indices(survivors)
+    shared = roster.count_neighbours(alive)
+    return {place: 1 if place in alive else int(shared[place]) for place in held}
 
 
 def split_shares(

@@ -72,26 +72,23 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
     Raises `ParameterError` for fewer shares, and `CodecError` for a share that is not a field element, or if the result
     does not fit 32 bytes: then a share is wrong. A result that fits may still be wrong: see `shares.py`.
     """
-    _check_enough(shares, threshold)
-    lowest = sorted(shares)[:threshold]
-    broken = [point for point in lowest if not _is_element(shares[point])]
-    if broken:
-        raise CodecError(f"the share of point {broken[0]} is not {SHARE_BYTES} bytes of a field element")
-    secret = _secret_at_zero({point: int.from_bytes(shares[point], "little") for point in lowest})
-    if secret is None:
+    _check_points(shares.keys())
+    if not 1 <= threshold <= len(shares):
+        raise ParameterError(f"{threshold} shares are needed, got {len(shares)}")
+    points = tuple(sorted(shares)[:threshold])
+    values = [int.from_bytes(shares[point], "little") for point in points]
+    for point, value in zip(points, values, strict=True):
+        if len(shares[point]) != SHARE_BYTES or value >= PRIME:
+            raise CodecError(f"the share of point {point} is not {SHARE_BYTES} bytes of a field element")
+    secret = sum(weight * value for weight, value in zip(_weights(points), values, strict=True)) % PRIME
+    if secret >= 1 << 8 * SECRET_BYTES:
         raise CodecError(f"the {threshold} shares do not give a secret: at least one of them is wrong")
-    return secret
+    return secret.to_bytes(SECRET_BYTES, "little")
 
 
 def _check_points(points: Collection[int]) -> None:
     if len(set(points)) < len(points) or not all(1 <= point <= _LARGEST_POINT for point in points):
         raise ParameterError(f"the points of shares must be distinct and 1 to {_LARGEST_POINT}")
-
-
-def _check_enough(shares: Mapping[int, bytes], threshold: int) -> None:
-    _check_points(shares.keys())
-    if not 1 <= threshold <= len(shares):
-        raise ParameterError(f"{threshold} shares are needed, got {len(shares)}")
 
 
 def _field_element(random: Randomness) -> int:
@@ -100,20 +97,6 @@ def _field_element(random: Randomness) -> int:
         element = int.from_bytes(random(SHARE_BYTES), "little") >> 7
         if element < PRIME:
             return element
-
-
-def _is_element(share: bytes) -> bool:
-    return len(share) == SHARE_BYTES and int.from_bytes(share, "little") < PRIME
-
-
-def _as_secret(element: int) -> bytes | None:
-    return element.to_bytes(SECRET_BYTES, "little") if element < 1 << 8 * SECRET_BYTES else None
-
-
-def _secret_at_zero(values: Mapping[int, int]) -> bytes | None:
-    """Return the secret of the polynomial through all values; None if it does not fit 32 bytes."""
-    weights = _weights(tuple(values))
-    return _as_secret(sum(w * value for w, value in zip(weights, values.values(), strict=True)) % PRIME)
 
 
 @lru_cache(maxsize=64)

@@ -40,7 +40,7 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
-from protocols.sums.oneshot.wire import CommitteeKey, Statement
+from protocols.sums.oneshot.wire import LONGEST_KEY, CommitteeKey, Statement
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
@@ -135,6 +135,11 @@ _NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
 _MOST_MEMBERS: Final = OneshotParameters.model_fields["committee"].metadata[1].le
 
 
+def longest_keys(members: int) -> int:
+    """Return the length in bytes of the longest encoded keys of a committee of so many members."""
+    return members * (_LENGTH.size + LONGEST_KEY)
+
+
 def join_keys(keys: Iterable[bytes]) -> bytes:
     """Return the encoded keys of a committee, each after its length (uint16, little-endian)."""
     return b"".join(_LENGTH.pack(len(key)) + key for key in keys)
@@ -159,12 +164,6 @@ def split_statements(plan: OneshotPlan, body: Buffer, most: int) -> list[Stateme
             raise CodecError(f"the round asks {most} clients, and there are more statements")
         found.append(Statement.read(plan, reader))
     return found
-
-
-def split_shares(plan: OneshotPlan, body: Buffer, count: int) -> list[bytes]:
-    """Return `count` sealed shares that stand one after the other; `CodecError` for another length."""
-    view = exact(body, count * plan.sealed_bytes, "the sealed shares")
-    return [bytes(view[start : start + plan.sealed_bytes]) for start in range(0, view.nbytes, plan.sealed_bytes)]
 
 
 def join_confirmations(members: Sequence[str], confirmed: Mapping[str, bytes]) -> bytes:

@@ -19,7 +19,6 @@ from protocols.sums.base import Buffer
 from protocols.sums.oneshot.committee import Committee, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.mechanism import release_unmasked
 from protocols.sums.oneshot.member import candidates
-from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
 
@@ -58,11 +57,6 @@ def check_upload(
         raise ContributionError("the upload is not signed by this client for this round, model and committee")
     own = (client_id, identity_key, mailbox_key, certificate)
     return Statement(*own, parts.ephemeral_key, contribution_digest, digests, parts.signature)
-
-
-def sealed_shares(plan: OneshotPlan, ticket: Buffer) -> tuple[bytes, ...]:
-    """Return the sealed shares in the ticket of a checked upload, by the member's place in the committee."""
-    return Ticket.decode(plan, ticket).sealed
 
 
 def kept_from_opening(

@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from protocols.codec import Reader, exact, join_named, split_named
+from protocols.codec import LONGEST_ID, Reader, exact, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.sums.base import Buffer
@@ -26,6 +26,9 @@ from protocols.sums.oneshot.plan import OneshotPlan
 
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
 """Lengths of the fields of a committee key, after the id."""
+
+LONGEST_KEY: Final = 1 + LONGEST_ID + sum(_KEY_LENGTHS)
+"""Length in bytes of the longest encoded committee key."""
 
 
 def body_digest(body: Buffer) -> bytes:

@@ -21,7 +21,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, aggregator_inside, promised, services, signed_enrolment
+from tests.support.api import Api, TestMember, aggregator_inside, checked, promised, services, signed_enrolment
 from tests.support.clock import ManualClock
 from tests.support.masked import enrol_masked, masked_task, play
 
@@ -36,7 +36,7 @@ class Recorder:
     def __init__(self, api: Api) -> None:
         self.api, self.recorded = api, list[httpx.Request]()
         self._plain = api.http.send
-        api.http.send = self._send  # type: ignore[method-assign, assignment]
+        api.http.send = self._send
 
     def _send(self, request: Any, **how: Any) -> Any:
         answer = self._plain(request, **how)
@@ -90,8 +90,7 @@ def test_contributions_and_chunks(api: Api) -> None:
 
 def test_every_stage_of_a_masked_round(api: Api) -> None:
     recorder, task = Recorder(api), masked_task(api, "masked", 6, rounds=1)
-    clients = enrol_masked(task, 6)
-    play(task, clients)
+    play(task, enrol_masked(task, 6))
     task.wait_round(1, "complete")
     assert task.opened(1).max() == pytest.approx(63.0, abs=0.1)
     check(recorder, *(f"PUT {stage}" for stage in ("contributions", "advertise", "share", "confirm", "unmask")))
@@ -107,8 +106,7 @@ def test_refusals_and_reports_of_bad_shares(api: Api) -> None:
         (first, "bad-shares", {"clients": [second.client_id]}),
         (third, "refusals", {"reason": "policy"}),
     ):
-        answer = api.http.post(f"{task.path}/rounds/1/{path}", json=body, headers=client.auth)
-        assert answer.status_code == 200, answer.text
+        checked(api.http.post(f"{task.path}/rounds/1/{path}", json=body, headers=client.auth))
     check(recorder, "PUT advertise", "PUT share", "POST 1")
 
 
@@ -117,7 +115,7 @@ def test_keys_envelopes_and_snapshots(api: Api) -> None:
     keyed = {"key_bits": 2048}
     task = api.create_task(cohort=2, items=20, dim=4, clip=0.5, mechanism_name="paillier", mechanism_parameters=keyed)
     (holder,), members = task.enrol(1, role="holder"), task.enrol(2)
-    keyring = made_up_keyring(task.plan)  # type: ignore[arg-type]
+    keyring = made_up_keyring(task.plan)
     assert holder.deliver("public-key", keyring.public_key).status_code == 201
     for member in members:
         assert holder.deliver(f"keyring/{member.client_id}", os.urandom(64)).status_code == 201
@@ -127,8 +125,7 @@ def test_keys_envelopes_and_snapshots(api: Api) -> None:
     task.wait_round(1, "complete")
     length = members[0].deliver("snapshots/1", b"x").json()["expected_bytes"]
     assert members[0].deliver("snapshots/1", os.urandom(length)).status_code == 201
-    task_path = f"PUT {task.id}"
-    check(recorder, task_path, "PUT keyring", "PUT contributions", "PUT snapshots")
+    check(recorder, f"PUT {task.id}", "PUT keyring", "PUT contributions", "PUT snapshots")
 
 
 def test_certificates(api: Api) -> None:

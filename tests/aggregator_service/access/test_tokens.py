@@ -111,13 +111,13 @@ def callers(roles_api: Api) -> dict[str, dict[str, str]]:
     fields = {"nobody": {}, "member": member.auth, "holder": holder.auth, "committee": committee.auth}
     for role in ("read-only", "operator", "admin"):
         fields[role] = {"Authorization": f"Bearer {new_operator(roles_api, role, role)}"}
-    roles_api.clients = {"member": member, "holder": holder, "committee": committee}  # type: ignore[attr-defined]
+    roles_api.clients = {"member": member, "holder": holder, "committee": committee}
     return fields
 
 
 def call(roles_api: Api, method: str, path: str, headers: dict[str, str], own: str) -> httpx.Response:
     """Make a call that changes nothing: its body is invalid, or what it names does not exist."""
-    clients: dict[str, TestMember] = roles_api.clients  # type: ignore[attr-defined]
+    clients: dict[str, TestMember] = roles_api.clients
     member = clients.get(own, clients["member"])
     known = {"task": member.task.id, "client": member.client_id, "number": "1", "stage": "advertise", "name": "nobody"}
     known["invitation"] = "i_" + "0" * 20
@@ -205,8 +205,6 @@ def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(da
 
 
 class Time:
-    """A monotonic clock that tests set."""
-
     def __init__(self) -> None:
         self.seconds = 100.0
 

@@ -78,7 +78,6 @@ def test_a_server_does_not_start_without_its_scheduler(tmp_path: Path) -> None:
 
 
 def sum_exactly(api: Api) -> None:
-    """Play a small round, whose sum must be exact."""
     round_ = KeyedRound(api, "plain", cohort=4)
     round_.contribute()
     round_.assert_exact()
@@ -147,9 +146,7 @@ def server(tmp_path: Path, bare_cluster: DaskCluster) -> Iterator[AggregatorProc
     process.stop()
 
 
-def test_workers_killed_in_the_middle_of_a_fold_and_of_unmasking(
-    bare_cluster: DaskCluster, server: AggregatorProcess, api: Api
-) -> None:
+def test_workers_killed_at_work(bare_cluster: DaskCluster, server: AggregatorProcess, api: Api) -> None:
     """All die while they fold, after they added one contribution of their parts. The server takes contributions and
     reports what it waits for, and continues with new workers. Then one of two dies: the other one runs its part again.
     """

@@ -97,7 +97,7 @@ def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, rele
     partial: BlobRef | None = None
     for _ in range(2):  # the second batch is added to the partial sum of the first
         job = FoldJob(blobs, "t", terms, spec, partial, tuple(sent))
-        partial, used = peak_of(lambda job=job: fold_batch(job))  # type: ignore[misc]
+        partial, used = peak_of(lambda job=job: fold_batch(job))
         assert used < fold * 4 * VALUES
     if release:
         done = ReleaseJob(blobs, "t", terms, spec, bytes(32), partial, 6, None, absorb=True, state=None)

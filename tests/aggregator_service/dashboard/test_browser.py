@@ -153,8 +153,7 @@ def test_the_keyboard_alone_signs_in_and_aborts_and_a_window_shows_that_it_is_si
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     tab_to(page, "Abort…")
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.wait_for_url("**/abort")
     tab_to(page, "Abort round 1")
@@ -228,7 +227,7 @@ def test_states_differ_by_shape_and_word_and_contrast_is_aa_in_both_schemes(page
     assert {"collecting", "complete", "failed"} <= set(shapes)
     assert len({shapes["collecting"], shapes["complete"], shapes["failed"]}) == 3
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         palette: dict[str, str] = page.evaluate(_PALETTE)
         for least, pairs in ((4.5, TEXT), (3.0, SHAPES)):
             for one, other in pairs:
@@ -272,7 +271,7 @@ def test_every_page_has_names_and_roles_and_fits_its_window(page: Page, places: 
         page.goto(place)
         for size, scheme in (("wide", "dark"), ("phone", "light")):
             resize(page, size)
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             sideways = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert sideways <= 0, f"{name} is wider than its window"
             screenshot(page, f"{name}-{scheme}-{size}")

@@ -15,7 +15,7 @@ from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.task_terms import carriers
-from tests.support.api import Api, signed_enrolment
+from tests.support.api import Api, checked, signed_enrolment
 from tests.support.dashboard import OURS, enter
 
 pytestmark = pytest.mark.usefixtures("nobody")
@@ -78,8 +78,7 @@ def test_a_wrong_value_is_named_and_the_others_are_kept(api: Api, fields: dict[s
 
 def test_a_privacy_block_has_defaults_and_a_panel_shows_what_is_spent(api: Api) -> None:
     given = {"privacy.epsilon": "4", "privacy.rounds": "5", "privacy.corrupt": "0.2"}
-    answer = send(api, "/new", **{**GOOD, **MASKED, "name": "noisy"}, **given)
-    assert answer.status_code == 303, answer.text
+    answer = checked(send(api, "/new", **{**GOOD, **MASKED, "name": "noisy"}, **given), 303)
     block = task_named(api, "noisy")["privacy"]
     assert (block["epsilon"], block["delta"], block["rounds"], block["corrupt"]) == (4.0, 1e-5, 5, 0.2)
     assert "Epsilon spent" in api.http.get(answer.headers["location"]).text
@@ -98,8 +97,7 @@ def with_file(api: Api, text: str | bytes, **fields: str) -> httpx.Response:
 
 
 def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none(api: Api) -> None:
-    answer = with_file(api, ITEMS, name="with-items")
-    assert answer.status_code == 303, answer.text
+    checked(with_file(api, ITEMS, name="with-items"), 303)
     task = task_named(api, "with-items")
     catalogue = Catalogue(("SKU-1", "ü"), ("Kettle", "Pot, big"))
     assert (task["catalogue_digest"], task["waiting_for"]) == (catalogue.digest, None)
@@ -107,8 +105,7 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
     stored = api.http.get(f"/v1/tasks/{task['task_id']}/catalogue", headers=api.operator)
     assert stored.content == catalogue.encode()
     data = {"form_token": enter(api), **GOOD, "name": "without-file"}
-    sent = api.http.post("/dashboard/new", data=data, files={"items_file": ("", b"")}, headers=OURS)
-    assert sent.status_code == 303, sent.text
+    checked(api.http.post("/dashboard/new", data=data, files={"items_file": ("", b"")}, headers=OURS), 303)
     assert "catalogue_digest" not in task_named(api, "without-file")
 
 
@@ -122,16 +119,12 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
         ("a\nb\n", {"name": "Two Words"}, "name: "),
     ],
 )
-def test_what_is_wrong_with_the_file_is_shown_in_the_form(
-    api: Api, text: str | bytes, fields: dict[str, str], words: str
-) -> None:
+def test_the_form_shows_the_fault_of_a_file(api: Api, text: str | bytes, fields: dict[str, str], words: str) -> None:
     page = refused(api, with_file(api, text, **{"name": "not-made", "schedule.rounds": "12", **fields}), words)
     assert ("Choose the file again" in page) == ("recipe" not in fields)
 
 
-def test_a_task_that_cannot_be_created_leaves_no_catalogue_in_the_store(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_cannot_be_created_leaves_no_catalogue(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     deleted: list[str] = []
     delete = DirectoryBlobs.delete
     monkeypatch.setattr(DirectoryBlobs, "delete", lambda blobs, *keys: deleted.extend(keys) or delete(blobs, *keys))
@@ -150,9 +143,7 @@ def test_only_operators_may_send_a_long_form(api: Api) -> None:
     many = "\n".join(f"SKU-{number}" for number in range(20_000))
     assert with_file(api, many, name="many").status_code == 303
     assert task_named(api, "many")["recipe"]["parameters"]["items"] == 20_000
-    longer = b"x" * (LONGEST_ITEMS_FILE + 1)
-    refused = with_file(api, longer, name="longer")
-    assert refused.status_code == 413
+    refused = checked(with_file(api, b"x" * (LONGEST_ITEMS_FILE + 1), name="longer"), 413)
     assert "longer than 16777216 bytes" in refused.text
 
 
@@ -179,8 +170,7 @@ def test_combinations_that_do_not_exist_are_refused(api: Api) -> None:
         ("nothing", "ckks", "from the lists"),
         ("colr", "", "from the lists"),
     ):
-        page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
-        assert page.status_code == 422
+        page = checked(api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism}), 422)
         assert words in page.text
     forged = send(api, "/new", recipe="svd", mechanism="ckks")
     assert (forged.status_code, "cannot be combined" in forged.text) == (422, True)
@@ -193,8 +183,7 @@ def test_an_invitation_is_shown_once_and_works(api: Api) -> None:
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     (invitation,) = re.findall(r"hri_[\w-]+", answer.text)
     assert "hushrec join http://test --invitation INVITATION" in answer.text
-    body = signed_enrolment(invitation)
-    assert api.http.post("/v1/enrolments", json=body).status_code == 201
+    assert api.http.post("/v1/enrolments", json=signed_enrolment(invitation)).status_code == 201
     (listed,) = api.http.get(f"{task.path}/invitations", headers=api.operator).json()["invitations"]
     assert (listed["role"], listed["uses"], listed["used"]) == ("member", 2, 1)
     assert 5000 < listed["expires_seconds"] <= 5400

@@ -40,11 +40,9 @@ def signed_in(api: Api) -> None:
     enter(api)
 
 
-def tally(api: Api, task: TestTask, number: int) -> Tally:
+def tally(api: Api, task: TestTask) -> Tally:
     with services(api).database.read() as session:
-        row = find_round(session, task.id, number)
-        assert row is not None
-        return tallies(session, [row])[0]
+        return tallies(session, [find_round(session, task.id, 1)])[0]
 
 
 def text_of(api: Api, task: TestTask, number: int | None = None) -> str:
@@ -66,7 +64,7 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api, clock: ManualCloc
         if step in silent:
             clock.advance(3601)
     task.wait_round(1, "complete")
-    found = tally(api, task, 1)
+    found = tally(api, task)
     funnel = {"invited": 6, "joined": 6, "contributed": 4, "survived": 4}
     assert {step.name: step.count for step in found.funnel()} == funnel
     *active, last = found.states()
@@ -87,11 +85,10 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api, clock: ManualCloc
 
 
 def test_an_active_and_a_failed_round(api: Api, clock: ManualClock) -> None:
-    task = api.create_task("two-ways", cohort=4, items=300, collect_seconds=100.0)
-    members = task.begin(4)
+    task, members = api.begin(4, "two-ways", items=300, collect_seconds=100.0)
     members[0].put(1, members[0].contribution(1, 1.0))
     assert members[1].piece(0, members[1].contribution(1, 1.0)[:64]).status_code == 204  # incomplete: it has joined
-    found = tally(api, task, 1)
+    found = tally(api, task)
     assert ([step.count for step in found.funnel()], found.waited_for) == ([4, 2, 1, None], (1, 4))
     states = [(one.state, one.status) for one in found.states()]
     assert states == [("collecting", "now"), ("folding", "ahead"), ("complete", "ahead")]
@@ -99,7 +96,7 @@ def test_an_active_and_a_failed_round(api: Api, clock: ManualClock) -> None:
     assert "in 1 min 40 s" in page and "1 of 4 clients" in page
     clock.advance(101)
     task.wait_round(1, "failed")
-    found = tally(api, task, 1)
+    found = tally(api, task)
     assert [step.count for step in found.funnel()] == [4, 2, 1, 0]
     states = [(one.state, one.status, one.missing) for one in found.states()]
     assert states == [("collecting", "failed", 3), ("failed", "failed", None)]
@@ -203,7 +200,7 @@ def test_counts_are_the_same_on_each_database(database: Database) -> None:
     with database.read() as session:
         (line,) = overview(session).lines
         facts = task_facts(session, session.get_one(TaskRow, "t_1"), now=100.0)
-    assert (line.members, line.current.waited_for) == (3, (2, 3))  # type: ignore[union-attr]
+    assert (line.members, line.current.waited_for) == (3, (2, 3))
     assert (facts.members.enrolled, facts.members.revoked, facts.members.waiting) == (3, 1, 0)
     assert (facts.invited.places, facts.invited.taken, facts.invited.free) == (12, 3, 2)
     (found,) = facts.rounds
@@ -249,7 +246,7 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     assert "The next round waits" not in shown
     assert f"{members[0].client_id} 1, up to round 2 confirmed" in shown
     assert f"{members[4].client_id} none no answer yet" in shown
-    found = tally(api, task, 1)
+    found = tally(api, task)
     assert (found.waited_for, [step.count for step in found.funnel()]) == ((1, 5), [3, 3, 3, None])
     states = {one.state: one for one in found.states()}
     assert list(states) == ["collecting", "confirming", "unmasking", "complete"]

@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from aggregator_service.rounds.interventions import ABORTED
 from aggregator_service.storage.schema import OperatorRow, SignInRow, TaskRow
-from tests.support.api import Api, TestTask, aggregator_inside, services
+from tests.support.api import Api, TestTask, aggregator_inside, checked, services
 from tests.support.clock import ManualClock
 from tests.support.dashboard import HERE, OURS, enter, new_operator, page_of, sign_in
 from tests.support.server import OPERATOR_TOKEN
@@ -30,7 +30,6 @@ def started(api: Api, name: str, **schedule: Any) -> TestTask:
 
 
 def post(api: Api, path: str, carried: str, **fields: str) -> httpx.Response:
-    """Send a form of a page of ours."""
     return api.http.post(path, data={"form_token": carried, **fields}, headers=OURS)
 
 
@@ -140,13 +139,11 @@ def test_a_read_only_operator_sees_everything_and_changes_nothing(api: Api) -> N
     with services(api).database.write() as session:
         session.get_one(OperatorRow, "eyes").role = "read-only"
     for path in ("/dashboard", f"/dashboard/tasks/{task.id}", page_of(task), "/dashboard/health"):
-        page = api.http.get(path)
-        assert page.status_code == 200
+        page = checked(api.http.get(path))
         assert not re.search(r"/extend|/abort|/invite|/new", page.text)
     for path in acting(task):
         assert api.http.get(path).status_code == 403
-        answer = post(api, path, carried, **FIELDS)
-        assert answer.status_code == 403
+        answer = checked(post(api, path, carried, **FIELDS), 403)
         assert "read-only" in answer.text
     unchanged(task)
 
@@ -230,8 +227,7 @@ def test_static_files_are_cacheable(api: Api) -> None:
     links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
     assert len(set(links)) == 3
     for link in links:
-        answer = api.http.get(link)
-        assert answer.status_code == 200
+        answer = checked(api.http.get(link))
         assert "immutable" in answer.headers["cache-control"]
     assert api.http.get("/dashboard/static/pages.py").status_code == 404
     assert api.http.get("/dashboard/static/..%2Fpages.py").status_code in (303, 404)
@@ -302,8 +298,7 @@ def test_failed_sign_ins_are_rate_limited(tmp_path: Path) -> None:
 
 def test_the_cookie_is_a_separate_secret_and_the_token_is_not_stored(api: Api) -> None:
     token = new_operator(api, "cookie")
-    answer = sign_in(api.http, HERE, token)
-    cookie = answer.headers["set-cookie"]
+    cookie = sign_in(api.http, HERE, token).headers["set-cookie"]
     for flag in ("HttpOnly", "SameSite=strict", "Path=/dashboard", "Max-Age=43200"):
         assert flag in cookie
     assert "Secure" not in cookie  # this test has no TLS

@@ -14,7 +14,18 @@ import httpx
 import pytest
 
 from protocols.messages import stages
-from tests.support.api import Api, TestMember, aggregator_inside, contribute, digest_field, services, serving, slug
+from tests.support.api import (
+    Api,
+    TestMember,
+    aggregator_inside,
+    checked,
+    contribute,
+    digest_field,
+    refusal,
+    services,
+    serving,
+    slug,
+)
 from tests.support.masked import enrol_masked, masked_task
 from tests.support.replicas import wait_until
 from tests.support.signing import SIGNED
@@ -61,8 +72,7 @@ def test_there_is_an_answer_before_the_first_round(api: Api) -> None:
 
 def test_a_401_says_what_a_signature_covers(api: Api, members: dict[str, TestMember]) -> None:
     task = members["member"].task
-    poll = api.http.get(f"{task.path}/rounds/current?wait=1")
-    assert poll.status_code == 401
+    poll = checked(api.http.get(f"{task.path}/rounds/current?wait=1"), 401)
     expected = 'hushrec=("@method" "@authority" "@path" "@query");created;keyid;tag="hushrec"'
     assert poll.headers["accept-signature"] == expected
     fields = {"Content-Digest": digest_field(b"x"), "Upload-Offset": "0", "Upload-Complete": "?0"}
@@ -92,11 +102,9 @@ def test_bodies_have_media_types_of_their_own(api: Api) -> None:
 
 
 def test_uploads_in_chunks_answer_as_the_draft_says(api: Api) -> None:
-    plain = api.create_task("limits", cohort=2)
-    (member, _) = plain.begin(2)
+    (member, _) = api.create_task("limits", cohort=2).begin(2)
     body = member.contribution(1, 1.0)
-    asked = api.http.head(member.path(1), headers=member.auth)
-    assert asked.status_code == 204
+    asked = checked(api.http.head(member.path(1), headers=member.auth), 204)
     names = ("upload-offset", "upload-complete", "upload-length", "cache-control")
     assert [asked.headers[name] for name in names] == ["0", "?0", str(len(body)), "no-store"]
     limits = dict(part.split("=") for part in asked.headers["upload-limit"].split(", "))
@@ -166,10 +174,7 @@ PREFLIGHT = {
 def test_head_is_get_without_the_body(api: Api) -> None:
     task = api.create_task("heads")
     for path in ("/", "/healthz", "/openapi.json", f"/v1/tasks/{task.id}", "/v1/tasks/t_none", "/dashboard/sign-in"):
-        head, got = (
-            api.http.head(path, headers=api.operator),
-            api.http.get(path, headers=api.operator),
-        )
+        head, got = (api.http.head(path, headers=api.operator), api.http.get(path, headers=api.operator))
         assert (head.status_code, head.content) == (got.status_code, b""), path
         assert head.headers.get("content-type") == got.headers.get("content-type")
         if "text/html" not in got.headers["content-type"]:  # pages hold the time
@@ -294,7 +299,6 @@ def test_no_response_redirects_to_the_host_of_the_request(api: Api) -> None:
 
 LONG = 500_000
 """Items of a task whose aggregate of 2 MB does not fit the buffers on the way to a client that reads nothing."""
-SMALL_BUFFER = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
 
 
 def test_all_members_get_the_same_bytes_and_nobody_else_does(api: Api) -> None:
@@ -318,10 +322,9 @@ def test_all_members_get_the_same_bytes_and_nobody_else_does(api: Api) -> None:
 
 
 def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
-    transport = httpx.HTTPTransport(socket_options=SMALL_BUFFER)
+    transport = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
     with serving(tmp_path / "data") as (server, api), ExitStack() as resources:
-        task = api.create_task(items=LONG, cohort=2, rounds=1, min_clients=2)
-        members = task.begin(2)
+        task, members = api.begin(2, items=LONG, rounds=1, min_clients=2)
         contribute(members, 1, 1.0)
         task.wait_round(1, "complete")
         path = f"{task.path}/rounds/1/aggregate"
@@ -334,11 +337,7 @@ def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
         first = [opened(members[0]) for _ in range(8)]
         assert [one.status_code for one in first] == [200] * 8
         refused = api.http.get(path, headers=members[0].auth)
-        assert (refused.status_code, slug(refused), "Retry-After" in refused.headers) == (
-            429,
-            "too-many-requests",
-            True,
-        )
+        assert refusal(refused) == (429, "too-many-requests") and "Retry-After" in refused.headers
         assert opened(members[1]).status_code == 200  # each client has its own
         first[0].close()
         wait_until(lambda: api.http.get(path, headers=members[0].auth).status_code == 200, "one has ended", 30)

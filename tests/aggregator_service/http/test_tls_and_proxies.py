@@ -133,9 +133,7 @@ def test_attack_a_body_that_the_next_request_completes_or_that_shifts_responses(
 
 
 @pytest.mark.parametrize("kind", PROXIES)
-def test_long_polls_and_long_bodies_pass_and_failures_count_against_the_address_of_the_peer(
-    kind: str, tmp_path: Path
-) -> None:
+def test_long_polls_and_bodies_pass_and_failures_count_against_the_peer(kind: str, tmp_path: Path) -> None:
     """An address that the client names itself does not count: the rate allows one failed attempt."""
     port, statuses = free_port(), list[int]()
     given: dict[str, Any] = {"threads": 4, "failure_rate": 0.05}
@@ -147,8 +145,7 @@ def test_long_polls_and_long_bodies_pass_and_failures_count_against_the_address_
     ):
         if door.context is not None:
             api.http = httpx.Client(base_url=door.url, timeout=60, auth=api.http.auth, verify=door.context)
-        task = api.create_task("large", items=40_000, dim=32, cohort=2, clip=10.0)
-        member, _ = task.begin(2)
+        task, (member, _) = api.begin(2, "large", items=40_000, dim=32, clip=10.0)
         path = f"{task.path}/rounds/current"
         known = {**member.auth, "If-None-Match": api.http.get(path, headers=member.auth).headers["etag"]}
         assert api.http.get(f"{path}?wait=1", headers=known).status_code == 304
@@ -236,9 +233,7 @@ def context(authority: Authority, pair: Pair | None = None) -> ssl.SSLContext:
     return made
 
 
-def test_a_server_with_a_certificate_accepts_tls_only_and_a_renewed_one_is_used_without_a_restart(
-    tmp_path: Path,
-) -> None:
+def test_a_server_with_a_certificate_accepts_tls_only_and_uses_a_renewed_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     trusted = context(authority)
     pair, renewed = authority.sign("server", server=True), authority.sign("renewed", server=True)
@@ -275,18 +270,11 @@ def test_a_server_with_a_certificate_accepts_tls_only_and_a_renewed_one_is_used_
         assert int(shown_by(server, trusted), 16) == serial
 
 
-def test_clients_must_present_a_certificate_of_the_configured_authority(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_must_present_a_certificate_of_the_authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     pair, client = authority.sign("server", server=True), authority.sign("client", server=False)
-    with running_aggregator(
-        tmp_path / "data",
-        context=context(authority, client),
-        tls_cert=pair.certificate,
-        tls_key=pair.key,
-        client_ca=authority.certificate,
-    ) as server:
+    tls = {"tls_cert": pair.certificate, "tls_key": pair.key, "client_ca": authority.certificate}
+    with running_aggregator(tmp_path / "data", context=context(authority, client), **tls) as server:
         headers = {"Authorization": f"Bearer {server.operator_token}"}
         known = httpx.get(f"{server.url}/v1/tasks", headers=headers, verify=context(authority, client))
         assert known.json() == {"tasks": []}

@@ -164,8 +164,7 @@ def test_every_request_has_an_id_its_own_or_the_clients_where_it_is_valid(inside
 
 
 def test_each_request_is_one_line_with_ids_sizes_and_times(inside: Api, logged: Lines) -> None:
-    task = inside.create_task(cohort=2)
-    (member, _) = task.begin(2)
+    task, (member, _) = inside.begin(2)
     enrolled = [line for line in logged.named("request") if line["route"] == "/v1/enrolments"][0]
     assert (enrolled["status"], enrolled["task"], enrolled["role"]) == (201, task.id, "member")
     assert enrolled["client"] == member.client_id
@@ -227,8 +226,6 @@ SENTINEL = "Sentinel7Value"
 
 
 class Record(httpx.HTTPTransport):
-    """Records sent bodies, received tokens, and problems."""
-
     def __init__(self) -> None:
         super().__init__()
         self.bodies, self.texts, self.problems, self.signed = list[bytes](), set[str](), list[str](), 0
@@ -276,8 +273,7 @@ def send_bad_requests(server: AggregatorProcess, record: Record) -> None:
     """Get refused in every way, with the sentinel in each place that a caller can fill."""
     api = Api(server.url, server.operator_token)
     api.http = httpx.Client(base_url=server.url, transport=record, timeout=30, auth=SIGNED)
-    task = api.create_task("provoked", cohort=2)
-    member, other = task.begin(2)
+    task, (member, other) = api.begin(2, "provoked")
     good, wrong = member.contribution(1, 5.0), SENTINEL.encode() * 50
     assert member.put(1, good).status_code == 201
     refused = [
@@ -340,8 +336,7 @@ def test_logs_and_problems_contain_no_secret(tmp_path: Path, caplog: pytest.LogC
     assert sum(len(text) == SIGNATURE_LENGTH for text in texts) > 20
     for text in texts:
         assert text not in everything
-    leaked = [form for secret in secrets for form in forms(secret) if form in everything]
-    assert not leaked
+    assert not [form for secret in secrets for form in forms(secret) if form in everything]
 
 
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -358,8 +353,7 @@ def spans() -> Iterator[tuple[TracerProvider, InMemorySpanExporter]]:
 def test_spans_of_a_whole_round(tmp_path: Path, spans: tuple[TracerProvider, InMemorySpanExporter]) -> None:
     provider, exporter = spans
     with aggregator_inside(tmp_path / "data", tracer_provider=provider) as api:
-        task = api.create_task(cohort=2)
-        members = task.begin(2)
+        task, members = api.begin(2)
         for member in members:
             body = member.contribution(1, 2.0)
             headers = {"traceparent": CALLER, "X-Request-Id": "upload"}

@@ -17,10 +17,10 @@ from sqlalchemy import make_url
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
-from tests.support.api import Api, aggregator_inside, contribute, digest_field, services, serving
+from tests.support.api import Api, aggregator_inside, checked, contribute, digest_field, services, serving
 from tests.support.dashboard import new_operator
 from tests.support.replicas import TestDatabase, connect, wait_until
-from tests.support.server import Authority
+from tests.support.server import TLS, Authority
 from tests.support.signing import Signatures
 
 
@@ -40,16 +40,13 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
 
 
 def figures(api: Api) -> dict[tuple[str, ...], float]:
-    """The samples that an operator reads."""
-    answer = api.http.get("/metrics", headers=api.operator)
-    assert answer.status_code == 200, answer.text
+    answer = checked(api.http.get("/metrics", headers=api.operator))
     assert answer.headers["content-type"].startswith("text/plain")
     return samples(answer.text)
 
 
 def test_metrics_of_a_whole_round(api: Api) -> None:
-    task = api.create_task(cohort=3, collect_seconds=600)
-    members = task.begin(3)
+    task, members = api.begin(3, collect_seconds=600)
     seen = figures(api)
     assert seen["hushrec_rounds", "collecting"] == 1
     assert seen["hushrec_members", "member"] == 3
@@ -90,8 +87,7 @@ def test_metrics_of_a_whole_round(api: Api) -> None:
 
 def test_dropouts_and_failed_rounds_are_counted(api: Api) -> None:
     task = api.create_task(cohort=4, collect_seconds=1)
-    members = task.begin(4)
-    contribute(members[:3], 1, 2.0)
+    contribute(task.begin(4)[:3], 1, 2.0)
     task.wait_round(1, "complete")
     closed = api.create_task("closed", cohort=2)
     closed.begin(2)
@@ -104,8 +100,7 @@ def test_dropouts_and_failed_rounds_are_counted(api: Api) -> None:
 
 def test_refusals_are_counted_and_logged(api: Api, caplog: pytest.LogCaptureFixture) -> None:
     """Of the cohort's clients alone, with reasons of the list alone; the round goes on without the client."""
-    task = api.create_task(cohort=3, collect_seconds=600)
-    members = task.begin(3)
+    task, members = api.begin(3, collect_seconds=600)
     late = task.enrol(1)[0]
     path = f"{task.path}/rounds/1/refusals"
     assert figures(api)["hushrec_refusals_total", "roster"] == 0
@@ -124,8 +119,7 @@ def test_refusals_are_counted_and_logged(api: Api, caplog: pytest.LogCaptureFixt
 
 
 def test_no_label_holds_text_from_a_request(api: Api) -> None:
-    task = api.create_task(cohort=2)
-    (member, _) = task.begin(2)
+    task, (member, _) = api.begin(2)
     before = set(figures(api))
     places = [f"/somewhere/{number}" for number in range(20)]
     for path in (f"{task.path}/rounds/1", f"{task.path}/rounds/77", f"/v1/tasks/{task.id}x", *places):
@@ -167,7 +161,7 @@ class Scraper:
         self.url = f"{server_api.http.base_url}/metrics"
 
     def __call__(self) -> httpx.Response:
-        return httpx.get(self.url, headers=self.headers, timeout=10)  # as long as Prometheus waits
+        return httpx.get(self.url, headers=self.headers, timeout=10, verify=TLS)  # as long as Prometheus waits
 
 
 def test_the_token_of_a_scraper_reads_that_the_database_is_down(server_api: Api, postgres: TestDatabase) -> None:
@@ -218,8 +212,6 @@ def test_the_blob_directory_and_the_end_of_the_certificate_are_metrics(api: Api,
 
 
 class WrongClock:
-    """A machine's clock that is `ahead` seconds ahead."""
-
     def __init__(self, ahead: float) -> None:
         self.ahead = ahead
 
@@ -227,16 +219,13 @@ class WrongClock:
         return time.time() + self.ahead
 
 
-def test_a_clock_that_differs_from_the_databases_is_reported(
-    tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_unlike_the_databases(tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "aggregator_service")
     clock = WrongClock(-10.0)
     with aggregator_inside(tmp_path / "data", clock=clock, database_url=postgres.schema(), signature_window=60) as api:
         wait_until(lambda: services(api).clocks.offset != 0.0, "the first measurement")
         assert figures(api)["hushrec_clock_offset_seconds",] == pytest.approx(-10.0, abs=1.0)
-        answer = api.http.get("/readyz")
-        assert answer.status_code == 200
+        answer = checked(api.http.get("/readyz"))
         words = answer.json()["clock"]
         assert "behind the database's" in words
         assert {check.name: check.level for check in health_facts(services(api)).checks}["Clock"] == "attention"

@@ -33,7 +33,7 @@ from tests.support.replicas import (
     wait_until,
     waits_for_lock,
 )
-from tests.support.server import AggregatorProcess
+from tests.support.server import TLS, AggregatorProcess
 from tests.support.tasks import interactions, small_task
 
 COHORT = 7
@@ -70,7 +70,7 @@ def watched(replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) ->
     over, looks, two = threading.Event(), list[list[int]](), list[str]()
 
     def look() -> None:
-        while not over.wait(0.1):
+        while not over.wait(0.2):
             looks.append(replicas.holders() if lock else [])
             if len(looks[-1]) > 1:
                 two.append(f"the lock is held by {looks[-1]}")
@@ -90,8 +90,7 @@ def watched(replicas: Replicas, old: AggregatorProcess, *, lock: bool = True) ->
 
 def begun(api: Api, name: str) -> tuple[TestTask, list[TestMember]]:
     """A round in which most clients have contributed and the first batch is folded."""
-    task = api.create_task(name, cohort=COHORT)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT, name)
     contribute(members[:5], 1)
     wait_until(lambda: task.round(1)["folded"] == 4, "the first batch is not folded")
     return task, members
@@ -166,7 +165,7 @@ def test_postgresql_ends_the_session_of_a_leader_that_disappeared(postgres: Test
     assert candidate.leads()
     names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
     try:
-        connection = candidate._connection  # type: ignore[attr-defined]
+        connection = candidate._connection
         set_to = [int(connection.execute(f"SHOW {name}").fetchone()[0]) for name in names]
     finally:
         candidate.resign()
@@ -205,14 +204,13 @@ def test_a_candidate_that_resigns_while_it_waits(kind: str, tmp_path: Path, post
 
 @contextmanager
 def locked(url: str, table: str) -> Iterator[None]:
-    """Lock the rows of a table, as a transaction that stands still does."""
     with connect(make_url(url)) as connection, connection.transaction():
         connection.execute(SQL("SELECT id FROM {} FOR UPDATE").format(Identifier(table)))
         yield
 
 
 def readiness(server: AggregatorProcess) -> Any:
-    return httpx.get(f"{server.url}/readyz", timeout=60).json()
+    return httpx.get(f"{server.url}/readyz", timeout=60, verify=TLS).json()
 
 
 def extend(url: str, operator: dict[str, str]) -> None:
@@ -249,8 +247,7 @@ def test_a_leader_that_hangs_in_a_transaction_is_replaced(replicas: Replicas) ->
 def test_readiness_and_dashboard_say_that_rounds_wait_for_a_lock(replicas: Replicas) -> None:
     leader = replicas.leader()
     with replicas.api(leader) as api:
-        task = api.create_task("locked", cohort=3)
-        members = task.begin(3)
+        task, members = api.begin(3, "locked")
         contribute(members[:-1], 1)
         with locked(replicas.database_url, "tasks"):
             contribute(members[-1:], 1, patience=120.0)  # now the leader wants to fold
@@ -276,8 +273,7 @@ def test_a_masked_round_with_a_dropout(api: Api) -> None:
 
 
 def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replicas: Replicas) -> None:
-    task = api.create_task("chunked", cohort=COHORT, items=40)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT, "chunked", items=40)
     body = members[0].contribution(1, 1.0)
     spans = list(pairwise([*range(0, len(body), len(body) // 5), len(body)]))
     for index, (start, end) in enumerate(spans):
@@ -293,8 +289,7 @@ def test_a_chunked_upload_whose_chunks_go_to_different_replicas(api: Api, replic
 
 
 def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api, replicas: Replicas) -> None:
-    task = api.create_task("abandoned", cohort=COHORT)
-    (member, *_) = task.begin(COHORT)
+    task, (member, *_) = api.begin(COHORT, "abandoned")
     chunk = member.contribution(1, 1.0)[:40]
     assert member.piece(0, chunk).status_code == 204
     assert len(chunk_keys(replicas, task)) == 1
@@ -304,7 +299,6 @@ def test_the_end_of_a_round_deletes_chunks_that_another_replica_stored(api: Api,
 
 
 def completed(server: AggregatorProcess, task: TestTask) -> bool:
-    """Whether a server has completed a round of this task."""
     return any("round complete" in line and task.id in line for line in server.log().splitlines())
 
 

@@ -23,8 +23,9 @@ from tests.support.signing import SIGNED, raw_head
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4, test_spawns_workers=1)
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AggregatorProcess]:
+    """It is not started. Its settings can be given as the fixture's parameter."""
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4, **getattr(request, "param", {}))
     yield process
     process.stop()
 
@@ -67,7 +68,6 @@ def test_every_named_point_is_met() -> None:
 
 
 def play_round(api: Api, kind: str) -> TestTask:
-    """Play the first round of a task of this kind."""
     if kind == "masked":
         task = masked_task(api, "points", COHORT)
         play(task, enrol_masked(task, COHORT))
@@ -130,11 +130,11 @@ def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: Aggregat
         assert_exact(task, server)
 
 
+@pytest.mark.parametrize("server", [{"test_spawns_workers": 1}], indirect=True, ids=["its-own-worker"])
 def test_death_while_folding(server: AggregatorProcess, api: Api) -> None:
     """The worker stands still in the last batch. Without its server it exits, and what it writes does not count."""
     server.start()
-    task = api.create_task(cohort=COHORT)
-    *first, last = task.begin(COHORT)
+    task, (*first, last) = api.begin(COHORT)
     contribute(first, 1)  # the first batch is folded while other clients upload
     wait_until(lambda: task.round(1)["folded"] == COHORT - 1, "the first batch is folded while collecting")
     worker = server.fold_worker()

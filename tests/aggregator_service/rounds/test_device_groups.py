@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ class Groups(World):
         return task_id
 
     def join(self, task_id: str, *device_groups: int) -> None:
-        """Enrol one member for each entry of `groups`."""
         with self.database.write() as session:
             known = session.execute(select(func.count()).select_from(ClientRow)).scalar_one()
             for index, device_group in enumerate(device_groups, start=known):
@@ -65,9 +65,8 @@ class Groups(World):
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Groups]:
-    made = Groups(tmp_path)
-    yield made
-    made.close()
+    with closing(Groups(tmp_path)) as made:
+        yield made
 
 
 def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
@@ -262,9 +261,9 @@ def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_i
     lied_to = clients[smallest[-1]]
     told, view = task.wait_round(1, "advertising")["levels"], lied_to.view
     assert told[0] == 1 and len(told) > 1
-    lied_to.view = lambda number: view(number) | {"levels": [1]}  # type: ignore[method-assign]
+    lied_to.view = lambda number: view(number) | {"levels": [1]}
     assert lied_to.take(1, "advertise").status_code == 400
-    lied_to.view = view  # type: ignore[method-assign]
+    lied_to.view = view
     play(task, clients, drop=dict.fromkeys(smallest[MIN_CLIENTS - 1 :], "contribute"), value=lambda _: 1.0)
     assert_too_few_of_a_level(task)
     play(task, clients, 2, drop=dict.fromkeys(smallest[MIN_CLIENTS:], "contribute"), value=lambda _: 1.0)

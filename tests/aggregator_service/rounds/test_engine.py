@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -33,10 +34,8 @@ from tests.support.world import SECONDS, World
 @pytest.fixture
 def any_world(tmp_path: Path, parts: tuple[str, BlobStore]) -> Iterator[World]:
     """A world over SQLite and a directory, and one over PostgreSQL and S3."""
-    database_url, blobs = parts
-    made = World(tmp_path, database_url=database_url, blobs=blobs)
-    yield made
-    made.close()
+    with closing(World(tmp_path, database_url=parts[0], blobs=parts[1])) as made:
+        yield made
 
 
 def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
@@ -48,14 +47,11 @@ def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
 
 
 def kinds(world: World) -> set[str]:
-    """The kinds of the stored blobs."""
     return {key.partition("/")[0] for key in world.blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
 
 @pytest.mark.parametrize(("start", "cohorts"), [(0, []), (3, [3])])
-def test_a_round_waits_for_its_members_and_start_clients_opens_it_earlier(
-    world: World, start: int, cohorts: list[int]
-) -> None:
+def test_a_round_waits_for_its_cohort_or_for_start_clients(world: World, start: int, cohorts: list[int]) -> None:
     task = world.task(members=3, start_clients=start)
     assert world.run(task) is not None
     assert [row.cohort for row in world.rounds(task)] == cohorts
@@ -212,9 +208,7 @@ def test_only_orphans_are_deleted(any_world: World) -> None:
     assert set(world.blobs.keys()) == {*kept, strangers}
 
 
-def test_messages_that_arrive_together_cause_one_read_and_later_ones_another_after_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_messages_that_arrive_together_cause_one_read_later_ones_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_MIN_PAUSE", 0.1)
     called = list[int]()
 
@@ -255,7 +249,7 @@ async def woken_driver() -> asyncio.Task[Any]:
     async def advance(_task: str) -> float:
         return 60.0
 
-    engine.advance = advance  # type: ignore[assignment]
+    engine.advance = advance
     driver = asyncio.create_task(engine._drive_rounds("t"))
     await asyncio.sleep(0.01)
     engine.wake("t")
@@ -263,8 +257,6 @@ async def woken_driver() -> asyncio.Task[Any]:
 
 
 class Pending(ThreadPoolExecutor):
-    """Gives the answers of the leader lock when the test says so."""
-
     def submit(self, *_: Any, **__: Any) -> Future[Any]:
         self.asked: Future[Any] = Future()
         return self.asked
@@ -315,8 +307,7 @@ def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
 
 
 def test_of_different_uploads_of_one_client_at_the_same_moment_one_is_stored(api: Api) -> None:
-    task = api.create_task("at-once", cohort=2)
-    first, second = task.begin(2)
+    task, (first, second) = api.begin(2, "at-once")
     bodies = [first.contribution(1, 2.0 + index) for index in range(6)]
     with ThreadPoolExecutor(len(bodies)) as pool:
         answers = list(pool.map(lambda body: first.put(1, body), bodies))
@@ -332,9 +323,7 @@ EARLY = 4
 
 
 @pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", EARLY), ("plain", COHORT - 1)], ids=["slow", "fast"])
-def test_a_few_contributions_are_folded_while_collecting_where_each_takes_long(
-    tmp_path: Path, mechanism_name: str, early: int
-) -> None:
+def test_slow_contributions_are_folded_while_collecting(tmp_path: Path, mechanism_name: str, early: int) -> None:
     """A fold of a few fast ones would cost more than it adds: they wait for a whole batch."""
     with serving(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as (server, api):
         round_ = KeyedRound(api, mechanism_name)

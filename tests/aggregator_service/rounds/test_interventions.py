@@ -16,7 +16,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
 from aggregator_service.storage.rounds import entered_states, find_round
 from aggregator_service.storage.schema import HandoutRow, RoundRow, RoundStateRow, StageMessageRow
-from tests.support.api import Api, TestTask, aggregator_inside, contribute, detail, services, slug
+from tests.support.api import Api, TestTask, aggregator_inside, checked, contribute, detail, services, slug
 from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
@@ -42,27 +42,23 @@ def abort(task: TestTask, number: int, auth: dict[str, str] | None = None) -> ht
 
 @contextmanager
 def rows_of(task: TestTask, number: int) -> Iterator[tuple[Session, RoundRow]]:
-    """A session, and the row of a round."""
     with services(task.api).database.read() as session:
-        round_ = find_round(session, task.id, number)
-        assert round_ is not None
-        yield session, round_
+        yield session, find_round(session, task.id, number)
 
 
-def states_of(task: TestTask, number: int) -> list[RoundStateRow]:
-    with rows_of(task, number) as (session, round_):
+def states_of(task: TestTask) -> list[RoundStateRow]:
+    with rows_of(task, 1) as (session, round_):
         return entered_states(session, round_.id)
 
 
 def test_an_extended_round_takes_contributions_past_its_old_deadline(api: Api) -> None:
-    task = api.create_task("longer", cohort=3, collect_seconds=100.0)
-    members = task.begin(3)
+    task, members = api.begin(3, "longer", collect_seconds=100.0)
     answer = extend(task, 1, 60)
     assert (answer.status_code, answer.json()["seconds_left"]) == (200, 160.0)
     CLOCK.advance(150)
     contribute(members, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
-    rows = states_of(task, 1)  # one a transition, kept with the round
+    rows = states_of(task)  # one a transition, kept with the round
     assert [(row.state, row.handed_out) for row in rows] == [("collecting", 0), ("folding", 0), ("complete", 0)]
     assert rows[1].entered_at - rows[0].entered_at == 150
 
@@ -96,9 +92,7 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now() + SECONDS)
     with world.database.write() as session:
-        row = find_round(session, task, 1)
-        assert row is not None
-        row.state = "folding"
+        find_round(session, task, 1).state = "folding"
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
         extend_round(session, task, 1, 5.0, "me", world.clock.now())
     with world.database.write() as session:
@@ -110,11 +104,9 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
 
 
 def test_an_aborted_round_is_followed_by_another_and_does_not_count_as_failure(api: Api) -> None:
-    task = api.create_task("abort", cohort=3, max_failed_rounds=1, rounds=2)
-    members = task.begin(3)
+    task, members = api.begin(3, "abort", max_failed_rounds=1, rounds=2)
     assert members[0].put(1, members[0].contribution(1, 1.0)).status_code == 201
-    answer = abort(task, 1)
-    assert answer.status_code == 200
+    answer = checked(abort(task, 1))
     assert (answer.json()["state"], answer.json()["failure"]) == ("failed", ABORTED)
     assert abort(task, 1).json() == answer.json()  # the client lost the answer and asks again
     task.wait_round(2, "collecting")
@@ -135,7 +127,7 @@ def test_the_log_names_the_operator_and_not_the_token(api: Api, caplog: pytest.L
     auth = {"Authorization": f"Bearer {token}"}
     assert extend(task, 1, 5, auth).status_code == abort(task, 1, auth).status_code == 200
     logged = {
-        record.message: record.hushrec_fields  # type: ignore[attr-defined]
+        record.message: record.hushrec_fields
         for record in caplog.records
         if record.message in ("round extended", "round aborted")
     }
@@ -163,11 +155,10 @@ def through(
 
 def test_every_stage_of_a_masked_round_can_be_extended(api: Api) -> None:
     task = masked_task(api, "masked", 5, stage_seconds=STAGE_SECONDS, collect_seconds=STAGE_SECONDS)
-    clients = enrol_masked(task, 5)
-    through(task, clients, 1, late_comer=True)
+    through(task, enrol_masked(task, 5), 1, late_comer=True)
     assert task.wait_round(1, "complete")["survivors"] == 5
     assert task.opened(1)[0] == pytest.approx(0b11111, abs=0.01)
-    entered = states_of(task, 1)
+    entered = states_of(task)
     stages = [STAGES[step] for step in steps_of(task)]
     assert [row.state for row in entered] == [*stages, "complete"]
     assert [row.handed_out > 0 for row in entered] == [*(stage != "advertising" for stage in stages), False]
@@ -188,8 +179,7 @@ def test_a_masked_round_can_be_aborted_early_and_late(api: Api) -> None:
 
 
 def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
-    task = api.create_task("resumed", cohort=3, collect_seconds=100.0, max_failed_rounds=1)
-    members = task.begin(3)
+    task, members = api.begin(3, "resumed", collect_seconds=100.0, max_failed_rounds=1)
     assert task.post("resume").json()["state"] == "open"  # nothing to do
     CLOCK.advance(101)
     task.wait_round(1, "failed")

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.crypto.keys import public_key
 from protocols.sums.masked.roster import sign_advertisement
-from tests.support.api import Api, refusal
+from tests.support.api import Api, detail, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
 from tests.support.server import AggregatorProcess
 
@@ -55,8 +55,7 @@ def test_a_round_below_a_threshold_fails_and_the_next_ones_have_new_keys(api: Ap
 
 
 def advertisement(client: MaskedClient, *keys: bytes) -> bytes:
-    """What a client advertises that chose these keys."""
-    return sign_advertisement(client.identity, client.context(1), client.client_id, *keys, bytes(32)).encode()  # type: ignore[arg-type]
+    return sign_advertisement(client.identity, client.context(1), client.client_id, *keys, bytes(32)).encode()
 
 
 def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api: Api) -> None:
@@ -67,9 +66,8 @@ def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api
     eve, victim = clients[2], clients[0].identity.public_key().public_bytes_raw()
     fresh = public_key(bytes(range(32)))
     for keys in ((victim, fresh), (fresh, victim)):
-        answer = eve.send(1, "advertise", advertisement(eve, *keys))
-        assert answer.status_code == 400, answer.text
-        assert "a key of the round is the identity key of a client" in answer.json()["detail"]
+        refused = detail(eve.send(1, "advertise", advertisement(eve, *keys)), 400)
+        assert "a key of the round is the identity key of a client" in refused
     shared = public_key(bytes([1] * 32))
     for index in (4, 5):
         body = advertisement(clients[index], shared, public_key(bytes([2 + index] * 32)))
@@ -82,9 +80,7 @@ def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api
     task.assert_sum(1, EVERYBODY[:4])
 
 
-def test_a_late_upload_is_refused_and_a_wrong_share_is_logged_and_does_no_harm(
-    server: AggregatorProcess, api: Api
-) -> None:
+def test_a_late_upload_is_refused_and_a_wrong_share_does_no_harm(server: AggregatorProcess, api: Api) -> None:
     """The masks of a late upload may be reconstructed by then, so the server must not have the vector."""
     task = masked_task(api, "late", COHORT)
     clients = enrol_masked(task, COHORT)

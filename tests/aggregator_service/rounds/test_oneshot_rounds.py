@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from protocols.sums.oneshot.committee import signed_sum
-from tests.support.api import Api, TestTask, refusal, slug
+from tests.support.api import Api, TestTask, checked, refusal, slug
 from tests.support.oneshot import (
     OneshotClient,
     OneshotMember,
@@ -25,7 +25,6 @@ EVERYBODY = [2.0**place for place in range(COHORT)]
 
 
 def begin(api: Api, name: str, **changes: object) -> Parties:
-    """A task whose first round collects."""
     task = oneshot_task(api, name, COHORT, **changes)
     members = enrol_committee(task, COMMITTEE)
     publish_keys(members, 1)
@@ -36,8 +35,7 @@ def begin(api: Api, name: str, **changes: object) -> Parties:
 
 def contribute(clients: Iterable[OneshotClient], number: int = 1) -> None:
     for place, client in enumerate(clients):
-        answer = client.take(number, 2.0**place)
-        assert answer.status_code == 201, answer.text
+        checked(client.take(number, 2.0**place), 201)
 
 
 def test_a_round_with_vanished_clients_and_an_absent_member(api: Api) -> None:
@@ -212,9 +210,7 @@ def report(member: OneshotMember, number: int = 1) -> dict[str, Any]:
 
 def told(member: OneshotMember, named: Collection[str], number: int = 1) -> dict[str, Any]:
     """Report these clients; return the round as it then is."""
-    answer = member.name_bad(number, named)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(checked(member.name_bad(number, named)).json())
 
 
 def ids(clients: Iterable[OneshotClient]) -> set[str]:

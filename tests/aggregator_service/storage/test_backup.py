@@ -27,9 +27,7 @@ Run = Callable[..., str]
 
 
 def half_a_round(api: Api, sent: int = COHORT // 2) -> tuple[TestTask, list[TestMember]]:
-    """A task whose round 1 has half of its contributions."""
-    task = api.create_task(cohort=COHORT)
-    members = task.begin(COHORT)
+    task, members = api.begin(COHORT)
     contribute(members[:sent], 1)
     return task, members
 
@@ -120,9 +118,7 @@ def storage(tmp_path: Path, sqlite: Database) -> tuple[Database, DirectoryBlobs]
     return sqlite, blobs
 
 
-def test_backups_fit_together_while_blobs_are_replaced(
-    storage: tuple[Database, DirectoryBlobs], tmp_path: Path
-) -> None:
+def test_backups_fit_while_blobs_are_replaced(storage: tuple[Database, DirectoryBlobs], tmp_path: Path) -> None:
     database, blobs = storage
     stop = threading.Event()
 
@@ -152,7 +148,7 @@ def test_backups_fit_together_while_blobs_are_replaced(
         thread.join()
 
 
-def test_a_damaged_blob_is_named_and_the_rest_is_kept(
+def test_a_damaged_blob_is_named_others_copied(
     storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
 ) -> None:
     _, blobs = storage

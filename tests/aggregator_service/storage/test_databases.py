@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -184,9 +185,8 @@ REVISIONS = [step.revision for step in _SCRIPTS.walk_revisions()][::-1]
 
 @pytest.fixture
 def bare_database(database_url: str) -> Iterator[Database]:
-    made = Database(database_url, connections=2)
-    yield made
-    made.close()
+    with closing(Database(database_url, connections=2)) as made:
+        yield made
 
 
 def test_the_newest_revision_and_the_models_agree(bare_database: Database) -> None:

@@ -183,9 +183,7 @@ def test_a_request_that_is_cancelled_does_not_stop_the_others(sqlite: Database) 
     assert KEYS[1] in stored(sqlite)
 
 
-def test_a_write_after_postgresql_ended_the_idle_connection_is_committed(
-    postgres: TestDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_writes_over_an_ended_connection_are_made(postgres: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
     database = Database(str(postgres.schema()), connections=3)
     migrate(database)
     group = GroupCommit(database)

@@ -124,7 +124,7 @@ def test_a_deadlock_is_tried_again(database: Database) -> None:
     assert cross(database, count) == 3
     with database.read() as session:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
-    assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]  # type: ignore[type-var]
+    assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]
 
 
 def test_a_transaction_that_stood_still_is_tried_again(database: Database) -> None:

@@ -60,8 +60,7 @@ def test_round_1_waits_for_the_catalogue_and_members_download_it(api: Api) -> No
     assert (again.status_code, again.content) == (304, b"")
     (stranger,) = api.create_task("elsewhere", cohort=2).enrol(1)
     assert get(task, stranger.auth).status_code == 404
-    invitation = {"Authorization": f"Bearer {api.invite(task.id)}"}
-    assert get(task, invitation).status_code == 401
+    assert get(task, {"Authorization": f"Bearer {api.invite(task.id)}"}).status_code == 401
 
 
 def test_one_catalogue_is_stored_once(api: Api) -> None:
@@ -116,24 +115,24 @@ def test_an_operator_creates_a_task_with_its_catalogue(server: AggregatorProcess
         view = operator.create_task(request, ITEMS)
         assert (view.catalogue_digest, view.waiting_for) == (ITEMS.digest, None)
         operator.put_catalogue(view.task_id, ITEMS)
-        assert downloaded(server, view.task_id, ITEMS) == ITEMS
+        assert downloaded(server, view.task_id) == ITEMS
         fewer = task_request("by-sdk-2", "fedmf", "plain", schedule, {"items": 4, "dim": 3}, catalogue=ITEMS)
         with pytest.raises(InvalidParameters, match="5 lines"):
             operator.create_task(fewer, ITEMS)
 
 
-def downloaded(server: AggregatorProcess, task_id: str, expected: Catalogue) -> Catalogue | None:
-    """The catalogue as the SDK downloads it, checked against the digest of `expected`."""
+def downloaded(server: AggregatorProcess, task_id: str) -> Catalogue | None:
+    """The catalogue as the SDK downloads it, checked against the digest of `ITEMS`."""
     calls = ApiCalls(server.url, server.operator_token)
     with SyncDriver() as driver:
-        body = driver.run(calls.catalogue(task_id, len(expected), expected.digest))
+        body = driver.run(calls.catalogue(task_id, len(ITEMS), ITEMS.digest))
     return None if body is None else Catalogue.decode(body)
 
 
 def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProcess, api: Api) -> None:
     """A server that changes the digest in the terms is refused, and so is another file under the agreed digest."""
     task = api.create_task("swapped", cohort=2, catalogue_digest=ITEMS.digest)
-    assert downloaded(server, task.id, ITEMS) is None
+    assert downloaded(server, task.id) is None
     view = TaskView.model_validate(task.view)
     agreed = AgreedTerms.of(view)
     swapped = Catalogue(ITEMS.ids, (*ITEMS.titles[1:], ITEMS.titles[0]))
@@ -144,7 +143,7 @@ def test_attack_another_catalogue_than_the_one_agreed_to(server: AggregatorProce
     other = api.create_task("served", cohort=2, catalogue_digest=swapped.digest)
     assert put(other, swapped.encode()).status_code == 201
     with pytest.raises(DigestMismatch):
-        downloaded(server, other.id, ITEMS)
+        downloaded(server, other.id)
 
 
 def create(run: Run, data: Path, file: Path, *more: str, status: int = 0) -> str:
@@ -171,8 +170,7 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
         task = TestTask(api, made)
         assert get(task, api.operator).content == ITEMS.encode()
         assert "1 blobs" in run("backup", str(copy), "--data-dir", str(data))
-    database = Database(f"sqlite:///{data / 'hushrec.db'}", 1)
-    with closing(database):
+    with closing(Database(f"sqlite:///{data / 'hushrec.db'}", 1)) as database:
         assert collect_orphans(database, DirectoryBlobs(data / "blobs")) == 0
     with serving(copy) as (restored, api):
         task = TestTask(api, made)

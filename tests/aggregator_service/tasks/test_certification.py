@@ -14,7 +14,7 @@ from aggregator_service.tasks.enrolments import holds_certificate
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
-from tests.support.api import Api, TestMember, TestTask, detail, signed_enrolment
+from tests.support.api import Api, TestMember, TestTask, checked, detail, signed_enrolment
 
 SCOPE = "movies"
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -22,8 +22,6 @@ PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), sco
 
 
 class Person:
-    """A client's keys, and certificates for them."""
-
     def __init__(self) -> None:
         self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
         self.serial = secrets.randbits(64)
@@ -40,13 +38,11 @@ class Person:
         return certify(organiser, scope, *keys, role=role, serial=self.serial, not_after=until).encode()
 
     def enrol(self, task: TestTask, certificate: bytes | None, renewal: int = 0) -> httpx.Response:
-        who = task.api.invite(task.id), self.identity, self.mailbox, None, certificate, renewal
-        return task.api.enrol(*who)
+        return task.api.enrol(task.api.invite(task.id), self.identity, self.mailbox, None, certificate, renewal)
 
     def member(self, task: TestTask) -> TestMember:
-        answer = self.enrol(task, self.certificate())
-        assert answer.status_code == 201, answer.text
-        return TestMember(task, answer.json()["client_id"], answer.json()["token"])
+        made = checked(self.enrol(task, self.certificate()), 201).json()
+        return TestMember(task, made["client_id"], made["token"])
 
 
 def test_only_certified_clients_enrol(api: Api) -> None:

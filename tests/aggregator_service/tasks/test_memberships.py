@@ -19,6 +19,7 @@ from tests.support.api import (
     TestMember,
     TestTask,
     aggregator_inside,
+    checked,
     contribute,
     detail,
     refusal,
@@ -74,8 +75,7 @@ def test_a_revoked_member_cannot_return(api: Api) -> None:
 
 
 def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api) -> None:
-    task = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60)
-    first, *others = task.begin(3)
+    task, (first, *others) = api.begin(3, rounds=2, min_clients=2, collect_seconds=60)
     by_mistake = f"{api.create_task('other').path}/members/{first.client_id}"
     assert api.http.delete(by_mistake, headers=api.operator).status_code == 404
     contribute([first], 1, 2.0)
@@ -139,8 +139,7 @@ def test_invalid_enrolments_are_refused(api: Api) -> None:
     forged = api.http.post("/v1/enrolments", json={**good, "signature": "A" * 86})
     assert refusal(forged) == (403, "forbidden")
     assert refusal(api.enrol("hri_made-up", *keys)) == (403, "forbidden")
-    first = api.http.post("/v1/enrolments", json=good)
-    assert first.status_code == 201
+    first = checked(api.http.post("/v1/enrolments", json=good), 201)
     # the same identity again: the same client, a new token, no use counted
     assert refusal(api.http.post("/v1/enrolments", json=good)) == (409, "conflict")
     again = api.enrol(invitation, *keys, renewal=1)
@@ -183,9 +182,7 @@ def play(task: TestTask, members: list[TestMember], rounds: int, away_in_2: int)
         is_away = number == 2
         contribute([one for place, one in enumerate(members) if not (is_away and place == away_in_2)], number, 1.0)
         if is_away:
-            clock = services(task.api).clock
-            assert isinstance(clock, ManualClock)
-            clock.advance(601.0)
+            services(task.api).clock.advance(601.0)
         task.wait_round(number, "complete", "failed")
 
 

@@ -19,7 +19,7 @@ from aggregator_service.tasks.ledger import privacy_view, spent_budgets
 from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.recipes.colr import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
-from tests.support.api import Api, aggregator_inside, detail
+from tests.support.api import Api, aggregator_inside, checked, detail
 from tests.support.world import SECONDS, World, sum_again
 
 BLOCK = {"epsilon": 4.0, "delta": 1e-6}
@@ -61,8 +61,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_block_that_cannot_work_is_refused_with_the_reason(api: Api) -> None:
     for privacy, other, reason in REFUSED:
         request = body("refused", {**BLOCK, **privacy}, **other)
-        answer = api.http.post("/v1/tasks", json=request, headers=api.operator)
-        assert answer.status_code == 422
+        answer = checked(api.http.post("/v1/tasks", json=request, headers=api.operator), 422)
         problem = answer.json()
         found = f"{problem['detail']} {problem.get('errors', '')}"
         assert re.search(reason, found), found
@@ -238,9 +237,7 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
     assert world.row(task).ended is None
 
 
-def test_a_frozen_cohort_ends_the_task_although_others_have_budget_left(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_cohort_ends_the_task_though_others_have_budget(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sum_again(monkeypatch, FedMF)
     task = private_task(world, pays_for=3, members=8)
     play(world, task)

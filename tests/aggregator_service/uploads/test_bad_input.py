@@ -28,7 +28,7 @@ def task(api: Api, request: pytest.FixtureRequest) -> Iterator[TestTask]:
     """A task in round 1. After the test, the round must complete with the exact sum."""
     made = api.create_task(f"t{abs(hash(request.node.name)):x}", cohort=len(PRIMES))
     members = made.enrol(len(PRIMES))
-    made.members = members  # type: ignore[attr-defined]
+    made.members = members
     made.wait_round(1, "collecting")
     yield made
     for member, prime in zip(members, PRIMES, strict=True):
@@ -37,7 +37,7 @@ def task(api: Api, request: pytest.FixtureRequest) -> Iterator[TestTask]:
 
 
 def members_of(task: TestTask) -> list[TestMember]:
-    return task.members  # type: ignore[attr-defined,no-any-return]
+    return task.members
 
 
 def problem(answer: httpx.Response, slug: str) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def test_a_client_that_leaves_before_its_json_body_is_no_fault_of_the_server(tmp
         sent.append(message)
 
     with aggregator_inside(tmp_path / "data") as api:
-        api.http.portal.call(api.http.app, scope, receive, send)  # type: ignore[attr-defined]
+        api.http.portal.call(api.http.app, scope, receive, send)
     assert sent[0]["status"] == 400
     assert "connection closed" in json.loads(sent[1]["body"])["detail"]
 

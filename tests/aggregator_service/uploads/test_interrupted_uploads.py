@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -21,7 +21,6 @@ from aggregator_service.access.principals import Enrolled
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
-from aggregator_service.services import Services
 from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow
@@ -41,13 +40,11 @@ MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-o
 
 def begun(api: Api, name: str, **how: Any) -> tuple[TestTask, TestMember, TestMember, bytes]:
     """A round of two clients, and the contribution of the first one."""
-    task = api.create_task(name, cohort=2, **how)
-    first, second = task.begin(2)
+    task, (first, second) = api.begin(2, name, **how)
     return task, first, second, first.contribution(1, 101.0)
 
 
 def finish(task: TestTask, second: TestMember) -> None:
-    """The second client contributes; check the sum."""
     assert second.put(1, second.contribution(1, 103.0)).status_code == 201
     task.assert_sum(1, [101.0, 103.0])
 
@@ -66,12 +63,10 @@ def half_sent(
 
 
 def bodies(server: AggregatorProcess) -> list[Path]:
-    """The files of bodies that the server is receiving."""
     return list((server.data_dir / "uploads").iterdir())
 
 
 def chunks(server: AggregatorProcess, task: TestTask) -> list[str]:
-    """The keys of all stored chunks."""
     return [key for key in server.blobs.keys() if key.startswith(f"chunks/{task.id}-")]  # noqa: SIM118 - a store
 
 
@@ -86,9 +81,7 @@ def answer_of(connection: socket.socket) -> tuple[int, dict[str, Any]]:
     ("last", "wrong", "slug"),
     [(False, False, "round-closed"), (True, False, "round-closed"), (False, True, "bad-digest")],
 )
-def test_the_round_ends_while_a_chunk_arrives(
-    server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str
-) -> None:
+def test_a_round_ends_during_a_chunk(server: AggregatorProcess, api: Api, last: bool, wrong: bool, slug: str) -> None:
     task, member, _, body = begun(api, f"ends-{last}-{wrong}".lower())
     assert member.piece(0, body[:20]).status_code == 204
     rest = body[20:] if last else body[20:40]
@@ -174,9 +167,7 @@ def test_the_number_of_chunks_is_limited(server: AggregatorProcess, api: Api) ->
 
 
 @pytest.mark.parametrize("fault", ["lost", "changed"])
-def test_a_chunk_that_the_storage_lost_or_changed_is_sent_again(
-    server: AggregatorProcess, api: Api, fault: str
-) -> None:
+def test_a_chunk_that_storage_lost_or_changed_is_sent_again(server: AggregatorProcess, api: Api, fault: str) -> None:
     task, member, _, body = begun(api, f"{fault}-chunk")
     assert member.piece(0, body[:20]).status_code == 204
     (key,) = chunks(server, task)
@@ -246,8 +237,7 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, world: Wor
     client = world.cohort(task_id)[0]
     path = tmp_path / "body"
     with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
-        parts = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock, checking=nullcontext())
-        services = cast(Services, parts)
+        services = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock, checking=nullcontext())
         admission = admit(services, Enrolled(client, task_id, "member"), task_id, 1, client)
         path.write_bytes(bytes(admission.length))
         database.breaks = breaks

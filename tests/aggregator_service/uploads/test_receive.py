@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,13 +23,12 @@ from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import AlreadyStored, SmallContribution, Stored
+from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.world import SECONDS, World
 
 BODY = os.urandom(2**20 + 17)
-SETTINGS = Settings()
 
 
 def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
@@ -39,9 +39,9 @@ def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
 
     async def receive() -> dict[str, object]:
         await asyncio.sleep(0)
-        return next(left)  # type: ignore[return-value]
+        return next(left)
 
-    return Request({"type": "http", "method": "PUT", "headers": []}, receive)  # type: ignore[arg-type]
+    return Request({"type": "http", "method": "PUT", "headers": []}, receive)
 
 
 def receive_into(path: Path, request: Request, body: bytes, start: int = 0, verify_first: bool = False) -> None:
@@ -49,7 +49,7 @@ def receive_into(path: Path, request: Request, body: bytes, start: int = 0, veri
 
     async def receive() -> None:
         digest = hashlib.sha256(body).hexdigest()
-        async with stream_body(SETTINGS, request, path, len(body), digest, start=start) as received:
+        async with stream_body(Settings(), request, path, len(body), digest, start=start) as received:
             if verify_first:
                 assert received.verified() == body
             received.persist()
@@ -104,9 +104,7 @@ def test_no_file_is_left_when_the_disk_fails(tmp_path: Path, monkeypatch: pytest
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_body_is_completed_where_the_system_writes_only_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_is_completed_where_the_system_writes_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = os.write
 
     def some(descriptor: int, chunks: Sequence[bytes]) -> int:
@@ -122,20 +120,18 @@ CLIENTS = tuple(f"c_{index:02}" for index in range(4))
 
 @pytest.fixture
 def world(tmp_path: Path, database_url: str) -> Iterator[World]:
-    made = World(tmp_path, database_url=database_url)
-    yield made
-    made.close()
+    with closing(World(tmp_path, database_url=database_url)) as made:
+        yield made
 
 
 def begun(world: World) -> str:
-    """A task whose first round is collecting, of all clients."""
     task_id = world.task(4, min_clients=3)
     world.run(task_id)
     assert world.cohort(task_id) == list(CLIENTS)
     return task_id
 
 
-def contribution(world: World, task_id: str, client: str, value: float) -> SmallContribution:
+def contribution(world: World, task_id: str, client: str, value: float) -> NewContribution:
     with world.database.read() as session:
         plan = plan_task(row_terms(session.get_one(TaskRow, task_id)))
     round_ = world.round(task_id)
@@ -144,12 +140,11 @@ def contribution(world: World, task_id: str, client: str, value: float) -> Small
     values = np.where(block.integral_mask(), 1.0, value)
     body = plan.mechanism.seal(plan.sum_plan, route, [values], None)
     who = Enrolled(client, task_id, "member", 0, bytes(32))
-    admission = Admission(round_, who, plan, route, len(body), stored=None)
-    return SmallContribution(admission, new_small_key(task_id), body, hashlib.sha256(body).hexdigest(), world.clock)
+    admission = Admission(round_, plan, route, len(body), who, stored=None)
+    return NewContribution(admission, new_small_key(task_id), hashlib.sha256(body).hexdigest(), world.clock, body)
 
 
 def stored(world: World) -> dict[str, bytes]:
-    """The stored bodies by client. Each body is named by one row."""
     with world.database.read() as session:
         rows = session.execute(select(ContributionRow.client_id, ContributionRow.blob_key)).all()
         bodies = {key: bytes(body) for key, body in session.execute(select(SmallBodyRow.key, SmallBodyRow.body))}

@@ -172,9 +172,7 @@ def ask_organiser(url: str, options: ClientOptions) -> None:
 
 
 @pytest.mark.parametrize("send", [join, join_async, operate, ask_organiser], ids=lambda function: function.__name__)
-def test_nothing_is_sent_over_http_to_another_machine(
-    elsewhere: LyingServer, send: Callable[[str, ClientOptions], None]
-) -> None:
+def test_no_http_to_another_machine(elsewhere: LyingServer, send: Callable[[str, ClientOptions], None]) -> None:
     with pytest.raises(ParameterError, match=MESSAGE):
         send(elsewhere.url, ClientOptions(ONCE))
     assert elsewhere.seen == []

@@ -97,9 +97,7 @@ def test_pauses_grow_with_jitter_up_to_the_cap_and_respect_retry_after() -> None
         (problem("gone"), Gone, 1),
     ],
 )
-def test_it_gives_up_after_the_last_attempt_and_keeps_the_last_error(
-    answer: Response, error: type[ApiError], tries: int
-) -> None:
+def test_it_gives_up_at_last_and_keeps_the_last_error(answer: Response, error: type[ApiError], tries: int) -> None:
     runner = ProgramRunner(lambda _: answer)
     with pytest.raises((GaveUp, Gone)) as caught:
         runner.run(send(ASK, FOUR))
@@ -117,7 +115,7 @@ def test_retry_after_as_a_date_counts_from_the_answers_own_clock() -> None:
 @pytest.mark.parametrize(
     ("steps", "error"),
     [
-        ([connection_failed(sent=True)], ConnectionFailed),
+        ([connection_failed()], ConnectionFailed),
         ([connection_failed(sent=False)] * 4, GaveUp),
         ([problem("internal-error")], ServerFault),
         ([problem("unavailable"), Response(201, {})], None),
@@ -140,9 +138,7 @@ def test_a_post_is_repeated_only_if_it_was_certainly_not_processed(
         (Response(200, {"content-type": "application/json"}, b'{"unknown": 1}'), ContractBroken),
     ],
 )
-def test_an_answer_without_a_problem_or_the_message_is_raised_by_its_status(
-    answer: Response, error: type[Exception]
-) -> None:
+def test_an_answer_without_a_problem_is_raised_by_its_status(answer: Response, error: type[Exception]) -> None:
     """Ids are quoted in the path."""
     runner = ProgramRunner(lambda _: answer)
     with pytest.raises(error):
@@ -286,10 +282,7 @@ def test_patience_ends_an_outage_and_starts_anew_with_the_next() -> None:
             Outage(patience=seconds)
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [({"stop": lambda: True}, StoppedInOutage), ({"patience": 3.0}, GaveUp)],
-)
+@pytest.mark.parametrize(("options", "error"), [({"stop": lambda: True}, StoppedInOutage), ({"patience": 3.0}, GaveUp)])
 def test_the_end_of_an_outage_closes_the_program(options: dict[str, Any], error: type[Exception]) -> None:
     """It could take the error for that of a round, and go on with the next one."""
     ended = []

@@ -65,7 +65,7 @@ def test_help_lists_every_command_and_imports_only_what_it_needs(arguments: str,
     assert done.stdout.startswith("Usage: hushrec")
     assert done.stderr.strip() == "[]"
     if arguments == "--help":
-        for name in typer.main.get_command(app).list_commands(None):  # type: ignore[attr-defined]
+        for name in typer.main.get_command(app).list_commands(None):
             assert f" {name} " in done.stdout
 
 
@@ -219,22 +219,18 @@ def test_an_invitation_that_is_none_is_refused_before_a_request(home: Path, invi
 
 @pytest.fixture
 def folder(tmp_path: Path) -> tuple[str, str]:
-    """The option of an organiser that was just created."""
     made = ("--folder", str(tmp_path / "organiser"))
     assert hushrec("organiser", "init", *made)[0] == 0
     return made
 
 
 def asked(tmp_path: Path, role: CertifiedRole = "member") -> Path:
-    """A file with the request of somebody new."""
     path = tmp_path / "request.json"
     path.write_text(request_for(Identity.generate(), "movies", role).model_dump_json())
     return path
 
 
-def test_a_subject_is_certified_for_its_request_and_after_a_revocation_when_it_is_readmitted(
-    tmp_path: Path, folder: tuple[str, str]
-) -> None:
+def test_a_subject_is_certified_and_after_a_revocation_readmitted(tmp_path: Path, folder: tuple[str, str]) -> None:
     of_ann = ("--scope", "movies", "--subject", "ann", *folder)
     certify = ("organiser", "certify", str(asked(tmp_path)), "--subject", "ann", *folder)
     status, out, err = hushrec(*certify)
@@ -262,14 +258,13 @@ def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[
     status, out, err = hushrec(*certify, "--role", "committee")
     assert status == 0, err
     assert Certificate.decode(b64decode(json.loads(out)["certificate"])).role == "committee"
-    assert "unknown role 'chair'" in hushrec(*certify, "--role", "chair")[2]
+    assert "'chair' is not one of 'member'" in hushrec(*certify, "--role", "chair")[2]
 
 
 def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path, folder: tuple[str, str]) -> None:
     command = (sys.executable, "-m", "client_sdk.cli", "organiser", "serve", *folder, "--port", "0")
     with subprocess.Popen([*command, "--scope", "movies", "--scope", "songs"], stderr=subprocess.PIPE) as process:
         try:
-            assert process.stderr is not None
             line = process.stderr.readline().decode()
             found = fullmatch(r"issuing certificates for movies, songs at (http://127\.0\.0\.1:\d+); .*\n", line)
             assert found is not None, line

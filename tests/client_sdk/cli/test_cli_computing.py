@@ -17,7 +17,6 @@ from tests.support.pages import cells, hushrec
 
 
 def rows(out: str) -> dict[str, list[str]]:
-    """First cell of each row -> its other cells."""
     return {first: rest for first, *rest in cells(out)}
 
 
@@ -92,8 +91,7 @@ def test_the_document_has_every_figure() -> None:
 
 def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> None:
     tiny = ("--users", "40", "--items", "200000", "--epsilon", "1", "--interactions-per-user", "5")
-    found = document("privacy", "plan", *tiny)
-    assert set(found["not_planned"]) == {"privirec", "fedmf", "arrays"}
+    assert set(document("privacy", "plan", *tiny)["not_planned"]) == {"privirec", "fedmf", "arrays"}
     code, out, err = hushrec("privacy", "plan", *tiny)
     assert (code, err) == (0, "")
     assert "fedmf: privacy: each of 28 clients would have to add noise" in " ".join(out.split())

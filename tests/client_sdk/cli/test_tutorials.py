@@ -25,7 +25,6 @@ from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, tas
 from client_sdk.torch import arrays_of
 from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
-from protocols.recipes.arrays import Arrays
 from protocols.recipes.registry import recipe
 from tests.support.forked_programs import forked_commands
 from tests.support.needs import required
@@ -53,7 +52,6 @@ def command_lines(text: str) -> list[str]:
 
 
 def run(command: str) -> str:
-    """Run a command of a page in this process; return what it prints."""
     program, *words = shlex.split(command)
     done = CliRunner().invoke(APPS[program], words)
     assert done.exit_code == 0, f"{command}: {done.output}"
@@ -86,8 +84,7 @@ class Federation:
             command = re.sub(r"\$\(cat (\S+)\)", lambda found: (folder / found[1]).read_text().strip(), line)
             command, _, kept = command.partition(" > ")
             if not re.search(left_out, command):
-                out = run(command)
-                (folder / (kept or "shown.txt")).write_text(out)
+                (folder / (kept or "shown.txt")).write_text(run(command))
 
     def play(self, script: str, folder: Path) -> str:
         """Play the third terminal in `folder` to its end; return what it printed."""
@@ -299,7 +296,6 @@ def blocks(*pages: str) -> dict[str, str]:
 
 
 def run_block(text: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Run a block; return its names."""
     exec(compile(text, "a block of the docs", "exec"), names)  # noqa: S102 - the project's own pages
     return names
 
@@ -398,7 +394,6 @@ def test_the_block_of_pytorch() -> None:
     model = torch.nn.Linear(3, 2)
     shapes = {name: array.shape for name, array in arrays_of(model).items()}
     made = recipe("arrays", {"shapes": shapes, "max_weight": 10, "reveal_weights": True})
-    assert isinstance(made, Arrays)
     asked = ArraysRound(made, made.round_spec(bytes(32), 1), made.initial_state(bytes(32)))
     training = "model(torch.ones(4, 3)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"
     names = {"model": model, "round": asked, "examples": 4, "torch": torch}

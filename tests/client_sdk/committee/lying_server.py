@@ -16,7 +16,7 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee.service import CommitteeMember
 from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
-from client_sdk.rounds.events import Event, Progress
+from client_sdk.rounds.events import Event, Progress, ignore_event
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
@@ -38,15 +38,12 @@ URL = "https://server.example"
 COMMITTEE = 5
 
 
-def oneshot_terms(recipe: str = "fedmf", certified: bool = True, **schedule: int) -> TaskTerms:
+def oneshot_terms(certified: bool = True) -> TaskTerms:
     """A task of 20 items with one-shot sums: a committee of 5, of which one may be corrupt, so t = 4."""
-    parameters = {"fedmf": {"items": 20, "dim": 2, "clip": 0.5}, "privirec-k": {"items": 20, "components": 2}}[recipe]
-    return TaskTerms.of(
-        task_view(
-            recipe, parameters, "oneshot", schedule={"cohort_size": 8, "min_clients": 3, "rounds": 5, **schedule},
-            seed="A" * 43, organiser=TRIAL.pin.model_dump() if certified else None,
-        )
-    )  # fmt: skip
+    parameters, schedule = {"items": 20, "dim": 2, "clip": 0.5}, {"cohort_size": 8, "min_clients": 3, "rounds": 5}
+    organiser = TRIAL.pin.model_dump() if certified else None
+    view = task_view("fedmf", parameters, "oneshot", schedule=schedule, seed="A" * 43, organiser=organiser)
+    return TaskTerms.of(view)
 
 
 @dataclass
@@ -101,13 +98,9 @@ class LyingServer:
     # --- the task ------------------------------------------------------------------------------------------------
 
     def plan(self, step: int) -> OneshotPlan:
-        """The plan of a sum."""
-        plan = self.terms.sum_plan_at(step)
-        assert isinstance(plan, OneshotPlan)
-        return plan
+        return self.terms.sum_plan_at(step)
 
     def round_view(self, number: int, step: int, cohort: int) -> RoundView:
-        """A round as the server shows it."""
         spec = self.terms.recipe.round_spec(self.terms.seed, max(1, number), max(1, step))
         return round_view(max(1, number), seed=spec.seed, survivors=0, step=max(1, step), cohort=cohort)
 
@@ -121,7 +114,6 @@ class LyingServer:
         self.committee = make_committee(context, keys, lambda _: True)
 
     def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
-        """Let a client contribute `vector`, float64 (layout.length,)."""
         committee, plan = self.committee, self.committee.context.plan
         steps, policy = encode(plan, whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
         made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
@@ -136,7 +128,6 @@ class LyingServer:
         return [name for name in names if name not in self.named]
 
     def statements(self, member: str) -> list[Statement]:
-        """What the clients proposed to a member have signed."""
         return [self.uploads[name].statement for name in self.proposed(member)]
 
     # --- the members ---------------------------------------------------------------------------------------------
@@ -152,8 +143,7 @@ class LyingServer:
     def service(
         self, person: Person, policy: Policy | None = None, progress: Progress | None = None
     ) -> CommitteeMember:
-        """A new process of a member of the committee."""
-        return CommitteeMember(self.member(person, policy), progress)
+        return CommitteeMember(self.member(person, policy), progress or ignore_event)
 
     def attend(self, *members: Person) -> list[Event]:
         """Let members attend the newest round, each in a new process; return what they reported."""
@@ -163,12 +153,10 @@ class LyingServer:
         return events
 
     def publish_keys(self) -> None:
-        """Let all members publish their keys before there is a round."""
         for member in self.members:
             self.runner(member).run(self.service(member).attend(None))
 
     def runner(self, member: Person) -> ProgramRunner:
-        """What runs the programs of a member."""
         return ProgramRunner(lambda request: self.answer(member.name, request))
 
     def opened(self, clients: Sequence[str]) -> NDArray[np.float64]:
@@ -201,17 +189,15 @@ class LyingServer:
         )
 
     def answer(self, member: str, request: Request) -> Response:
-        """Answer a member's request."""
         path = urlsplit(request.url).path.removeprefix("/v1/tasks/t_1")
         if request.method == "PUT":
             return self._store(member, path, bytes(request.body))
         if request.method == "POST":
-            named = BadShares.model_validate_json(bytes(request.body))
-            self.named += named.clients
-            return _json(self.seen_by(member).model_dump_json())
+            self.named += BadShares.model_validate_json(bytes(request.body)).clients
+            return _json(self.seen_by(member))
         base = f"/rounds/{self.view.number}"
         if path in ("/rounds/current", base):
-            return _json(self.seen_by(member).model_dump_json())
+            return _json(self.seen_by(member))
         if path == f"{base}/committee":
             keys = (key.encode() for key in self.committee.members)
             return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
@@ -228,8 +214,7 @@ class LyingServer:
 
     def _store(self, member: str, path: str, body: bytes) -> Response:
         if path.startswith(f"/committee/{member}/keys/"):
-            number = int(path.rsplit("/", 1)[1])
-            known = self.keys.setdefault(number, {}).setdefault(member, body)
+            known = self.keys.setdefault(int(path.rsplit("/", 1)[1]), {}).setdefault(member, body)
             return Response(200, {}) if known == body else problem("conflict")
         stage = path.split("/")[-2]
         self.before_put(member, stage)
@@ -237,8 +222,8 @@ class LyingServer:
         return Response(201, {})
 
 
-def _json(text: str) -> Response:
-    return Response(200, {"content-type": "application/json", "etag": "1"}, text.encode())
+def _json(view: RoundView) -> Response:
+    return Response(200, {"content-type": "application/json", "etag": "1"}, view.model_dump_json().encode())
 
 
 def _bytes(body: bytes) -> Response:

@@ -66,7 +66,6 @@ def propose(server: LyingServer, names: list[str]) -> None:
 
 
 def opened(server: LyingServer) -> NDArray[np.float64]:
-    """Let the members open the sum of the newest round."""
     server.attend()
     unmask(server)
     return server.opened(NAMES)
@@ -109,8 +108,7 @@ def test_two_sets_for_two_halves_of_the_committee_open_neither() -> None:
     server.proposals = {person.name: OTHERS for person in server.members[:2]}
     server.attend()
     assert len(server.confirmations) == 5
-    events = unmask(server)
-    assert server.shares == {} and len(reasons(events)) == 2
+    assert server.shares == {} and len(reasons(unmask(server))) == 2
 
 
 def in_this_round(server: LyingServer) -> None:
@@ -193,7 +191,6 @@ def test_clients_that_the_server_made_up_are_named_and_nothing_is_signed() -> No
 
 
 def keys_of(people: list[Person]) -> list[bytes]:
-    """The keys of these members for round 1."""
     owned = ((each.identity.signing_key, each.name, each.identity.mailbox_key, each.certificate) for each in people)
     return [make_committee_key(key, "t_1", 1, *rest)[1].encode() for key, *rest in owned]
 

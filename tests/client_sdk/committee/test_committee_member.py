@@ -55,13 +55,10 @@ def store_of(server: LyingServer, member: Person) -> ClientStore:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_key_of_a_round_is_deleted_after_the_sum_and_never_made_again(
-    monkeypatch: pytest.MonkeyPatch, killed: bool
-) -> None:
+def test_the_key_of_a_round_is_deleted_after_the_sum_for_good(monkeypatch: pytest.MonkeyPatch, killed: bool) -> None:
     """A process that ends after the share deletes the key when it starts again."""
     server = server_in_round()
-    one = server.members[0]
-    store = store_of(server, one)
+    store = store_of(server, server.members[0])
     server.attend()
     with monkeypatch.context() as patched:
         if killed:
@@ -233,7 +230,7 @@ def test_a_record_survives_its_encoding_and_damage_is_noticed() -> None:
     store = store_of(server, server.members[0])
     record = load_record(store, "t_1")
     assert CommitteeRecord.decode(record.encode()) == record and len(record.released[0]) == 6
-    for body in (b"{}", b"[]", b"x", record.encode().replace(b'"released": ["', b'"released": ["AAAA')):
+    for body in (b"{}", b"[]", b"x", record.encode().replace(b'"released":["', b'"released":["AAAA')):
         store.write("t_1", "committee.json", body)
         with pytest.raises(LocalFileError, match="damaged"):
             load_record(store, "t_1")
@@ -273,7 +270,7 @@ def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
         return server.answer(one.name, request)
 
     events: list[Event] = []
-    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append), events.append))
+    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append)))
     assert events == [Waiting("the committee"), TaskEnded("complete")]
     assert sorted(server.keys) == list(range(1, 9))
 
@@ -307,9 +304,7 @@ def test_members_of_the_committee_serve(server: AggregatorProcess, operator: Ope
 MEMBERS = 3
 
 
-def test_a_member_of_the_committee_is_a_process_that_is_killed(
-    server: AggregatorProcess, operator: Operator, tmp_path: Path
-) -> None:
+def test_a_process_of_the_committee_is_killed(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
     """The other members and the clients are threads."""
     task = small_task(
         operator, "films", users=MEMBERS, mechanism="oneshot", mechanism_parameters={"committee": MEMBERS}

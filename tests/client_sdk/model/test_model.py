@@ -25,7 +25,6 @@ from client_sdk.store.stores import MemoryStore
 from protocols.codec import b64encode
 from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
-from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.registry import recipe
 from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
@@ -231,8 +230,7 @@ def test_pages_that_a_snapshot_covers_are_skipped() -> None:
 
 def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
     runner = ProgramRunner(Server(40, {40: state_after(TERMS, 40)}, announced=[39, 40]))
-    reached = runner.run(ModelFollower(CALLS, TERMS).follow(40))
-    assert equal(reached.state, state_after(TERMS, 40))
+    assert equal(runner.run(ModelFollower(CALLS, TERMS).follow(40)).state, state_after(TERMS, 40))
     assert downloads(runner) == ["snapshots/39", "snapshots/40"]
     with pytest.raises(ModelUnavailable, match="replaced faster"):
         ProgramRunner(Server(40, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
@@ -240,12 +238,11 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
 
 @pytest.mark.parametrize("mode", ["each", "once"])
 def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: str) -> None:
-    cache = ModelCache(mode)  # type: ignore[arg-type]
+    cache = ModelCache(mode)
     first, second = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
     made = ProgramRunner(Server(2)).run(first.follow(2))
     runner = ProgramRunner(Server(2))
-    found = runner.run(second.follow(2))
-    assert found.state is made.state
+    assert runner.run(second.follow(2)).state is made.state
     assert second.known == 2
     assert (second.spared, len(downloads(runner))) == (
         (2 * TERMS.sum_plan.aggregate_bytes, 0) if mode == "once" else (0, 2)
@@ -273,7 +270,6 @@ def view(mechanism: str, evaluation: dict[str, Any] | None) -> TaskView:
 def states(terms: TaskTerms, values: list[float]) -> list[ModelState]:
     """The states of a task in which the model after round n was measured as values[n]."""
     recipe = terms.recipe
-    assert isinstance(recipe, Evaluated)
     found: list[ModelState] = [recipe.initial_state(terms.seed)]
     for number, value in enumerate(values, 1):
         total = np.ones(recipe.layout(number).length)

@@ -42,7 +42,7 @@ def send(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response
 
 
 def wanted(who: Identity, scope: str = "movies", role: str = "member", **changes: str) -> Mapping[str, str]:
-    statement = certificate_request(scope, role, who.public_key, who.mailbox_key)  # type: ignore[arg-type]
+    statement = certificate_request(scope, role, who.public_key, who.mailbox_key)
     return {
         "scope": scope,
         "role": role,
@@ -66,7 +66,6 @@ class Endpoint:
         (self.code,) = organiser.issued.new_codes("movies", role, 1)
 
     def post(self, body: object, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Ask for a certificate, with the code unless there are other headers."""
         return send(self.app, "POST", "/v1/certificates", json=body, headers=headers or bearer(self.code))
 
 
@@ -159,7 +158,6 @@ HOUR = 3600
 
 @pytest.fixture
 def clock() -> list[float]:
-    """Seconds since the epoch, moved by hand."""
     return [1_800_000_000.0]
 
 
@@ -173,9 +171,7 @@ def certified(organiser: Organiser, subject: str, who: Identity, scope: str = "m
     return organiser.certify(scope, subject, who.public_key, who.mailbox_key, **how)
 
 
-def test_what_it_certifies_holds_and_what_it_revokes_is_listed_until_it_expires(
-    organiser: Organiser, clock: list[float]
-) -> None:
+def test_certificates_hold_and_revocations_are_listed_until_expiry(organiser: Organiser, clock: list[float]) -> None:
     ann = Identity.generate()
     made = certified(organiser, "ann", ann, lifetime=10 * HOUR)
     certified(organiser, "ann", ann, lifetime=HOUR)  # a shorter renewal does not shorten the listing of the first
@@ -278,9 +274,7 @@ def backend_of_the_guide() -> FastAPI:
     (code,) = re.findall(r"^```python\n(from fastapi.*?)^```", text, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {"sessions": Sessions()}
     exec(compile(code, "organiser.md", "exec"), names)  # noqa: S102 - the project's own page
-    backend = names["backend"]
-    assert isinstance(backend, FastAPI)
-    return backend
+    return names["backend"]
 
 
 def test_attack_five_accounts_of_the_app_become_the_committee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
-from protocols.recipes.arrays import Arrays, ArraysState, state_of
+from protocols.recipes.arrays import ArraysState, state_of
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 from tests.support.server import AggregatorProcess
@@ -53,7 +53,6 @@ def update(arrays: dict[str, NDArray[np.float32]], user: int) -> dict[str, Any]:
 def expected() -> dict[str, NDArray[np.float32]]:
     """The model after all rounds, with numpy and the recipe's own optimiser, which has tests of its own."""
     made = recipe("arrays", PARAMETERS)
-    assert isinstance(made, Arrays)
     state = made.initial_state(bytes(32))
     share = np.array(WEIGHTS) / 10
     for number in range(1, ROUNDS + 1):
@@ -72,8 +71,7 @@ def expected() -> dict[str, NDArray[np.float32]]:
 def loop(part: Task, user: int) -> list[int]:
     rounds = []
     for round_ in part.rounds(poll_seconds=1.0):
-        arrays = round_.arrays()
-        report = round_.contribute(update(arrays, user), weight=WEIGHTS[user])
+        report = round_.contribute(update(round_.arrays(), user), weight=WEIGHTS[user])
         assert (report.round, report.clipped, report.scaled) == (round_.number, 0, 1.0)
         rounds.append(report.round)
     return rounds
@@ -196,7 +194,6 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
         assert take_part_together(parts, range(USERS), loop) == [[1, 2]] * USERS
         assert np.abs(parts[0].arrays()["w"] - given["w"]).max() > 0.1
         terms = parts[0].terms.recipe
-        assert isinstance(terms, Arrays)
         body = terms.encode_state(state_as(state_of(terms.parameters, given), ArraysState))
     assert len(body) == 4 * 23
 

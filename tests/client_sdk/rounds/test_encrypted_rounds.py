@@ -37,10 +37,10 @@ from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRe
 from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
 from protocols.messages import Attestation, OrganiserPin, Schedule
-from protocols.recipes.arrays import Arrays
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.one_member import HISTORY, SURVIVORS, OneMember, aggregate_of, terms_of
 from tests.support.programs import SEED, task_view
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet
 
@@ -73,8 +73,6 @@ def chain() -> AggregateChain:
 
 @dataclass
 class Person:
-    """A member that signs what it absorbed."""
-
     client_id: str
     organiser: Ed25519PrivateKey = ORGANISER
     identity: Identity = field(default_factory=Identity.generate)
@@ -85,7 +83,6 @@ class Person:
         return certify(self.organiser, "s", *keys, role="member", serial=1, not_after=NOW + 3600).encode()
 
     def attest(self, number: int = LAST, task_id: str = "t_1", client_id: str | None = None) -> Attestation:
-        """State the chain before round 3."""
         name = client_id or self.client_id
         path = f"/v1/tasks/{task_id}/rounds/{number}/contributions/{name}"
         fields = {"aggregate-chain": chain().before.hex(), "content-digest": content_digest(b"its contribution")}
@@ -274,7 +271,7 @@ def test_a_member_that_chooses_its_blocks_abstains_when_training_fails(monkeypat
     """Which blocks it chooses is seen by all, so zeros would hide nothing; as an upload they would count as data."""
     parameters = {"items": 6, "dim": 2, "share": 0.5, "support": "own", "reveal_indices": True}
     terms = TaskTerms.of(task_view("topk", parameters, "paillier", {"key_bits": 2048}, completed_rounds=1))
-    keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan  # type: ignore[arg-type]
+    keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan
     chosen, how = plan.layout.chosen, terms.mechanism
     blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
     bodies = [((), how.seal(plan, (), blocks, keyring)) for _ in range(SURVIVORS)]
@@ -290,9 +287,7 @@ MEMBERS, ALONE = 5, 2
 SECRET = np.float32([0.25, -0.5, 0.125, 0.75])
 
 
-def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_an_update_of_one_member_among_zeros_is_used_by_nobody(server: AggregatorProcess, operator: Operator) -> None:
     """Through a real server. Everybody has an update in round 2, only one member in round 1."""
 
     def trainer(user: int) -> Any:
@@ -309,7 +304,6 @@ def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
     task, policy = SmallTask.of(operator, request, MEMBERS), Policy(snapshot_every=1)
     with enrolled_fleet(server.url, task, [trainer(user) for user in range(MEMBERS)], policy=policy) as fleet:
         recipe = fleet.clients[0].member.terms.recipe
-        assert isinstance(recipe, Arrays)
         (first,) = fleet.run(rounds=1)
         assert (first.state, first.survivors) == ("complete", MEMBERS)  # the server sees a round like any other
         assert len({report.contribution_bytes for report in first.reports}) == 1
@@ -324,18 +318,11 @@ def test_the_update_of_one_member_among_zeros_is_used_by_no_member(
 # --- pieces of a seal that a waiting client makes ahead: used once, by one process, and never written down -----------
 
 
-def wait_for(ahead: WorkAhead, pieces: int) -> None:
-    deadline = time.monotonic() + 30
-    while len(ahead) < pieces:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_each_piece_leaves_once_and_is_made_anew() -> None:
     """A forked process has no pieces."""
     numbers = count()
     with WorkAhead(lambda: next(numbers), 5) as ahead:
-        wait_for(ahead, 5)
+        wait_until(lambda: len(ahead) == 5, "all pieces are made")
         time.sleep(0.02)
         assert (len(ahead), repr(ahead)) == (5, "<WorkAhead 5 of 5>")
         for write in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -345,7 +332,7 @@ def test_each_piece_leaves_once_and_is_made_anew() -> None:
             os._exit(len(ahead) + len(ahead.take(3)))
         assert (os.waitpid(child, 0)[1], len(ahead)) == (0, 5)
         first = ahead.take(4)
-        wait_for(ahead, 5)
+        wait_until(lambda: len(ahead) == 5, "all pieces are made")
         second = ahead.take(9)
         assert len(first) == 4 and len({*first, *second}) == 4 + len(second) >= 9
     assert len(ahead) == 0

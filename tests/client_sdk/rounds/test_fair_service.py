@@ -139,7 +139,6 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
             assert not set(part.recommend(5, refresh=False).items.tolist()) & set(items.tolist())
             client_store, device_group = client._account.store, part.membership.device_group
             kept = client_store.read(task.task_id, "item_state.bin")
-            assert kept is not None
             assert len(kept) == 8 + part.terms.recipe.view_bytes(TURN, device_group)
             assert client_store.memberships() == [part.membership]
 
@@ -149,7 +148,6 @@ def test_a_client_refuses_a_round_of_another_group(server: AggregatorProcess, op
     with fleet_of(server, task, [0, 0, 0, 1, 1, 1]) as fleet:
         with SyncDriver() as driver:
             fresh = driver.run(fleet.clients[0].member.calls.current_round(task.task_id, wait=10.0))
-        assert fresh is not None
         assert fleet.clients[0].spec(fresh.view.model_copy(update={"contribution_bytes": None})).sum_index == 1
         with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):
             fleet.clients[5].spec(fresh.view)

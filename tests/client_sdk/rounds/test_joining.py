@@ -158,7 +158,7 @@ def test_memberships_follow_their_server(
 
 @pytest.mark.parametrize("kind", [MemoryStore, DirectoryStore])
 def test_nothing_is_moved_onto_records_that_are_there(kind: type[Store], tmp_path: Path) -> None:
-    store = kind(tmp_path) if kind is DirectoryStore else kind()  # type: ignore[call-arg]
+    store = kind(tmp_path) if kind is DirectoryStore else kind()
     old, new = (ClientStore(store, "me", f"https://{name}.example.org") for name in ("old", "new"))
     with pytest.raises(ParameterError, match="no membership"):
         old.move_to("https://new.example.org")

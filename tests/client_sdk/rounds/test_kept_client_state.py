@@ -8,7 +8,6 @@ while the second round is open.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +25,7 @@ from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.messages.tasks import Evaluation
 from protocols.recipes.registry import recipe_entry
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import play_round
 
@@ -96,9 +96,7 @@ class Member:
         return found
 
     def take_part(self) -> None:
-        """Contribute to the open round."""
         view = self.part.current_round()
-        assert view is not None
         if not view.in_cohort:
             assert self.recipe.layout(view.step).sum_class.repeated, "everybody is asked"
             return
@@ -132,11 +130,10 @@ def assert_same(one: ClientState, other: ClientState) -> None:
 
 
 def await_round(operator: Operator, task_id: str, number: int) -> None:
-    """Wait until round `number` is open."""
-    end = time.monotonic() + 120
-    while not any(view.state == "collecting" for view in operator.rounds(task_id, after=number - 1)):
-        assert time.monotonic() < end, f"round {number} did not open: {list(operator.rounds(task_id))}"
-        time.sleep(0.05)
+    def opened() -> bool:
+        return any(view.state == "collecting" for view in operator.rounds(task_id, after=number - 1))
+
+    wait_until(opened, f"round {number} opens", 120)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -55,9 +55,7 @@ def enrolled(server: AggregatorProcess, operator: Operator, wanted: TaskRequest)
     return enrolled_fleet(server.url, SmallTask.of(operator, wanted, USERS), ROWS)
 
 
-def test_noisy_sums_make_a_model_and_each_client_records_their_cost(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_noisy_sums_make_a_model_and_clients_record_their_cost(server: AggregatorProcess, operator: Operator) -> None:
     with enrolled(server, operator, request("private", "colr", "ckks")) as fleet:
         members, task_id = [client.member for client in fleet.clients], fleet.clients[0].member.task_id
         invitation = operator.invite(task_id).invitation
@@ -72,7 +70,6 @@ def test_noisy_sums_make_a_model_and_each_client_records_their_cost(
     assert abs(np.log(state.l2_clip)) < 0.21  # two steps of the bound on updates, each by 0.1 at most
     for member in members:
         spending = member.store.spending(member.task_id)
-        assert spending is not None
         assert spending.sums == ROUNDS
         assert PRIVACY.epsilon * 0.9 < total_epsilon([spending], PRIVACY.delta) <= PRIVACY.epsilon
 
@@ -92,16 +89,13 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.preview(second)
 
 
-def test_a_task_ends_once_the_sums_that_it_pays_for_have_the_data_of_its_members(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_ends_once_the_sums_that_it_pays_for_are_made(server: AggregatorProcess, operator: Operator) -> None:
     """The cohort of privirec-k is frozen. A committee keeps publishing keys for one-shot rounds until the end."""
     two = PRIVACY.model_copy(update={"rounds": 2})
     with enrolled(server, operator, request("two-sums", "privirec-k", "oneshot", two)) as fleet:
         assert [done.state for done in fleet.run()] == ["complete", "complete"]
         member = fleet.clients[0].member
         spending = member.store.spending(member.task_id)
-    assert spending is not None
     assert spending.sums == 2
     assert np.array_equal(np.maximum(spending.spent, spending.reserved), spending.reserved)
     ended = operator.task(member.task_id)

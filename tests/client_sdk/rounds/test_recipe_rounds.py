@@ -33,7 +33,7 @@ from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.rfrec import RFRecF, RFRecState
+from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
@@ -76,9 +76,7 @@ def ratings() -> list[dict[int, float]]:
     return [{i: float(rng.integers(1, 6)) for i in range(RATED) if (i + user) % 3 == 0} for user in range(USERS)]
 
 
-def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
     """Cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
     schedule = Schedule(rounds=50, cohort_size=3, start_clients=USERS)
     parameters = {"items": RATED, "dim": 4, "iterations": 10, "variant": "paper", "moves": "coin"}
@@ -86,7 +84,6 @@ def test_a_task_with_coins_ends_when_they_are_used_and_clients_miss_rounds(
     with enrolled_fleet(server.url, SmallTask.of(operator, request, USERS), ratings()) as fleet:
         assert {done.state for done in fleet.run()} == {"complete"}
         recipe, state = fleet.clients[0].member.terms.recipe, state_as(fleet.model(), RFRecState)
-        assert isinstance(recipe, RFRecF)
         sums = len(recipe.stretches(state))
         assert recipe.is_done(state)
         assert state.sum_index == sums < 10
@@ -144,7 +141,6 @@ def test_the_server_sums_while_clients_of_pfedclr_personalise(
     def waiting(self: PFedCLRHalf, spec: Any, *rest: Any) -> LocalResult:
         local = contribute(self, spec, *rest)
         finish, deadline = local.finish, time.monotonic() + 20
-        assert finish is not None
 
         def late() -> ClientState:
             while (seen := state_of(spec.number)) == "collecting" and time.monotonic() < deadline:
@@ -220,14 +216,14 @@ CROWD, FILMS = 5, 24
 EITHER = Policy(mechanisms=frozenset({"plain", "ckks"}), min_cohort=2, snapshot_every=0)
 
 
+Kind = tuple[int, float, float]
 OVERFITTING = (8, 0.0, 1.5)
 """Ratings on which a model overfits within a few rounds: seed, spread of the items' means, noise."""
 LEARNABLE = (5, 1.5, 0.2)
 """Ratings on which it improves for longer than a test takes: also over CKKS, whose noise changes each run."""
 
 
-def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
-    """Return ten ratings of every user."""
+def noisy_ratings(kind: Kind) -> list[dict[int, float]]:
     seed, spread, noise = kind
     rng = np.random.default_rng(seed)
     means = spread * rng.standard_normal(FILMS) if spread else np.zeros(FILMS)
@@ -237,12 +233,7 @@ def noisy_ratings(kind: tuple[int, float, float]) -> list[dict[int, float]]:
 
 @contextmanager
 def played_task(
-    server: AggregatorProcess,
-    operator: Operator,
-    mechanism: str,
-    rounds: int,
-    evaluation: Evaluation,
-    kind: tuple[int, float, float],
+    server: AggregatorProcess, operator: Operator, mechanism: str, rounds: int, evaluation: Evaluation, kind: Kind
 ) -> Iterator[tuple[list[Task], list[Event]]]:
     """The clients of a task that was trained to its end, each in its own thread, and the events of the first one, which
     holds the keys."""
@@ -263,9 +254,7 @@ def played_task(
         yield parts, events
 
 
-def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_a_task_that_overfits_is_stopped_and_has_its_best_model(server: AggregatorProcess, operator: Operator) -> None:
     evaluation = Evaluation(every=1, keep="best", stop_after=3)
     with played_task(server, operator, "plain", 80, evaluation, OVERFITTING) as ((part, other, *_), events):
         task, curve = operator.task("rated-plain-80"), part.evaluation()
@@ -285,9 +274,7 @@ def test_the_server_stops_a_task_that_overfits_and_serves_its_best_model(
         assert max(measured) > best.model_round
 
 
-def test_members_of_an_encrypted_task_keep_the_best_model_themselves(
-    server: AggregatorProcess, operator: Operator
-) -> None:
+def test_members_of_encrypted_tasks_keep_the_best_model(server: AggregatorProcess, operator: Operator) -> None:
     evaluation = Evaluation(every=2, keep="best")
     with played_task(server, operator, "ckks", 8, evaluation, LEARNABLE) as (parts, _):
         best, points = parts[0].evaluation().best, parts[0].evaluation().points
@@ -303,14 +290,10 @@ def test_a_client_measures_no_more_often_than_its_policy_allows(server: Aggregat
         "bounded", "fedmf", "plain", Schedule(rounds=10), {"items": FILMS}, evaluation=Evaluation(every=1)
     )
     invitation = operator.invite(operator.create_task(request).task_id).invitation
-    store, identity, few = (
-        MemoryStore(),
-        Identity.generate(),
-        Policy(mechanisms=EITHER.mechanisms, max_measurements=4),
-    )
+    store, identity = MemoryStore(), Identity.generate()
+    few, enough = (Policy(mechanisms=EITHER.mechanisms, max_measurements=most) for most in (4, 5))
     with Client(server.url, identity, store, few) as client, pytest.raises(PolicyRefused, match="measures its model 5"):
         client.join("bounded", invitation=invitation)
-    enough = Policy(mechanisms=EITHER.mechanisms, max_measurements=5)
     for _ in range(2):  # the record outlives the process
         with Client(server.url, identity, store, enough) as client, SyncDriver() as driver:
             core = client.join("bounded", invitation=invitation).part

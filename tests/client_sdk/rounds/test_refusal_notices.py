@@ -6,14 +6,13 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk import Identity
 from client_sdk.agreement.policy import Policy
-from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Request, Response
 from client_sdk.errors import Abstained, ConnectionFailed, GaveUp, LocalFileError, NotAttested, PolicyRefused
 from client_sdk.history import History
@@ -142,13 +141,10 @@ NOW = 1_800_000_000
 
 
 class Server:
-    """Returns one revocation list, or none."""
-
     def __init__(self, body: bytes | None) -> None:
         self._body = body
 
     def revocations(self, _task_id: str) -> Program[bytes | None]:
-        """Return the list."""
         return self._body
         yield
 
@@ -156,7 +152,7 @@ class Server:
 def started(store: ClientStore, body: bytes | None, task_id: str = "t_1") -> MembershipCheck:
     """The membership check of a client that has just started, with the list of a server."""
     check = MembershipCheck(PIN, clock=lambda: float(NOW))
-    program = check.refresh(cast(ApiCalls, Server(body)), store, task_id)
+    program = check.refresh(Server(body), store, task_id)
     with pytest.raises(StopIteration):
         next(program)
     return check

@@ -24,7 +24,6 @@ import httpx
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
-from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Effect, Request
@@ -54,14 +53,8 @@ REPEATED_SECONDS = sum(replace(SHORT_PAUSES.retry, jitter=lambda: 1.0).pause(n) 
 """A request is repeated for so long at most; only a participant that waits for its server goes on after that."""
 AWAY_SECONDS = 2.0 * REPEATED_SECONDS
 USERS = 3
-MASKED = {
-    "mechanism": "masked",
-    "mechanism_parameters": {"dropout": 0.0},
-    "rounds": 1,
-    "collect_seconds": 400,
-    "stage_seconds": 400,
-}
 PLAIN = {"mechanism": "plain", "rounds": 1, "collect_seconds": 400}
+MASKED = {**PLAIN, "mechanism": "masked", "mechanism_parameters": {"dropout": 0.0}, "stage_seconds": 400}
 STAGES = {
     "plain-contribution": (PLAIN, "/contributions/"),
     "advertise": (MASKED, "/stages/advertise/"),
@@ -107,13 +100,11 @@ class Crowd:
         return self.resources.enter_context(new_client(self.server.url, ANY, SHORT_PAUSES))
 
     def add(self, take_part: Callable[[Progress, Callable[[], bool], float], Any]) -> None:
-        """Let one more take part."""
         told = list[Event]()
         self.events.append(told)
         self.running.append(self._pool.submit(take_part, told.append, self.stop.is_set, 1.0))
 
     def ended(self) -> list[Any]:
-        """Wait for the end of all; return what each returned."""
         return [one.result(timeout=200.0) for one in self.running]
 
 
@@ -154,7 +145,6 @@ def test_the_server_is_away_in_every_stage(tmp_path: Path) -> None:
 
 
 def waiting_task(server: AggregatorProcess, name: str) -> SmallTask:
-    """A task that waits for more members than will come."""
     with Operator(server.url, server.operator_token) as operator:
         return small_task(operator, name, users=3)
 
@@ -336,7 +326,7 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     assert contributor.known_round() == 1
     assert then in contributor.on_restored(0)
     member.released, member.last = {}, 0
-    member.runner.run(contributor.on_round(RoundChanged(member.asked.model_copy(update={"in_cohort": True}), None)))
+    member.runner.run(contributor.on_round(member.asked.model_copy(update={"in_cohort": True})))
     (told,) = member.events
     if mechanism == "plain":
         assert isinstance(told, RoundReport) and len(member.requests("/contributions/")) == 1
@@ -349,6 +339,6 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
 def test_clients_of_a_masked_task_sign_no_set_for_a_lost_sum_again() -> None:
     member = OneMember(terms_of("masked"), None, {1: b""})
     member.store.keep_signed_sets("t_1", SignedSets(1, frozenset({bytes(16)})))
-    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, None).on_restored(0)
+    assert "no part in sums that it took part" in _Contributor(member.part, HISTORY, print).on_restored(0)
     with pytest.raises(AlreadySummed):
         member.store.signed_sets("t_1").require_open(1)

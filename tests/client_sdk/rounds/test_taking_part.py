@@ -10,25 +10,9 @@ from typing import Any
 
 import pytest
 
-from client_sdk import (
-    Client,
-    ClientOptions,
-    Identity,
-    MFConfig,
-    NotEnrolled,
-    Operator,
-    Policy,
-    PolicyRefused,
-)
+from client_sdk import Client, ClientOptions, Identity, MFConfig, NotEnrolled, Operator, Policy, PolicyRefused
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.errors import (
-    ContributionConflict,
-    Forbidden,
-    GaveUp,
-    ModelUnavailable,
-    RoundClosed,
-    TaskFailed,
-)
+from client_sdk.errors import ContributionConflict, Forbidden, GaveUp, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
 from client_sdk.rounds.certificates import MembershipCheck, request_for
@@ -208,12 +192,10 @@ def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, op
     chosen = interactions(3)
     with joined(server.url, task, 3, PLAIN, training=wild) as parts:
         view = parts[0].current_round(wait=10.0)
-        assert view is not None
         with pytest.raises(ModelUnavailable, match="no round of this task has completed yet"):
             parts[0].recommend(10, chosen[0])
         events: list[Event] = []
-        report = play_round(parts[0], view, chosen[0], events.append)
-        assert report.clipped > 0
+        assert play_round(parts[0], view, chosen[0], events.append).clipped > 0
         assert isinstance(events[0], ClipWarning)
         with pytest.raises(ContributionConflict):
             play_round(parts[0], view, chosen[0])
@@ -242,6 +224,5 @@ def test_a_small_round_is_refused_and_reported(server: AggregatorProcess, operat
         with pytest.raises(TaskFailed, match="0 of 3 clients contributed in time, but 3 are needed") as failed:
             one.take_part(interactions(1)[0], events.append)
     assert (failed.value.task, failed.value.reports) == ("few", ())
-    missed = [event for event in events if isinstance(event, RoundMissed)]
-    assert "at least 4" in missed[0].reason
+    assert "at least 4" in [event for event in events if isinstance(event, RoundMissed)][0].reason
     assert isinstance(events[-1], TaskEnded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client_sdk import MemoryStore
@@ -13,9 +14,10 @@ from client_sdk.errors import LocalFileError
 from client_sdk.rounds.oneshot import SeenCommittees, close_seen, load_seen
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
-from client_sdk.store.states import GivenData
+from client_sdk.store.states import GivenData, Spending
 from client_sdk.store.stores import DirectoryStore
 from protocols.errors import AlreadySummed, RefusalError
+from protocols.privacy.noise import ORDERS
 
 
 def tags(*numbers: int) -> frozenset[bytes]:
@@ -129,6 +131,15 @@ def test_data_enter_sums_of_two_tasks_only_over_the_same_clients() -> None:
             with pytest.raises(RefusalError, match="over other clients"):
                 five.with_confirmed(series, others)
     assert five.with_confirmed("t_1 once", tags(*range(4))) != five, "sets of one series are those of SignedSets"
+
+
+def test_a_curve_with_infinite_divergences_is_stored() -> None:
+    spending = Spending("films", 3, np.full(len(ORDERS), np.inf))
+    again = Spending.decode(spending.encode())
+    assert np.isinf(again.reserved).all() and not again.spent.any()
+    for damaged in (b"Infinity", b"2,"):
+        with pytest.raises(ValueError):
+            Spending.decode(spending.encode().replace(damaged, b"-1" if damaged == b"Infinity" else b"3,", 1))
 
 
 FIRST = frozenset("abcde")

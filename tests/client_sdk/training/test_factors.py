@@ -179,9 +179,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def half_of(mode: str, **changes: Any) -> TopKHalf:
     parameters = {"items": TOPK_ITEMS, "dim": TOPK_DIM, "clip": 0.05, "share": 0.1, **MODES[mode], **changes}
-    half = client_half(recipe("topk", parameters), MFConfig(epochs=1))
-    assert isinstance(half, TopKHalf)
-    return half
+    return client_half(recipe("topk", parameters), MFConfig(epochs=1))
 
 
 def dense(items: np.ndarray, rows: np.ndarray) -> np.ndarray:

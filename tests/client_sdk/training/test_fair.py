@@ -30,10 +30,7 @@ WEIGHTS = {"max_interactions": 10_000, "reveal_weights": True}
 
 def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any) -> tuple[Fair, FairHalf]:
     chosen = recipe("fair", {"items": items, "dim": DIM, "capacities": list(capacities), "clip": 5.0, **WEIGHTS})
-    half = client_half(chosen, FairConfig(**training) if training else None)
-    assert isinstance(chosen, Fair)
-    assert isinstance(half, FairHalf)
-    return chosen, half
+    return chosen, client_half(chosen, FairConfig(**training) if training else None)
 
 
 # --- the model ---------------------------------------------------------------------------------------------------

@@ -37,9 +37,7 @@ FEW = PFedCLRConfig(epochs=3, batch_size=8)
 
 def half(variant: str = "clr", training: PFedCLRConfig = FEW, **changes: Any) -> PFedCLRHalf:
     made = recipe("pfedclr", {"items": ITEMS, "dim": DIM, "rank": RANK, "variant": variant, **changes})
-    found = client_half(made, training)
-    assert isinstance(found, PFedCLRHalf)
-    return found
+    return client_half(made, training)
 
 
 def state(chosen: PFedCLRHalf) -> FactorState:
@@ -149,8 +147,7 @@ def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
     ],
 )
 def test_each_step_changes_what_the_variant_trains(variant: str, first: set[str], second: set[str]) -> None:
-    chosen = half(variant)
-    before, local, _ = run_client(chosen)
+    before, local, _ = run_client(half(variant))
     sent, kept = local.blocks[0].copy(), {name: array.copy() for name, array in local.client_state.items()}
     touched = np.flatnonzero(sent.reshape(ITEMS, DIM).any(axis=1))
     assert set(MINE.items.tolist()) <= set(touched.tolist())
@@ -200,10 +197,9 @@ def test_noise_differs_between_calls() -> None:
 def test_settings_of_another_recipe_and_invalid_ones_are_refused() -> None:
     with pytest.raises(ParameterError, match="PFedCLRConfig, not a MFConfig"):
         client_half(half().recipe, MFConfig())
-    with pytest.raises(ParameterError, match="epochs"):
-        PFedCLRConfig(epochs=0)
-    with pytest.raises(ParameterError, match="buffer_learning_rate"):
-        PFedCLRConfig(buffer_learning_rate=0.0)
+    for setting in ("epochs", "buffer_learning_rate"):
+        with pytest.raises(ParameterError, match=setting):
+            PFedCLRConfig(**{setting: 0})
     with pytest.raises(ParameterError, match="nothing to train on"):
         chosen = half()
         chosen.contribute(
@@ -225,8 +221,7 @@ def test_initial_state_is_shared_or_own() -> None:
 
 def test_plain_contribution_reveals_the_items_of_its_user() -> None:
     """A plain sum of this recipe reveals the items, because all rows change along one direction."""
-    chosen = half("clr", PFedCLRConfig())
-    rows = run_client(chosen)[1].blocks[0].reshape(ITEMS, DIM)
+    rows = run_client(half("clr", PFedCLRConfig()))[1].blocks[0].reshape(ITEMS, DIM)
     along = rows @ np.linalg.svd(rows, full_matrices=False)[2][0]
     fewer = min((np.flatnonzero(side > 1e-9) for side in (along, -along)), key=len)
     assert set(fewer.tolist()) == set(MINE.items.tolist())

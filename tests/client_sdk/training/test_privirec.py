@@ -20,7 +20,7 @@ from client_sdk.lab.federation import Federation
 from client_sdk.training import client_half, graph_filters
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
-from client_sdk.training.privirec import PriviRecHalf, components_of, matching_filter
+from client_sdk.training.privirec import components_of, matching_filter
 from protocols.errors import ParameterError
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
@@ -38,9 +38,7 @@ def train() -> Interactions:
 
 def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
     full = {"reveal_gram": True} if name == "privirec" else {}
-    made = recipe(name, {"items": ITEMS, "components": K, "iterations": 2, **full, **changes})
-    assert isinstance(made, PriviRecK)
-    return made
+    return recipe(name, {"items": ITEMS, "components": K, "iterations": 2, **full, **changes})
 
 
 def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray = MINE) -> LocalResult:
@@ -50,7 +48,6 @@ def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray =
 
 def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecState:
     first = chosen.absorb(chosen.initial_state(TASK_SEED), chosen.round_spec(TASK_SEED, 1), degrees, USERS)
-    assert isinstance(first, PriviRecState)
     return first.following(chosen.round_spec(TASK_SEED, step))
 
 
@@ -126,9 +123,7 @@ def test_complete_task_gives_the_singular_vectors_and_the_gram_matrix(train: Int
 
 def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
     def chosen(exponent: float, name: str | None = None) -> Any:
-        half = client_half(make(user_exponent=exponent), graph_filter=name)
-        assert isinstance(half, PriviRecHalf)
-        return half.graph_filter
+        return client_half(make(user_exponent=exponent), graph_filter=name).graph_filter
 
     assert chosen(0.5) is FILTERS["gf-cf"]
     assert chosen(0.5, "bspm-em") is FILTERS["bspm-em"]
@@ -153,7 +148,6 @@ def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
 def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
     made = train_all(train, "privirec-k", oversampling=5, rayleigh_ritz=True)
     components = components_of(made.recipe, made.state)
-    assert isinstance(components, Components)
     assert (made.state.basis.shape, components.vectors.shape) == ((ITEMS, K + 5), (ITEMS, K))
     assert components.gram is None
 
@@ -161,11 +155,11 @@ def test_filters_do_not_get_oversampled_columns(train: Interactions) -> None:
 FEW_USERS, FEW_ITEMS, DIMS = 25, 14, 5
 
 
-def random_rows(seed: int, users: int = FEW_USERS, items: int = FEW_ITEMS) -> np.ndarray:
+def random_rows(seed: int) -> np.ndarray:
     """A random binary matrix in which some items, and possibly users, have no interaction."""
     rng = np.random.default_rng(seed)
-    matrix = (rng.random((users, items)) < 0.3).astype(np.float64)
-    matrix[:, rng.integers(items)] = 0
+    matrix = (rng.random((FEW_USERS, FEW_ITEMS)) < 0.3).astype(np.float64)
+    matrix[:, rng.integers(FEW_ITEMS)] = 0
     return matrix
 
 
@@ -188,14 +182,13 @@ def decomposed(matrix: np.ndarray, a: float = 0.5, factored: bool = False, b: fl
     return Components(matrix.sum(0), vt[:k].T.astype(np.float32), s[:k].astype(np.float32), gram, a, b)
 
 
-def ideal_part(matrix: np.ndarray, dims: int = DIMS) -> np.ndarray:
+def ideal_part(matrix: np.ndarray) -> np.ndarray:
     _, _, vt = np.linalg.svd(scaled_rows(matrix))
-    v, d = vt[:dims].T, matrix.sum(0)
+    v, d = vt[:DIMS].T, matrix.sum(0)
     return matrix @ np.diag(power_of(d, -0.5)) @ v @ v.T @ np.diag(power_of(d, 0.5))
 
 
 def sharpened(signal: np.ndarray, p: np.ndarray, solver: str, time: float, steps: int) -> list[np.ndarray]:
-    """Solve dy/dt = -y P with the stages of the solver; return the signal after each step."""
     h, points = time / steps, []
     for _ in range(steps):
         k1 = -signal @ p

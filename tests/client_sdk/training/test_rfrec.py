@@ -43,10 +43,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
     made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
-    half = client_half(made)
-    assert isinstance(made, RFRec)
-    assert isinstance(half, RFRecHalf)
-    return made, half
+    return made, client_half(made)
 
 
 def states(made: RFRec, count: int) -> list[RFRecState]:
@@ -64,7 +61,7 @@ def objective(
     total = 0.0
     for user, item, target in zip(ratings.users, ratings.items, ratings.targets, strict=True):
         product = users[user] @ items[item]
-        total += (float(target) - (1 / (1 + np.exp(-product)) if rule.logistic else product)) ** 2
+        total += (float(target) - (1 / (1 + np.exp(-product)) if rule.released else product)) ** 2
     total += 0.1 * (np.sqrt(np.sum(users**2)) if rule.by_norm else np.sum(users**2))
     return float(total + penalty * np.sum((items - average) ** 2))
 
@@ -123,7 +120,7 @@ def test_missed_steps_are_taken_later_with_the_known_average(name: str, changes:
     first = half.initial_client_state(np.random.default_rng(0))
     model = LocalModel(first[USER_FACTOR][None].copy(), found[0].item_factors.copy())
     rule = made.parameters.rule
-    if rule.adam:
+    if rule.released:
         model.adam = Adam([model.users, model.items], [rule.rate] * 2)
     ratings = Ratings.of(np.zeros(3, np.intp), HISTORY.items, HISTORY.ratings, made.parameters)
     for step in range(1, 6):

@@ -42,7 +42,7 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "certificates.json
 
 def certificate(**changes: object) -> Certificate:
     given: dict[str, object] = {"role": "member", "serial": 7, "not_after": LATER, **changes}
-    return certify(ORGANISER, "movies", IDENTITY, MAILBOX, **given)  # type: ignore[arg-type]
+    return certify(ORGANISER, "movies", IDENTITY, MAILBOX, **given)
 
 
 def test_a_certificate_holds_until_its_last_second_for_what_it_was_signed_for() -> None:
@@ -50,9 +50,9 @@ def test_a_certificate_holds_until_its_last_second_for_what_it_was_signed_for() 
     keys = {"organiser_key": PUBLIC, "identity_key": IDENTITY, "mailbox_key": MAILBOX}
     good = {**keys, "scope": "movies", "certificate": made}
     for now in (NOW, LATER):
-        check_certificate(**good, now=now)  # type: ignore[arg-type]
+        check_certificate(**good, now=now)
     with pytest.raises(CertificateError, match="expired"):
-        check_certificate(**good, now=LATER + 1)  # type: ignore[arg-type]
+        check_certificate(**good, now=LATER + 1)
     listed = revoke(ORGANISER, "movies", [], NOW)  # its signature is no certificate's
     changes = (
         *({"scope": "songs"}, {"identity_key": MAILBOX}, {"mailbox_key": IDENTITY}),
@@ -63,7 +63,7 @@ def test_a_certificate_holds_until_its_last_second_for_what_it_was_signed_for() 
     )
     for changed in changes:
         with pytest.raises(CertificateError, match="not signed by the organiser"):
-            check_certificate(**{**good, **changed}, now=NOW)  # type: ignore[arg-type]
+            check_certificate(**{**good, **changed}, now=NOW)
 
 
 @given(
@@ -176,7 +176,7 @@ def test_vectors_hold_or_are_refused_as_they_say(case: dict[str, str]) -> None:
 def test_a_request_is_for_one_scope_role_and_pair_of_keys() -> None:
     """A client signs it: the signature must serve for no other certificate, and as no other kind of message."""
     own = ("movies", "member", IDENTITY, MAILBOX)
-    assert certificate_request(*own) == domain_tag("certificate request", *own)  # type: ignore[arg-type]
+    assert certificate_request(*own) == domain_tag("certificate request", *own)
 
 
 def test_the_subject_of_a_certificate_is_its_serial() -> None:

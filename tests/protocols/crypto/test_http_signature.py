@@ -23,12 +23,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from protocols import errors
-from protocols.crypto.aggregate_chain import (
-    CHAIN_BYTES,
-    AggregateChain,
-    StatedChain,
-    stated_chain,
-)
+from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain, StatedChain, stated_chain
 from protocols.crypto.http_signature import (
     SIGNATURE,
     SIGNATURE_INPUT,
@@ -63,7 +58,6 @@ VERIFIER = Verifier(signature_algorithm=algorithms.ED25519, key_resolver=KEYS)
 
 
 def message(request: SignedRequest, *more: dict[str, str]) -> Any:
-    """The request, with fields of a signature, in the form that the library reads."""
     query, headers = f"?{request.query}" if request.query else "", dict(request.fields)
     for fields in more:
         headers |= fields

@@ -45,8 +45,7 @@ from protocols.crypto.keys import (
 from protocols.crypto.random import cumulative_table, expanded, normals, symmetric_samples, uniforms, words
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 
-PART = st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6))
-CONTEXT = st.lists(PART, max_size=4)
+CONTEXT = st.lists(st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6)), max_size=4)
 
 
 @given(st.text(min_size=1, max_size=5), CONTEXT, st.text(min_size=1, max_size=5), CONTEXT)
@@ -127,14 +126,14 @@ def test_more_entries_than_a_byte_counts() -> None:
     for entries in (254, 255, 256, 511):
         table = [place * 2**50 for place in range(1, entries + 1)]
         words = [0, 1, *(2 * entry for entry in table), 2**64 - 1, 2**64 - 2]
-        samples = symmetric_samples(len(words), table, lambda count, words=words: joined(words)[:count])  # type: ignore[misc]
+        samples = symmetric_samples(len(words), table, lambda count, words=words: joined(words)[:count])
         assert samples.tolist() == [0, 0, *range(1, entries + 1), -entries, entries]
 
 
 def test_pieces_join_without_a_seam() -> None:
     for count in (0, 1, 32767, 32768, 70_000):
         table, words = [2**61, 2**62], os.urandom(8 * count)
-        samples = symmetric_samples(count, table, lambda wanted, words=words: words[:wanted])  # type: ignore[misc]
+        samples = symmetric_samples(count, table, lambda wanted, words=words: words[:wanted])
         values = np.frombuffer(words, "<u8")
         sizes = (values >> 1 >= 2**61).astype(int) + (values >> 1 >= 2**62)
         assert np.array_equal(samples, np.where(values & 1, -sizes, sizes))
@@ -264,7 +263,7 @@ def test_keyrings_are_equal_when_all_their_keys_are_and_show_none() -> None:
     assert repr(KEYRING) == str(KEYRING) == f"<Keyring ckks {KEYRING.fingerprint}>"
     assert len(bytes.fromhex(KEYRING.fingerprint)) == 16
     changes = {"state_key": b"t" * 32, "secret_key": b"x", "public_key": b"y", "parameter_id": b"z", "mechanism": "o"}
-    others = [replace(KEYRING, **{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
+    others = [replace(KEYRING, **{name: value}) for name, value in changes.items()]
     again = decode_keyring(encode_keyring(KEYRING))
     assert again == KEYRING != encode_keyring(KEYRING)
     assert len({KEYRING, again, *others}) == len({one.fingerprint for one in (KEYRING, again, *others)}) == 6

@@ -14,10 +14,7 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
 from protocols.messages.base import PROBLEM_TYPES, Key32, Signature64, problem_uri
-from protocols.messages.stages import (
-    MASKED_MESSAGES,
-    prerequisite_of,
-)
+from protocols.messages.stages import MASKED_MESSAGES, prerequisite_of
 from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MASKED, RoundContext

@@ -109,8 +109,7 @@ def test_a_candidate_is_not_blamed_for_what_earlier_sums_isolate() -> None:
 
 def test_any_number_of_sums_that_shrink_or_have_nobody_in_common_is_judged() -> None:
     everyone = [f"c{index:04}" for index in range(5 * 2 * isolation.MOST_SETS)]
-    shrinking = [everyone[start:] for start in range(0, len(everyone), 5)]
-    assert smallest_isolated(shrinking, 5) is None
+    assert smallest_isolated([everyone[start:] for start in range(0, len(everyone), 5)], 5) is None
     assert smallest_isolated([everyone[start : start + 5] for start in range(0, len(everyone), 5)], 5) is None
 
 
@@ -215,13 +214,10 @@ def test_thresholds_below_1_are_refused() -> None:
 
 
 SETS = st.sets(st.sampled_from(EVERYBODY), min_size=1)
-SEEDS = st.binary(min_size=32, max_size=32)
 
 
-@given(st.lists(SETS, max_size=5), SETS, st.integers(1, 16), SEEDS)
-def test_what_is_left_may_be_released(
-    earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes
-) -> None:
+@given(st.lists(SETS, max_size=5), SETS, st.integers(1, 16), st.binary(min_size=32, max_size=32))
+def test_the_rest_may_be_released(earlier: list[set[str]], survivors: set[str], threshold: int, seed: bytes) -> None:
     """Without the clients that the verdict names, the sum is allowed (or empty), for any earlier sums."""
     verdict = judge(earlier, survivors, threshold, seed)
     if isinstance(verdict, Allowed):

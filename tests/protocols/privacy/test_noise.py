@@ -164,24 +164,14 @@ def finite_logpmf(places: np.ndarray, variance: float) -> list[float]:
 
 @pytest.mark.parametrize(
     ("shifts", "sums", "multiplier"),
-    [
-        ((1,), 4, 6.0),
-        ((10,), 1, 1.0),
-        ((10,), 30, 8.0),
-        ((60,), 4, 2.0),
-        ((1,) * 16, 1, 3.0),
-        ((1,) * 100, 4, 2.5),
-    ],
+    [((1,), 4, 6.0), ((10,), 1, 1.0), ((10,), 30, 8.0), ((60,), 4, 2.0), ((1,) * 16, 1, 3.0), ((1,) * 100, 4, 2.5)],
 )
-def test_our_epsilon_of_skellam_noise_is_above_the_exact_one_and_near(
-    shifts: tuple[int, ...], sums: int, multiplier: float
-) -> None:
+def test_epsilon_of_skellam_noise_is_just_above_exact(shifts: tuple[int, ...], sums: int, multiplier: float) -> None:
     delta = 1e-6
     l1, l2 = float(sum(shifts)), math.sqrt(sum(shift**2 for shift in shifts))
     variance = (multiplier * l2) ** 2
     exact = skellam_loss(shifts, variance).self_compose(sums).get_epsilon_for_delta(delta)
-    ours = epsilon_of(sums * skellam_curve((l1, l2), variance), delta)
-    assert exact < ours < 1.15 * exact
+    assert exact < epsilon_of(sums * skellam_curve((l1, l2), variance), delta) < 1.15 * exact
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "rounds"), [(1.0, 0.01, 1000), (0.8, 0.1, 20), (4.0, 0.5, 100)])
@@ -260,9 +250,7 @@ def test_tables_of_the_smallest_and_of_the_largest_share() -> None:
     honest=st.integers(1, 5000),
     values=st.integers(1, 300_000),
 )
-def test_the_honest_shares_of_all_sums_cost_the_budget_and_no_more(
-    epsilon: float, sums: int, honest: int, values: int
-) -> None:
+def test_honest_shares_of_all_sums_cost_the_budget(epsilon: float, sums: int, honest: int, values: int) -> None:
     delta, bound = 1e-5, float(bound_in_steps(values))
     terms = NoiseTerms(epsilon, delta, sums, honest)
     kind = (min(math.sqrt(values) * bound, bound**2), bound)
@@ -344,8 +332,7 @@ def test_a_rounding_beyond_the_bound_is_done_again() -> None:
         asked.append(count)
         return (up if len(asked) < 4 else down) * (count // 8)
 
-    values = np.full(4, 0.5)
-    steps, scale = round_within(values, 1.9, random)
+    steps, scale = round_within(np.full(4, 0.5), 1.9, random)
     assert asked == [32] * 4
     assert steps.tolist() == [0] * 4
     assert scale < 1

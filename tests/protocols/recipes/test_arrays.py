@@ -27,9 +27,7 @@ CLIENTS = 5
 
 
 def make(**changes: Any) -> Arrays:
-    made = recipe("arrays", {**BASE, **changes})
-    assert isinstance(made, Arrays)
-    return made
+    return recipe("arrays", {**BASE, **changes})
 
 
 def updates(seed: int = 0) -> list[dict[str, Any]]:
@@ -113,7 +111,6 @@ def test_wrong_weights_are_refused() -> None:
 def summed(
     layout: VectorLayout, vectors: list[NDArray[np.float64]], mechanism: str
 ) -> tuple[NDArray[np.float64], float]:
-    """Return the sum, and the bound on its error."""
     if mechanism == "plain":
         plain = PLAIN.plan({}, layout, len(vectors))
         return run_sum(PLAIN, plain, vectors).total, plain.predicted_error

@@ -28,9 +28,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 def measured(name: str, rounds: int = ROUNDS, **evaluation: Any) -> Evaluated:
     inner = recipe(name, {"items": ITEMS, "dim": 3, **RECIPES[name]})
-    made = with_evaluation(inner, Evaluation(**{"every": 3, **evaluation}), rounds)
-    assert isinstance(made, Evaluated)
-    return made
+    return with_evaluation(inner, Evaluation(**{"every": 3, **evaluation}), rounds)
 
 
 def after(made: Evaluated, sums: int, values: list[float] | None = None, clients: float = 2.0) -> EvaluatedState:
@@ -228,8 +226,6 @@ def test_too_many_and_no_measurements_are_refused() -> None:
         *(({"holdout": holdout}, "holdout") for holdout in (0, 0.6, "first")),
     ],
 )
-def test_no_model_that_trained_on_held_out_rows_is_the_best_and_at_most_half_are_held_out(
-    changes: dict[str, Any], problem: str
-) -> None:
+def test_no_model_of_held_out_rows_is_best_and_half_are_held_out_at_most(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         Evaluation.model_validate({"every": 1, **changes})

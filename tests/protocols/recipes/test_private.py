@@ -22,8 +22,7 @@ from protocols.privacy.noise import epsilon_of, within_steps
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe
 from protocols.recipes.colr import FedMF
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import Private, noise_terms, unwrapped, with_privacy
-from protocols.recipes.privirec import PriviRecState
+from protocols.recipes.private import Private, unwrapped, with_privacy
 from protocols.recipes.registry import recipe
 
 SEED, ITEMS, CLIENTS, ROUNDS = bytes(range(32)), 12, 20, 6
@@ -44,9 +43,7 @@ def private(name: str, privacy: Privacy | None = None, clients: int = CLIENTS, *
     inner = recipe(chosen, {**RECIPES[chosen], **changes}, noisy=True)
     if name == "measured":
         inner = with_evaluation(inner, Evaluation(every=2), ROUNDS)
-    made = with_privacy(inner, privacy or Privacy(epsilon=4, delta=1e-5), ROUNDS, clients, clients)
-    assert isinstance(made, Private)
-    return made
+    return with_privacy(inner, privacy or Privacy(epsilon=4, delta=1e-5), ROUNDS, clients, clients)
 
 
 def quiet(name: str, **changes: Any) -> Private:
@@ -97,8 +94,8 @@ def test_the_honest_shares_in_all_sums_of_the_task_cost_the_budget(name: str) ->
 
 
 def test_fewer_paid_rounds_need_less_noise() -> None:
-    terms = [noise_terms(Privacy(epsilon=4, delta=1e-5, rounds=rounds), 6, 20, 20).sums for rounds in (None, 2, 9)]
-    assert terms == [6, 2, 6]
+    terms = [private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=rounds)).terms for rounds in (None, 2, 2 * ROUNDS)]
+    assert [each.sums for each in terms] == [ROUNDS, 2, ROUNDS]
     assert private("fedmf", Privacy(epsilon=4, delta=1e-5, rounds=1)).multiplier < private("fedmf").multiplier
 
 
@@ -107,7 +104,6 @@ def test_a_recipe_that_ends_by_itself_has_no_noise_for_sums_that_it_never_has(ro
     inner = recipe("privirec-k", RECIPES["privirec-k"], noisy=True)
     assert inner.ends_after == 3
     made = with_privacy(inner, Privacy(epsilon=4, delta=1e-5, rounds=rounds), 100, CLIENTS, CLIENTS)
-    assert isinstance(made, Private)
     assert made.terms.sums == sums
     assert made.ends_after == 3
     assert recipe("fedmf", RECIPES["fedmf"]).ends_after is None
@@ -153,7 +149,6 @@ def test_a_basis_with_long_columns_or_false_degrees_adds_no_more_than_the_bound(
     """What a malicious server's model gives is cut to the same norm as an honest one's."""
     made = quiet("privirec-k")
     first = made.absorb(made.initial_state(SEED), made.round_spec(SEED, 1), np.full(ITEMS, 9.0), 20)
-    assert isinstance(first, PriviRecState)
     spec = made.round_spec(SEED, 2)
     rng = np.random.default_rng(3)
     for wrong in (
@@ -225,7 +220,6 @@ def test_the_bound_moves_to_the_quantile_of_the_updates() -> None:
     quantile, start = 0.3, 15.0
     privacy = Privacy(epsilon=1000, delta=1e-5, clip=start, quantile=quantile)
     made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 60, 50, 50)
-    assert isinstance(made, Private)
     rng, state = np.random.default_rng(2), made.initial_state(SEED)
     assert state.l2_clip == start
     norms = np.exp(rng.standard_normal(50))
@@ -282,7 +276,7 @@ def test_states_survive_encoding_with_their_bound(name: str) -> None:
     body = made.encode_state(state)
     assert body == made.inner.encode_state(state)
     assert made.decode_state(0, body).l2_clip == 1.0
-    last = made.inner.steps if name.startswith("privirec") else 4  # type: ignore[attr-defined]
+    last = made.inner.steps if name.startswith("privirec") else 4
     for number in range(1, last + 1):
         total = np.rint(np.random.default_rng(number).random(made.layout(number).length) * 10)
         state = made.absorb(state, made.round_spec(SEED, number), total, 20)
@@ -321,7 +315,6 @@ class Choosing(FedMF):
 
 def test_chosen_blocks_are_refused() -> None:
     plain = recipe("fedmf", RECIPES["fedmf"])
-    assert isinstance(plain, FedMF)
     made = with_privacy(Choosing(plain.parameters), Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS)
     with pytest.raises(ParameterError, match="contributions that choose their blocks reveal the choice"):
         made.layout(1)

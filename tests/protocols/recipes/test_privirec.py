@@ -25,7 +25,7 @@ from protocols.messages import Evaluation
 from protocols.recipes.base import Local
 from protocols.recipes.colr import low_rank
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.factors import CountedFactors, item_biases
+from protocols.recipes.factors import item_biases
 from protocols.recipes.privirec import PriviRecK, PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (
@@ -45,9 +45,7 @@ USERS, ITEMS, K = 40, 12, 5
 
 def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
     full = {"reveal_gram": True} if name == "privirec" else {}
-    made = recipe(name, {"items": ITEMS, "components": K, "iterations": 3, **full, **changes})
-    assert isinstance(made, PriviRecK)
-    return made
+    return recipe(name, {"items": ITEMS, "components": K, "iterations": 3, **full, **changes})
 
 
 def matrix(seed: int, users: int = USERS, items: int = ITEMS) -> np.ndarray:
@@ -89,9 +87,7 @@ def play(
             case "gram":
                 total = gram[np.triu_indices(p.items)]
         noisy = total + noise * rng.standard_normal(total.size)
-        after = chosen.absorb(states[-1], spec, noisy, rows.shape[0])
-        assert isinstance(after, PriviRecState)
-        states.append(after)
+        states.append(chosen.absorb(states[-1], spec, noisy, rows.shape[0]))
     return states
 
 
@@ -145,9 +141,7 @@ def test_without_degrees_the_first_sum_is_an_iteration_and_all_rows_have_their_w
 
 
 @pytest.mark.parametrize(("columns", "zeros"), [(K, 2), (2, 0), (9, 0)])
-def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_they_end(
-    columns: int, zeros: int
-) -> None:
+def test_a_start_from_vectors_has_them_first_and_random_ones_where_they_end(columns: int, zeros: int) -> None:
     rows = matrix(2)
     earlier = np.linalg.svd(normalised(rows, 0.5, 0.0))[2][:columns].T.astype(np.float32)
     earlier[:, columns - zeros :] = 0
@@ -156,7 +150,6 @@ def test_a_task_that_starts_from_vectors_has_them_first_and_random_ones_where_th
     chosen = make(iterations=1, start_from=named, **WITHOUT_DEGREES)
     assert chosen.parameters.start_digest == named["digest"]
     start = chosen.decode_state(0, body)
-    assert isinstance(start, PriviRecState)
     assert chosen.encode_state(start) == body
     assert len(body) == chosen.state_bytes(0)
     np.testing.assert_array_equal(start.basis, state.basis)
@@ -305,16 +298,13 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: In
         made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
     ]
     np.testing.assert_allclose(np.stack(found), expected, atol=1e-3)
-    assert np.array_equal(made.state.item_counts, degrees)  # type: ignore[attr-defined]
+    assert np.array_equal(made.state.item_counts, degrees)
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
-    name: str, train: Interactions, spectrum: Source
-) -> None:
+def test_a_started_task_counts_nothing_and_is_projected(name: str, train: Interactions, spectrum: Source) -> None:
     made = Federation(train, name, parameters(train.n_items), cohort_size=60, start=spectrum)
     first = made.state
-    assert isinstance(first, CountedFactors)
     assert made.recipe.main_sum == 1
     encoded = made.recipe.encode_state(first)
     assert len(encoded) == made.recipe.state_bytes(1)
@@ -323,7 +313,7 @@ def test_a_started_task_counts_nothing_and_trains_from_the_projected_factor(
     list(made.run(1))
     own = projected_user(first, train.positives(0), 16.0, B)
     assert np.linalg.norm(made.client_states[0][USER_FACTOR] - own) < 0.5 * np.linalg.norm(own)
-    assert not np.array_equal(made.state.item_factors, first.item_factors)  # type: ignore[attr-defined]
+    assert not np.array_equal(made.state.item_factors, first.item_factors)
     with pytest.raises(ParameterError, match="not from the seed"):
         made.recipe.initial_state(SEED)
 
@@ -334,7 +324,6 @@ def test_the_parameters_name_the_source_and_the_digests(train: Interactions, spe
     assert start_of(recipe("privirec-k", {"items": 300}).parameters) is None
     given, body = start_parameters(plain, parameters(train.n_items), "t_1", b"source", spectrum)
     start = start_of(recipe("colr", given).parameters)
-    assert start is not None
     assert (start.task, start.round, start.item_exponent) == ("t_1", 11, B)
     assert start.snapshot == hashlib.sha256(b"source").hexdigest()
     assert start.digest == hashlib.sha256(body).hexdigest()
@@ -345,11 +334,8 @@ def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interaction
     given = started(parameters(train.n_items), "colr", spectrum)
     made = with_evaluation(recipe("colr", given), evaluation, 6)
     state = start_state(made, spectrum)
-    assert np.array_equal(
-        made.decode_state(0, made.encode_state(state)).model.item_factors,
-        state.model.item_factors,  # type: ignore[attr-defined]
-    )
-    assert made.constants == ("popularity hr@10", "popularity ndcg@10")  # type: ignore[attr-defined]
+    assert np.array_equal(made.decode_state(0, made.encode_state(state)).model.item_factors, state.model.item_factors)
+    assert made.constants == ("popularity hr@10", "popularity ndcg@10")
 
 
 def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> None:

@@ -17,15 +17,7 @@ from protocols.errors import CombinationError, ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.colr import client_level, shared_projection
 from protocols.recipes.registry import recipe
-from protocols.recipes.topk import (
-    OwnTopK,
-    SharedTopK,
-    TopKRecipe,
-    TopKState,
-    first_units,
-    renewed_units,
-    strongest_first,
-)
+from protocols.recipes.topk import SharedTopK, TopKRecipe, first_units, renewed_units, strongest_first
 from protocols.task_terms import check_combination
 
 TASK_SEED = bytes(range(32))
@@ -102,13 +94,10 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def make_topk(mode: str, **changes: Any) -> TopKRecipe:
-    chosen = recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": TOPK_SHARE, **MODES[mode], **changes})
-    assert isinstance(chosen, OwnTopK if mode == "own" else SharedTopK)
-    return chosen
+    return recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": TOPK_SHARE, **MODES[mode], **changes})
 
 
 def summed(chosen: TopKRecipe, sendings: list[list[np.ndarray]]) -> np.ndarray:
-    """Return the sum as a server computes it."""
     if isinstance(chosen, SharedTopK):
         return np.sum([blocks[0] for blocks in sendings], axis=0)
     total = np.zeros((ITEMS * DIM, 2))
@@ -134,8 +123,7 @@ def test_absorb_moves_each_entry_by_its_mean_over_those_who_count(mode: str, see
         change[update.items] += sending.sent
         counts[update.items] += 1.0 if isinstance(chosen, SharedTopK) else sending.sent != 0
         sendings.append(sending.blocks)
-    spec = chosen.round_spec(TASK_SEED, 3)
-    after = chosen.absorb(before, spec, summed(chosen, sendings), COUNT)
+    after = chosen.absorb(before, chosen.round_spec(TASK_SEED, 3), summed(chosen, sendings), COUNT)
     assert after.round_number == 3
     gain = chosen.gain if isinstance(chosen, SharedTopK) else 1.0
     expected = before.item_factors + gain * change / (COUNT if mode == "clients" else np.maximum(counts, 1))
@@ -203,7 +191,6 @@ def test_every_entry_gets_its_turn() -> None:
     chosen = make_topk("aggregate")
     state, seen = chosen.initial_state(TASK_SEED), set()
     for number in range(1, 120):
-        assert isinstance(state, TopKState)
         seen |= set(state.support.tolist())
         total = np.zeros(chosen.layout().length)
         total[0] = 1.0
@@ -213,9 +200,7 @@ def test_every_entry_gets_its_turn() -> None:
 
 def test_shares_are_of_all_entries() -> None:
     def kept(share: float, **more: Any) -> int:
-        chosen = recipe("topk", {"items": 3706, "dim": 64, "share": share, **more})
-        assert isinstance(chosen, TopKRecipe)
-        return chosen.kept
+        return recipe("topk", {"items": 3706, "dim": 64, "share": share, **more}).kept
 
     assert [kept(n / 64) for n in (1, 2, 16)] == [kept(n / 64, **OWN) for n in (1, 2, 16)] == [3706, 7412, 59296]
     assert kept(1 / 64, support_from="vote", reveal_touched=True) == 58 * 64
@@ -234,9 +219,7 @@ def test_shares_are_of_all_entries() -> None:
         ("topk", "paillier", OWN, "237,184 blocks"),
     ],
 )
-def test_combinations_look_at_the_support_and_the_size(
-    name: str, mechanism: str, parameters: Any, problem: str
-) -> None:
+def test_combinations_depend_on_support_and_size(name: str, mechanism: str, parameters: Any, problem: str) -> None:
     with pytest.raises(CombinationError, match=problem):
         check_combination(recipe(name, {"items": 3706, "dim": 64, **parameters}), mechanism)
 

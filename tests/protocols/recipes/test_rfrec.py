@@ -17,7 +17,7 @@ from client_sdk.training import client_half
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local
 from protocols.recipes.registry import recipe
-from protocols.recipes.rfrec import RFRec, RFRecF, item_means, rating_offsets
+from protocols.recipes.rfrec import RFRec, item_means, rating_offsets
 from protocols.recipes.rfrec_parameters import Moves, Stretch, stretches, tosses
 
 SEED = bytes(range(32))
@@ -25,9 +25,7 @@ ITEMS, DIM = 12, 3
 
 
 def make(name: str, **changes: Any) -> RFRec:
-    made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
-    assert isinstance(made, RFRec)
-    return made
+    return recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
 
 
 def test_an_abandoned_sum_changes_nothing() -> None:
@@ -52,7 +50,6 @@ def test_noise_is_on_the_clipped_difference_and_drawn_for_each_value() -> None:
 
 def test_rfrecf_is_done_when_its_coins_are_used_up() -> None:
     made = make("rfrecf", iterations=40)
-    assert isinstance(made, RFRecF)
     state = made.initial_state(SEED)
     in_all = len(made.stretches(state))
     assert 1 < in_all <= 20
@@ -85,7 +82,7 @@ def test_coins_that_never_train_are_refused_when_the_task_is_made() -> None:
 )
 def test_rules(name: str, changes: dict[str, Any], expected: tuple[Any, ...]) -> None:
     rule = make(name, **changes).parameters.rule
-    assert (rule.rate, rule.adam, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
+    assert (rule.rate, rule.released, rule.pull, rule.decay, rule.move) == pytest.approx(expected)
 
 
 # --- coin tosses in stretches against tosses one by one ---------------------------------------------------------------
@@ -175,8 +172,7 @@ def test_the_first_sum_gives_every_items_mean() -> None:
 
 
 def test_means_are_shrunk_and_offsets_are_their_logits() -> None:
-    totals = np.array([[10.0, 0.0], [2.0, 0.0]])
-    means = item_means(totals)
+    means = item_means(np.array([[10.0, 0.0], [2.0, 0.0]]))
     assert means.overall == pytest.approx(0.7)
     assert means.deviations == pytest.approx([0.0, 0.0])
     offsets = rating_offsets(means, np.array([0], np.int32), np.array([1.0]))

@@ -188,9 +188,7 @@ SIZES = (3, 40, 900, 5000)
 
 
 def make(**changes: Any) -> PFedCLR:
-    made = recipe("pfedclr", {"items": PFEDCLR_ITEMS, "dim": DIM, **changes})
-    assert isinstance(made, PFedCLR)
-    return made
+    return recipe("pfedclr", {"items": PFEDCLR_ITEMS, "dim": DIM, **changes})
 
 
 def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contribution:
@@ -199,9 +197,7 @@ def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contributio
 
 
 @pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (None, (1, 1, 1, 1))])
-def test_the_model_is_the_mean_of_the_clients_factors_weighted_by_their_interactions(
-    most: int | None, weights: tuple[int, ...]
-) -> None:
+def test_the_model_is_the_mean_of_factors_weighted_by_interactions(most: int | None, weights: tuple[int, ...]) -> None:
     made, rng = make(max_interactions=most, reveal_weights=most is not None), np.random.default_rng(5)
     before = made.initial_state(TASK_SEED)
     own = np.tile(before.item_factors.astype(np.float64), (len(SIZES), 1, 1))  # Q_u, untouched rows being those of Q
@@ -380,7 +376,7 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
         (2, {}, "3 clients"),
     ):
         with pytest.raises(ParameterError, match=problem):
-            choose(1682, users, 99_057, **more)  # type: ignore[arg-type]
+            choose(1682, users, 99_057, **more)
 
 
 def test_advice_follows_the_size_of_the_data() -> None:

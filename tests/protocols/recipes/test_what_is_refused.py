@@ -178,7 +178,6 @@ PAGE = Path(__file__).parents[3] / "docs" / "which-mechanism.md"
 SMALL, LARGE = 300, 200_000  # numbers of items
 MOST = {"privirec": 10_000}  # a recipe's own limit, below LARGE
 CONSENT = {"privirec": {"reveal_gram": True}}
-OWN_SUPPORT = {"support": "own", "reveal_indices": True}
 
 
 def size(name: str, items: int) -> dict[str, Any]:
@@ -198,7 +197,7 @@ def registry_cell(name: str, mechanism: str) -> str:
     """What a table must say: from the registry's answers for a small and a large number of items."""
     if not can_run(name, mechanism, items=SMALL):
         return "-"
-    if name == "topk" and not can_run(name, mechanism, items=SMALL, **OWN_SUPPORT):
+    if name == "topk" and not can_run(name, mechanism, items=SMALL, support="own", reveal_indices=True):
         return "shared support"
     return "yes" if can_run(name, mechanism, items=MOST.get(name, LARGE)) else "small"
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
-from protocols.layout import TRAINED, Block, Route, Segment, SumClass, VectorLayout, whole_route
+from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Keyed, Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
@@ -37,8 +37,8 @@ CLIENTS = 5
 Sealed = list[tuple[Route, NDArray[np.float64], bytes]]
 
 
-def one_block(*segments: Segment, sum_class: SumClass = TRAINED) -> VectorLayout:
-    return VectorLayout((Block("b", segments),), sum_class=sum_class)
+def one_block(*segments: Segment) -> VectorLayout:
+    return VectorLayout((Block("b", segments),), sum_class=TRAINED)
 
 
 def opened(
@@ -53,8 +53,7 @@ def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = 
     """Return values within their clips, half of them equal to the clip, and counts 0 or 1."""
     parts = []
     for block in layout.contribution_blocks(route):
-        bounds = block.bounds()
-        values = bounds * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
+        values = block.bounds() * np.clip(rng.uniform(-2, 2, block.length), -1, 1)
         parts.append(np.where(block.integral_mask(), rng.integers(0, 2, block.length), values))
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -219,7 +218,7 @@ class MechanismConformance:
             with pytest.raises(RoutingError):
                 self.mechanism.fold(plan, None, [(route, body)])
         with pytest.raises(ParameterError, match="foreign"):
-            self.mechanism.check(Foreign(), ROUTES[0], body)  # type: ignore[arg-type]
+            self.mechanism.check(Foreign(), ROUTES[0], body)
 
     def test_parameters_and_cohorts_that_do_not_fit_are_refused_with_what_fits(self) -> None:
         with pytest.raises(ParameterError, match="wholly_unknown|takes no parameters"):

@@ -54,14 +54,12 @@ def test_entries_name_what_is_there() -> None:
     with pytest.raises(ParameterError, match="ckks, .*plain"):
         mechanism("ckss")
     with pytest.raises(ParameterError, match="needs 'magic'"):
-        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, half="a:b", needs=frozenset({"magic"}))  # type: ignore[arg-type]
+        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, half="a:b", needs=frozenset({"magic"}))
     with pytest.raises(ParameterError, match="carries 'magic'"):
-        MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))  # type: ignore[arg-type]
+        MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))
 
 
-def test_a_mechanism_of_another_package_is_found_and_one_that_does_not_work_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mechanism_of_another_package_is_found_and_a_broken_one_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocols.plugins._found", lambda group: (("broken", "protocols.recipes.colr:FEDMF_ENTRY"),))
     assert list(registry.mechanisms()) == ["broken", *registry.OWN]
     with pytest.raises(ParameterError, match="is no entry of a mechanism called 'broken'"):
@@ -200,13 +198,10 @@ ONE = VectorLayout((Block("b", LEVEL),), sum_class=TRAINED)
 TWO = VectorLayout((Block("low", LEVEL), Block("high", LEVEL)), sum_class=TRAINED)
 CHOSEN = VectorLayout((Block("a", LEVEL), Block("b", LEVEL)), sum_class=TRAINED, chosen=1)
 LOW: Route = ((0,),)
-BOTH_LEVELS: Route = ((0,), (1,))
 PARAMETERS: dict[str, dict[str, int]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
-KEYED = pytest.mark.parametrize("name", ["ckks", "paillier"])
 
 
 def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, bool]]) -> tuple[SumPlan, np.ndarray]:
-    """Return the plan and the opened sum of contributions of 0.5, or of zeros, along these routes."""
     how = mechanism(name)
     plan = plan_of_task(how, PARAMETERS[name], layout, 8)
     keyring = keyring_of(how, plan)
@@ -218,7 +213,7 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
     return plan, how.open(plan, aggregate, len(bodies), keyring)
 
 
-@KEYED
+@pytest.mark.parametrize("name", ["ckks", "paillier"])
 def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(name: str) -> None:
     """A block that no client's route reaches holds nobody's data."""
     for participants, enough in ((0, False), (2, False), (3, True)):
@@ -228,7 +223,7 @@ def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(nam
         expected = 0.5 * participants
         np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
     for high, enough in ((0, True), (2, False), (3, True)):
-        routes = [BOTH_LEVELS if client < high else LOW for client in range(5)]
+        routes = [((0,), (1,)) if client < high else LOW for client in range(5)]
         plan, total = summed(name, TWO, [(route, True) for route in routes])
         expect(plan, total, enough, f"^{high} contributions")
         parts = [2.5, 2.5, 0.5 * high, 0.5 * high]
@@ -297,7 +292,6 @@ def test_possible_and_impossible_sums() -> None:
 def test_honest_encrypted_sums_at_their_bounds() -> None:
     """Full cohorts whose every value is at its clip, with counts of all or of none."""
     for form in ({"wire": "seeded"}, {"wire": "expanded"}):
-        layout = replace(BOUNDED, blocks=BOUNDED.blocks[:1])
-        plan = CKKS.plan(form, layout, 8)
+        plan = CKKS.plan(form, replace(BOUNDED, blocks=BOUNDED.blocks[:1]), 8)
         vectors = [np.array([0.1, -0.1, 0.0, 1.0, 0.0])] * 8
         require_possible(plan, run_sum(CKKS, plan, vectors).total, 8)

@@ -67,9 +67,7 @@ def test_the_grain_costs_no_more_than_it_says() -> None:
 @example([(1, 0.1), (2, 1.0)] * 20, 33, 0.2)
 @example([(1, 0.1), (2, 1.0)] * 20, 33, np.nan)
 @settings(max_examples=40, deadline=None)
-def test_each_value_is_held_against_the_clip_of_its_segment(
-    segments: list[tuple[int, float]], place: int, value: float
-) -> None:
+def test_values_are_held_against_their_clip(segments: list[tuple[int, float]], place: int, value: float) -> None:
     """Whether the maxima of a few runs are compared, or, with many, all values."""
     blocks = (Block("b", tuple(Segment(f"s{n}", length, clip) for n, (length, clip) in enumerate(segments))),)
     plan = PLAIN.plan({}, VectorLayout(blocks, sum_class=TRAINED), 10)

@@ -9,13 +9,7 @@ import pytest
 from protocols.errors import ParameterError
 from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.oneshot.polynomials import PRIME_BITS, SIGMA, primes_below
-from protocols.sums.ring_security import (
-    DEGREES,
-    LOG_Q_CAPS,
-    SECURITY_BITS,
-    Secret,
-    require_secure_ring,
-)
+from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS, SECURITY_BITS, Secret, require_secure_ring
 
 ERROR_DEVIATION = 3.19
 """Of the errors, and of Gaussian secrets, that the table is for; larger ones are harder."""

@@ -88,7 +88,6 @@ class Contribution:
 
     @property
     def own(self) -> Advertisement:
-        """The member's keys of the round."""
         return self.roster.entries[self.place].advertised
 
     @property
@@ -104,8 +103,6 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum without masks: vector -> coefficient, and the value."""
-
     coefficients: Mapping[Data, int]
     value: Elements
 
@@ -151,7 +148,6 @@ class Adversary:
             holder = self.puppets.get(sent.roster.entries[place].advertised.sealing_key)
             if holder is not None and sealed is not None:
                 pair = open_pair(sealed, holder.sealing_secret, sent.roster, sent.place, place)
-                assert pair is not None
                 of_seed[point(place)], of_key[point(place)] = pair.of_seed, pair.of_mask_key
         for reply in self.replies:
             slots = split_slots(reply.body, reply.roster.degree, SHARE_BYTES, "a reply")
@@ -164,7 +160,6 @@ class Adversary:
     # --- sums -----------------------------------------------------------------------------------------------------
 
     def opened(self) -> list[Opened]:
-        """Return a basis of all combinations of contributions in which no unknown mask is left."""
         seeds, keys = self.secrets()
         split = [_split_masks(one, seeds, keys) for one in self.contributions]
         usable = _without_lone_masks([unknown for unknown, _ in split])
@@ -237,10 +232,10 @@ def smallest_group(opened: list[Opened], members: frozenset[int], below: int) ->
     """
     rows = [dict[Hashable, int](one.coefficients) for one in opened]
     everything = {data for row in rows for data in row}
-    involved = sorted(members & {data[0] for data in everything})  # type: ignore[index]
+    involved = sorted(members & {data[0] for data in everything})
     for size in range(1, below):
         for group in combinations(involved, min(size, len(involved))):
-            others = frozenset(data for data in everything if data[0] not in group)  # type: ignore[index]
+            others = frozenset(data for data in everything if data[0] not in group)
             if any(rest for rest, _ in eliminate(rows, others)):
                 return frozenset(group)
     return None

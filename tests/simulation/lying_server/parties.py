@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from client_sdk import Identity, Policy
-from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
 from client_sdk.rounds.certificates import MembershipCheck
@@ -29,7 +28,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.crypto.keys import clamped
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.messages import OrganiserPin, RoundView
+from protocols.messages import OrganiserPin
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
@@ -58,7 +57,6 @@ class _CompletePlan(MaskedPlan):
 
 
 def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
-    """Return the plan of a round's sum."""
     parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma)
     layout = replace(LAYOUT, sum_class=SUMS[attempt.summed_in(task)])
     most = task.cohort_size if layout.sum_class.repeated else 64
@@ -66,20 +64,17 @@ def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
 
 
 def name_of(index: int) -> str:
-    """Return the client id of member `index`."""
     return f"c_{index:03d}"
 
 
 @cache
 def identity_of(index: int) -> Identity:
-    """Return the keys of member `index`, the same in every schedule."""
     secret = bytes([index + 1] * 32)
     return Identity(Ed25519PrivateKey.from_private_bytes(secret), X25519PrivateKey.from_private_bytes(secret))
 
 
 @cache
 def certificate_of(index: int) -> bytes:
-    """Return the membership certificate of member `index`."""
     own = identity_of(index)
     made = certify(_ORGANISER, _SCOPE, own.public_key, own.mailbox_key, role="member", serial=index, not_after=1)
     return made.encode()
@@ -116,6 +111,7 @@ _ROWS: Final = SimpleNamespace(
 class _GivenElements(MaskedRound):
     """A round that has begun. elements: what the client contributes; called once."""
 
+    spec: RoundSpec = field(kw_only=True)
     elements: Callable[[], Elements] = field(kw_only=True)
 
     def _elements(self) -> Program[Elements]:
@@ -156,18 +152,17 @@ class Honest:
             task_id=task_id, view=SimpleNamespace(data_set="rows"), recipe=recipe, schedule=schedule
         )
         store, check = ClientStore(self.store, "me"), _membership_check(self.index)
-        own = Member(cast(ApiCalls, self), terms, member, identity, store, Policy(), check)
+        own = Member(self, terms, member, identity, store, Policy(), check)
         self._part = _GivenElements(
-            Part(own, cast(Any, SimpleNamespace(view=lambda state: state)), cast(Any, _ROWS)),
-            cast(RoundView, SimpleNamespace(number=number)),
-            cast(Any, None),
+            Part(own, SimpleNamespace(view=lambda state: state), _ROWS),
+            SimpleNamespace(number=number),
+            None,
             spec=RoundSpec(number, bytes(32), attempt.sum_index),
             context=self.context,
-            elements=cast(Any, None),
+            elements=None,
         )
 
     def asked(self, state: str, answers: Mapping[str, bytes], elements: Elements) -> dict[str, bytes]:
-        """Tell the client that the round is in `state`; return what it sends. Raises what `MaskedRound` raises."""
         part, spec, rows = self._part.part, self._part.spec, History(np.zeros(1, np.int32))
         if state == "advertising":
             if self._summed in TERMS:
@@ -179,32 +174,27 @@ class Honest:
             return elements
 
         self.answers, self.sent, self._part.elements = answers, {}, contributed
-        _run(self._part.advance(cast(RoundView, SimpleNamespace(state=state))))
+        _run(self._part.advance(SimpleNamespace(state=state)))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------
 
     def put_stage(self, _task: str, _number: int, stage: str, _client: str, body: bytes) -> Program[None]:
-        """Take a message of the client."""
         self.sent[stage] = body
         yield from ()
 
     def contribute(self, task_id: str, number: int, client: str, body: bytes, _statements: object) -> Program[None]:
-        """Take a contribution of the client."""
         return self.put_stage(task_id, number, "contribute", client, body)
 
     def name_bad_shares(self, *_: object) -> Program[None]:
-        """Take no notice of shares that do not open."""
         yield from ()
 
     def stage_body(self, _task: str, _number: int, what: str, *_: object) -> Program[bytes]:
-        """Return what the server hands out to this client."""
         yield from ()
         return self.answers[what]
 
 
 def _run(program: Program[Any]) -> None:
-    """Run a program whose only effects are computations."""
     effect = next(program, None)
     while effect is not None:
         assert isinstance(effect, Work)

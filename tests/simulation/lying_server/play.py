@@ -26,7 +26,7 @@ import numpy as np
 from protocols.errors import HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import roster as rosters
 from protocols.sums.masked import wire
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, sign_survivors
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, signed_survivors
 from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.lies import draw_schedule
@@ -90,14 +90,12 @@ class _World:
         self.vectors: dict[tuple[int, int], Elements] = {}
 
     def vector(self, member: int, data: int) -> Elements:
-        """Return the vector of a member for these data."""
         if (member, data) not in self.vectors:
             rng = np.random.default_rng([self.schedule.seed, member, data])
             self.vectors[member, data] = rng.integers(0, 1 << _BITS, LAYOUT.length, np.uint32)
         return self.vectors[member, data]
 
     def check(self) -> None:
-        """Check both invariants."""
         opened = self.adversary.opened()
         self.outcome.opened = len(opened)
         for one in opened:
@@ -118,8 +116,6 @@ class _World:
 
 @dataclass
 class _Round:
-    """One round: each stage with each member."""
-
     world: _World
     number: int
     attempt: Attempt
@@ -218,7 +214,7 @@ class _Round:
 
     def _puppet(self, who: object, helps: bool) -> RosterEntry:
         context = context_of(self.world.task, self.number, self.attempt, crafted=False)
-        puppet = make_puppet(context, who, helps, self.world.choose.randbytes)  # type: ignore[arg-type]
+        puppet = make_puppet(context, who, helps, self.world.choose.randbytes)
         self.puppets[puppet.entry.client_id] = puppet
         self.world.adversary.know(puppet)
         return puppet.entry
@@ -283,7 +279,6 @@ class _Round:
 
     @property
     def _sharing(self) -> frozenset[str]:
-        """The members that shared, or of whom the server says so."""
         return frozenset(self.puppets) | {name_of(one) for one in (*self.shares, *self.attempt.replayed)}
 
     @property
@@ -308,7 +303,7 @@ class _Round:
             if puppet.signs is None:
                 return bytes([1]) * wire.CONFIRMATION_BYTES
             sharers = self.sharers_told[asking]
-            return sign_survivors(puppet.signs, roster.context, roster.digest, sharers, survivors)
+            return puppet.signs.sign(signed_survivors(roster, sharers, survivors))
         index = int(entry.client_id.removeprefix("c_"))
         made = {body: signature for (one, body), signature in self.confirmed.items() if one == index}
         return made.get(survivors, next(iter(made.values()), None))
@@ -318,7 +313,6 @@ class _Round:
     def _ask(
         self, index: int, state: str, answers: dict[str, bytes], elements: Elements = _CRAFTED
     ) -> dict[str, bytes]:
-        """Tell a member the state of the round; return what it sends. A refusal is recorded."""
         try:
             told = self.world.members[index].asked(state, answers, elements)
         except HushRecError as error:

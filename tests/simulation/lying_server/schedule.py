@@ -51,17 +51,14 @@ class Task:
 
     @property
     def cohort_size(self) -> int:
-        """The task's `cohort_size`."""
         return self.cohort or self.members
 
     @property
     def everyone(self) -> Group:
-        """All members."""
         return frozenset(range(self.members))
 
     @property
     def honest(self) -> Group:
-        """The members that follow the protocol."""
         return self.everyone - self.helpers
 
     @property
@@ -112,11 +109,9 @@ class Attempt:
     disturbed: float = 0.0
 
     def summed_in(self, task: Task) -> Summed:
-        """Return what the sum of the round is of."""
         return self.summed or ("iterated" if task.frozen else "trained")
 
     def lies(self) -> dict[str, Any]:
-        """The fields that are not as in an honest round, by name."""
         return {one.name: vars(self)[one.name] for one in fields(self)[2:] if vars(self)[one.name] != one.default}
 
 
@@ -130,7 +125,6 @@ class Schedule:
     attempts: tuple[Attempt, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:
-        """Yield the schedule as readable lines."""
         task = self.task
         graph = "complete graph" if task.complete else f"graph for a corrupt share of {task.corrupt:g}"
         yield (

@@ -176,11 +176,7 @@ def three_tasks() -> tuple[Task, list[Attempt]]:
 @pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 @pytest.mark.parametrize(
     ("attack", "defect", "alone"),
-    [
-        (shrinking_cohort, "majorities", [8]),
-        (two_cohorts, "first roster", [12, 13]),
-        (three_tasks, "given data", [8]),
-    ],
+    [(shrinking_cohort, "majorities", [8]), (two_cohorts, "first roster", [12, 13]), (three_tasks, "given data", [8])],
 )
 def test_an_attack_written_out(
     monkeypatch: pytest.MonkeyPatch, defended: bool, attack: Any, defect: str, alone: list[int]

@@ -21,7 +21,6 @@ from client_sdk.lab.data.files import read_data_file
 from client_sdk.lab.data.interactions import DataError
 from protocols.errors import ParameterError
 
-SEPARATORS = ["\t", "::", ",", ";", "|", " "]
 INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
 TEXTS = st.text(string.ascii_letters + string.digits + "äß漢-_.", min_size=1, max_size=12)
 QUOTED = st.text(string.ascii_letters + ', "\n\täß', min_size=1, max_size=12).map(str.strip).filter(bool)
@@ -57,7 +56,7 @@ def folder(tmp_path_factory) -> Path:
 @settings(max_examples=30, deadline=None)
 @given(
     st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
-    st.sampled_from(SEPARATORS),
+    st.sampled_from(["\t", "::", ",", ";", "|", " "]),
     st.booleans(),
     st.booleans(),
     st.sampled_from([30, 100, 1 << 22]),
@@ -90,9 +89,7 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
 @example([("A \nA", "A \nA", 1.0, 0)] * 2, "", ",", csv.QUOTE_ALL, "\r\n", False, False, 400)  # blanks fit more lines
 @example([("A \nA", "A \nA", 1.0, 0)] * 2, "", ",", csv.QUOTE_ALL, "\r\n", False, False, 45)  # a cut inside a field
 @example([("A", 'B"', 1.0, 0)] * 2, '"', ",", csv.QUOTE_MINIMAL, "\n", True, True, 30)
-def test_what_pythons_csv_module_writes_is_read(
-    folder, rows, note, separator, quoting, end, mark, packed, size
-) -> None:
+def test_what_pythons_csv_writes_is_read(folder, rows, note, separator, quoting, end, mark, packed, size) -> None:
     written = io.StringIO(newline="")
     writer = csv.writer(written, delimiter=separator, quoting=quoting, lineterminator=end)
     writer.writerows([("user", "item", "rating", "time", "note"), *((*row, note) for row in rows)])
@@ -169,8 +166,7 @@ def test_round_trip_of_id_lists(folder, lists) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
 def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
-    text = "\ufeffuser,item\r\na,1\r\nb,2\r\n\r\n\n".encode()
-    (tmp_path / "x.csv").write_bytes(text)
+    (tmp_path / "x.csv").write_bytes("\ufeffuser,item\r\na,1\r\nb,2\r\n\r\n\n".encode())
     pieces = list(chunks.chunks(tmp_path / "x.csv", size))
     assert b"".join(piece.data for piece in pieces).replace(b"\r", b"") == b"user,item\na,1\nb,2\n"
     assert pieces[-1].line + pieces[-1].data.count(b"\n") == 4
@@ -199,8 +195,7 @@ def test_what_is_found_is_said(tmp_path, text, columns, form) -> None:
     found = read_data_file(path)
     assert (found.format, str(found.columns)) == (form, columns)
     assert f"read {found.rows:,} rows, " in str(found)
-    again = read_data_file(path, parse_columns(columns))
-    assert again.columns == found.columns
+    assert read_data_file(path, parse_columns(columns)).columns == found.columns
 
 
 def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -53,16 +54,13 @@ def test_repeated_pair_is_an_error_unless_merged(tmp_path) -> None:
         assert (merged.merged, merged.ratings.tolist()) == (1, [3.5, 4])
 
 
-def ncf(folder: Path, train: str, test: str, negative: str) -> tuple[Path, Path, Path]:
-    return put(folder / "x.train.rating", train), put(folder / "x.test.rating", test), put(
-        folder / "x.test.negative.gz", negative
-    )  # fmt: skip
+def ncf(folder: Path, test: str, negative: str) -> Iterator[Path]:
+    texts = {"train.rating": "0\t0\t5\n0\t1\t3\n1\t4\t1\n", "test.rating": test, "test.negative.gz": negative}
+    return (put(folder / f"x.{name}", text) for name, text in texts.items())
 
 
 def test_ncf(tmp_path) -> None:
-    data = read_ncf(
-        *ncf(tmp_path, "0\t0\t5\n0\t1\t3\n1\t4\t1\n", "0\t4\t2\t9\n1\t0\t2\t9\n", "(0,4)\t2\t3\n(1,0)\t3\t6\n")
-    )
+    data = read_ncf(*ncf(tmp_path, "0\t4\t2\t9\n1\t0\t2\t9\n", "(0,4)\t2\t3\n(1,0)\t3\t6\n"))
     assert (data.train.n_users, data.train.n_items) == (2, 7)
     assert data.test_items.tolist() == [4, 0]
     assert data.test_negatives.tolist() == [[2, 3], [3, 6]]
@@ -82,7 +80,7 @@ def test_ncf(tmp_path) -> None:
 )
 def test_contradicting_ncf_files_are_refused(tmp_path, test, negative, line, what) -> None:
     with pytest.raises(DataError, match=what) as caught:
-        read_ncf(*ncf(tmp_path, "0\t0\t5\n0\t1\t3\n1\t4\t1\n", test, negative))
+        read_ncf(*ncf(tmp_path, test, negative))
     assert caught.value.line == line
 
 
@@ -213,14 +211,11 @@ def test_repeated_items_of_id_lists_are_merged_and_counted(tmp_path) -> None:
         read_data_file(path, duplicates="error")
 
 
-U_DATA = "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n"
-
-
 @pytest.mark.parametrize("place", ["ml-100k/u.data", "u.data", "ml-100k/u.data.gz"])
 def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, monkeypatch, place) -> None:
     monkeypatch.chdir(tmp_path)  # a folder of that name in the working directory is no file of the user's own
     (tmp_path / "ml-100k").mkdir()
-    put(tmp_path / place, U_DATA)
+    put(tmp_path / place, "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n")
     assert load_dataset("ml-100k", tmp_path).test_items.tolist() == [1, 0]
     assert load_split("ml-100k", tmp_path).one_each.test_items.tolist() == [1, 0]
 

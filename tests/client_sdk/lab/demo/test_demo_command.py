@@ -40,7 +40,6 @@ from tests.support.server import running_aggregator
 
 
 def trained(hr: float, *rounds: int) -> ArmResult:
-    """An arm with the same quality after each of `rounds`."""
     values = {"HR@10": hr, "NDCG@10": 0.3}
     curve = tuple(CurvePoint(number, values, 1.0) for number in rounds)
     measured = Measured(values, np.array([hr, 0.0, 1.0]))
@@ -48,14 +47,12 @@ def trained(hr: float, *rounds: int) -> ArmResult:
 
 
 def control(name: str = "popularity", users: int = 3) -> ArmResult:
-    """A control with HR@10 0.3."""
     return ArmResult(name, Measured({"HR@10": 0.3, "NDCG@10": 0.1}, np.full(users, 0.3)), note="one list")
 
 
 def made_result(
     arms: Sequence[ArmResult], plan: Mapping[str, object] | None = None, rounds: int = 1, usual_rounds: int = 0
 ) -> DemoResult:
-    """A demo of CoLR with these arms."""
     return DemoResult(
         "synthetic", 4, 5, 6, "colr", "ckks", rounds, 3, plan or {}, arms, "by hand", Advised(recipe="privirec-k"),
         usual_rounds, machine={},
@@ -105,7 +102,6 @@ def test_ctrl_c_stops_the_demo_and_its_server_while_clients_enrol(tmp_path: Path
         start_new_session=True,
     ) as demo:
         try:
-            assert demo.stdout is not None
             line = next(line for line in demo.stdout if "Aggregator at" in line)
             port = int(line.partition(",")[0].rpartition(":")[2])
             assert "CoLR-4 encrypted: enrolling 400 clients" in next(iter(demo.stdout))  # one line per event in a pipe
@@ -157,9 +153,7 @@ def test_report_shows_the_sum_plan_and_loads_nothing() -> None:
         (200, 0.4, ""),
     ],
 )
-def test_report_says_whether_training_is_finished(
-    monkeypatch: pytest.MonkeyPatch, rounds: int, hr: float, said: str
-) -> None:
+def test_report_says_if_training_is_done(monkeypatch: pytest.MonkeyPatch, rounds: int, hr: float, said: str) -> None:
     monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
     result = made_result([trained(hr, rounds), control()], rounds=rounds, usual_rounds=200)
     page = render_report(result)
@@ -182,9 +176,7 @@ def test_data_of_a_running_demo_is_not_deleted(tmp_path: Path) -> None:
     assert mine.exists() and not running.data_dir.exists()
 
 
-def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_start_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fork_programs(monkeypatch)
     server = run_server(tmp_path / "server", settings={"HUSHREC_LOG_FORMAT": "paper"})
     with pytest.raises(ServerDidNotStart, match=r"exited with code 1:\n.*HUSHREC_LOG_FORMAT"), server:
@@ -237,8 +229,8 @@ def test_the_default_rounds_end_above_popularity_on_a_flat_curve() -> None:
     hr: dict[int, float] = {}
     for done in federation.run(settings.rounds):
         if done.number in (settings.rounds // 2, settings.rounds * 4 // 5, settings.rounds):
-            scores = federation.scores(shared.trainable)
-            hr[done.number] = leave_one_out(shared, shared.trainable, scores).hr
+            scores = federation.scores(shared.data.train.active_users)
+            hr[done.number] = leave_one_out(shared, shared.data.train.active_users, scores).hr
     half, late, last = hr.values()
     popularity = popularity_control(shared.data, shared.candidates).hr
     assert half > popularity

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import run, spectrum
@@ -53,7 +54,6 @@ def started(data_dir: Path) -> Iterator[DemoServer]:
 
 
 def encodings(secret: bytes) -> list[bytes]:
-    """Encodings in which a secret could be stored: raw, hex, base64."""
     encoded = [base64.b64encode(secret), base64.urlsafe_b64encode(secret)]
     return [secret, secret.hex().encode(), *(text.rstrip(b"=")[:-1] for text in encoded)]
 
@@ -211,7 +211,8 @@ def test_demo_runs_to_the_end_and_writes_its_results(
 
 def test_central_components_equal_those_of_the_dense_matrix() -> None:
     train = synthetic(SyntheticConfig(users=30, items=25, positives=8))
-    factors, exact = central_components(train, 25)
+    degrees = train.item_degrees().astype(float)
+    factors, exact = central_components(interaction_rows(train), degrees, 25)
     assert factors.gram is None
     s, v = factors.singular_values.astype(float), factors.vectors.astype(float)
     np.testing.assert_allclose(v @ np.diag(s**2) @ v.T, exact.gram.toarray(), atol=1e-5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def rated(users: int = 24, items: int = 120) -> Interactions:
-    """Interactions with text ids and ratings from 0.5 to 4."""
     rng = np.random.default_rng(0)
     user, item = np.nonzero(rng.random((users, items)) < 0.12)
     known_users, own = np.unique([f"user {number}" for number in user], return_inverse=True)
@@ -49,8 +48,7 @@ def rated(users: int = 24, items: int = 120) -> Interactions:
 
 @pytest.fixture(scope="module")
 def split() -> Split:
-    whole = rated()
-    train, test = hold_out_share(whole, 0.2, 0)
+    train, test = hold_out_share(rated(), 0.2, 0)
     return Split(train, test, "a fifth")
 
 
@@ -63,7 +61,7 @@ def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) ->
         assert tuple(values) == result.metrics
         assert all(math.isfinite(value) for value in values.values())
     assert result.metrics == (("MAE", "RMSE") if recipe.startswith("rfrec") else ("NDCG@20", "Recall@20"))
-    assert json.loads(json.dumps(result.as_json()))["points"][0]["values"] == result.points[0].values
+    assert json.loads(json.dumps(asdict(result)))["points"][0]["values"] == result.points[0].values
 
 
 @pytest.mark.parametrize("recipe", ["colr", "privirec-k", "rfrec"])
@@ -94,7 +92,6 @@ def test_curve_is_what_the_evaluation_functions_give() -> None:
     made = Federation(split.train, "fedmf", parameters, training=MFConfig(epochs=1), cohort_size=400)
     list(made.run(3))
     data = split.one_each
-    assert data is not None
     negatives = candidates_of(data, np.random.default_rng(0)).negatives
     sampled = evaluate(made.user_factors, made.state.item_factors, data, negatives)
     full = evaluate_full(made.user_factors, made.state.item_factors, data)

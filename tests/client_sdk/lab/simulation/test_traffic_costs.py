@@ -82,8 +82,7 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     degree = 16  # of 60 clients, with the defaults
     assert up == {160 + 114 * degree + 64 + 33 * degree}
     assert down == {4 + 60 * (306 + 22) + (8 + 114 * degree) + 8 + 64 * 60}
-    curious = wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1)
-    assert curious.up_bytes < sent[1].up_bytes
+    assert wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1).up_bytes < sent[1].up_bytes
 
 
 def test_a_recipe_of_few_sums_counts_each_with_its_own_layout() -> None:

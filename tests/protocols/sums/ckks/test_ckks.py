@@ -42,15 +42,13 @@ FORMS = ("seeded", "expanded")
 COMBINATIONS = [(form, name, degree) for form in FORMS for name in PARAMETER_SETS for degree in DEGREES]
 
 
-def two_ciphertexts(form: str, set_name: str, degree: int, contributions: int = 4) -> CkksPlan:
+def two_ciphertexts(form: str, set_name: str, degree: int) -> CkksPlan:
     """A plan of one block that fills one ciphertext and part of a second, at any degree."""
     layout = one_block(Segment("v", degree + 5, 0.1))
-    plan = make_plan({"wire": form, "set": set_name}, layout, contributions)
-    return CkksPlan(plan.parameters, layout, contributions, degree)
+    return CkksPlan(make_plan({"wire": form, "set": set_name}, layout, 4).parameters, layout, 4, degree)
 
 
 def random_vector(plan: CkksPlan, seed: int) -> np.ndarray:
-    """Values within the clip."""
     return np.random.default_rng(seed).uniform(-0.1, 0.1, plan.layout.length)
 
 

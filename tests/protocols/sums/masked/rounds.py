@@ -28,8 +28,7 @@ LAYOUT = VectorLayout(
 )
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
-ANY_MODE: frozenset[Mode] = frozenset({"curious", "semi-malicious"})
-ANY_POLICY = ClientPolicy(modes=ANY_MODE)
+ANY_POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,11 @@ def names(count: int) -> list[str]:
     return [f"c_{number:03d}" for number in range(count)]
 
 
-def round_context(plan: MaskedPlan, cohort: int, number: int = 1, model: bytes = b"model") -> RoundContext:
-    return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", model), cohort)
+def round_context(plan: MaskedPlan, cohort: int, number: int = 1) -> RoundContext:
+    return RoundContext("t_1", number, bytes([number]) * 32, plan, model_digest(b"terms", b"model"), cohort)
 
 
 def is_member(entry: RosterEntry) -> bool:
-    """Whether the organiser certified an identity key."""
     try:
         made = Certificate.decode(entry.certificate)
         key = ORGANISER.public_key().public_bytes_raw()
@@ -123,7 +121,6 @@ def with_threshold(count: int, threshold: int) -> Round:
 
 
 def with_model(context: RoundContext, model: bytes) -> RoundContext:
-    """Return the context of a client with another model."""
     return replace(context, model_digest=model_digest(b"terms", model))
 
 

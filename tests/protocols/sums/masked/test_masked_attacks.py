@@ -44,8 +44,6 @@ from tests.protocols.sums.masked.rounds import (
     with_threshold,
 )
 
-DEFENDED = pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
-
 
 def secrets_of(
     played: Round, replies: Mapping[str, Iterable[bytes]], told: Mapping[str, Iterable[bytes]] | None = None
@@ -119,7 +117,7 @@ def test_a_state_cannot_be_doubled() -> None:
     for state in (played.advertised, played.shared, played.contributed, played.confirmed):
         for double in (copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError):
-                double(state[VICTIM])  # type: ignore[operator]
+                double(state[VICTIM])
     with pytest.raises(RefusalError, match="used"):  # a shallow copy is the same state
         client.confirm(copy.copy(played.contributed[VICTIM]), played.survivors)
 
@@ -182,12 +180,12 @@ def test_a_server_that_is_everybody_else_opens_the_one_vector(invented: bool, vo
     place = forged.index(VICTIM)
     own, states = forged.entries[place].advertised.mask_key, [known.get(entry.client_id) for entry in forged.entries]
     slots = split_slots(body, forged.degree, SEALED_BYTES, "shares")
-    pairs = {at: open_pair(slot or b"", states[at].sealing_secret, forged, place, at)  # type: ignore[union-attr]
+    pairs = {at: open_pair(slot or b"", states[at].sealing_secret, forged, place, at)
              for at, slot in zip(forged.neighbours_of(place), slots, strict=True)}  # fmt: skip
     seed = shamir.combine({point(at): pair.of_seed for at, pair in pairs.items() if pair}, forged.threshold)
 
     def key_with(peer: int) -> bytes:
-        return pair_mask_key(states[peer].mask_secret, forged.entries[peer].advertised.mask_key, own)  # type: ignore[union-attr]
+        return pair_mask_key(states[peer].mask_secret, forged.entries[peer].advertised.mask_key, own)
 
     assert bool((unmasked(forged, contribution, key_with, seed) == played.elements[VICTIM]).all()) == opens
 
@@ -226,7 +224,7 @@ def test_model_inconsistency(signatures: bool, monkeypatch: pytest.MonkeyPatch) 
     assert not isolated
 
 
-@DEFENDED
+@pytest.mark.parametrize("defended", [True, False], ids=["defended", "defence taken out"])
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
@@ -350,7 +348,7 @@ def test_holders_cannot_frame_an_owner() -> None:
     neighbours = played.roster.neighbours_of(played.roster.index(VICTIM))
     other = split_secrets(bytes(32), bytes(32), played.roster.threshold, neighbours)
     for liar, pair in zip(names(9)[1:8], other, strict=False):
-        alter_share(played, liar, VICTIM, lambda _, pair=pair: pair.of_seed)  # type: ignore[misc]
+        alter_share(played, liar, VICTIM, lambda _, pair=pair: pair.of_seed)
     with pytest.raises(AtFaultError) as failed:
         played.unmasking()
     assert failed.value.clients == tuple(names(9)[1:8])

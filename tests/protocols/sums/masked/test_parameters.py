@@ -53,7 +53,7 @@ PUBLISHED = [
 
 
 def k_and_t(*values: float, mode: str, eta: int = 30) -> str:
-    found = choose_neighbourhood(int(values[0]), *values[1:], mode, sigma=40, eta=eta)  # type: ignore[arg-type]
+    found = choose_neighbourhood(int(values[0]), *values[1:], mode, sigma=40, eta=eta)
     return f"{found.degree}/{found.threshold}"
 
 
@@ -77,7 +77,7 @@ def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours() -> None
 def test_a_refusal_says_what_would_fit() -> None:
     for mode in ("curious", "semi-malicious"):
         with pytest.raises(ParameterError, match="no threshold.*a dropout of at most 0"):
-            choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)  # type: ignore[arg-type]
+            choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)
     with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
         choose_neighbourhood(10**4, 0.3, 0.2, sigma=40)
     for clients, corrupt, dropout in ((1000, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
@@ -149,7 +149,7 @@ def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int,
         return
     secret, alive = Fraction(1, 2**41), Fraction(1, 2**30)
     bad, dropouts = clients * corrupt // 100 or min(corrupt, 1), clients * dropout // 100
-    if found.complete:
+    if found.degree == clients - 1:
         honest_shares = found.threshold - bad
         assert honest_shares >= 1 if mode == "curious" else 2 * found.threshold > clients - 1 + bad
         assert 2 <= found.threshold <= clients - dropouts - 1
@@ -174,7 +174,7 @@ def test_small_cohorts_have_a_complete_graph_and_one_client_that_may_collude() -
     """A = max(1, floor(corrupt * n)), and 0 only where the task says that nobody colludes."""
     for clients, share, degree, threshold in ((3, 0.05, 2, 2), (5, 0.2, 4, 3), (8, 0.25, 7, 5), (20, 0.34, 19, 13)):
         found = choose_neighbourhood(clients, share, share)
-        assert (found.degree, found.threshold, found.complete) == (degree, threshold, True)
+        assert (found.degree, found.threshold) == (degree, threshold) == (clients - 1, threshold)
         assert json.loads(json.dumps(found.describe()))["log2_disconnected"] is None
     for clients in range(3, 20):
         found = choose_neighbourhood(clients, 0.05, 0.1)
@@ -201,7 +201,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             choose_neighbourhood(9, 0.1, 0.1, sigma=sigma, eta=eta)
     for name in ("min_cohort", "min_degree", "min_threshold"):
         with pytest.raises(ParameterError):
-            ClientPolicy(**{name: 1})  # type: ignore[arg-type]
+            ClientPolicy(**{name: 1})
     for clients, degree in ((5, 3), (10, 0), (10, 1), (10, 10), (1, 0), (10, -2)):
         with pytest.raises(ParameterError):
             neighbours(clients, degree, SEED)
@@ -209,8 +209,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def test_what_a_client_sends() -> None:
     """Bell et al. count 2k keys and 5k-4 words of 256 bits beside the vector; a round here sends less than that."""
-    found = choose_neighbourhood(1000, 0.05, 0.05, sigma=40)
-    sent = upload_bytes(found, 250_000, 32)
+    sent = upload_bytes(choose_neighbourhood(1000, 0.05, 0.05, sigma=40), 250_000, 32)
     assert sent == {"advertise": 160, "share": 114 * 62, "contribute": 10**6, "confirm": 64, "unmask": 33 * 62}
     assert sum(sent.values()) - 10**6 < (2 * 62 + 5 * 62 - 4) * 32
     assert upload_bytes(choose_neighbourhood(1000, 0.05, 0.05, "curious"), 3, 17)["confirm"] == 0

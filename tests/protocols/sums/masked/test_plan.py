@@ -157,24 +157,18 @@ def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
 
 def test_long_packed_contributions_fold_in_pieces() -> None:
     """Longer than what is unpacked at a time, and not a multiple of it."""
-    layout = one(Segment("v", 150_001, 1.0))
-    plan = plan_of(layout, 3, bits=19)
-    rng = np.random.default_rng(5)
-    rows = rng.integers(0, 2**19, (3, 150_001), dtype=np.uint32)
+    plan = plan_of(one(Segment("v", 150_001, 1.0)), 3, bits=19)
+    rows = np.random.default_rng(5).integers(0, 2**19, (3, 150_001), dtype=np.uint32)
     partial = MASKED.fold(plan, None, [(((0,),), pack(row, 19)) for row in rows])
     assert MASKED.release(plan, partial) == pack(rows.sum(axis=0, dtype=np.uint32), 19)
 
 
-WIDTHS = st.integers(16, 64)
-
-
 def by_hand(elements: list[int], bits: int) -> bytes:
-    """Pack by the definition: as one long little-endian integer."""
     total = sum(element << i * bits for i, element in enumerate(elements))
     return total.to_bytes((len(elements) * bits + 7) // 8, "little")
 
 
-@given(bits=WIDTHS, data=st.data(), count=st.integers(0, 200))
+@given(bits=st.integers(16, 64), data=st.data(), count=st.integers(0, 200))
 @settings(max_examples=100, deadline=None)
 def test_packing_is_one_long_integer(bits: int, data: st.DataObject, count: int) -> None:
     seed = data.draw(st.integers(0, 2**32 - 1))
@@ -270,8 +264,7 @@ def test_masks_are_uniform() -> None:
     vector = np.zeros(1_000_000, np.uint32)
     add_masks(vector, [(KEY, b"uniform", 1)])
     for bit in range(32):
-        ones = int(((vector >> np.uint32(bit)) & np.uint32(1)).sum())
-        assert abs(ones - 500_000) < 6 * 500
+        assert abs(int(((vector >> np.uint32(bit)) & np.uint32(1)).sum()) - 500_000) < 6 * 500
     counts = np.bincount(vector & np.uint32(1023), minlength=1024)
     assert abs(((counts - 1_000_000 / 1024) ** 2).sum() / (1_000_000 / 1024) - 1023) < 6 * np.sqrt(2 * 1023)
 
@@ -280,10 +273,10 @@ def test_what_cannot_be_masked() -> None:
     good = np.zeros(4, np.uint32)
     for target in (np.zeros(4, np.int32), np.zeros(4, ">u4"), np.zeros((2, 2), np.uint32), np.zeros(8, np.uint32)[::2]):
         with pytest.raises(ParameterError, match="contiguous"):
-            add_masks(target, [(KEY, b"", 1)])  # type: ignore[arg-type]
+            add_masks(target, [(KEY, b"", 1)])
     for key, sign in ((KEY[:31], 1), (KEY, 2)):
         with pytest.raises(ParameterError, match="32 bytes and the sign"):
-            add_masks(good, [(key, b"", sign)])  # type: ignore[list-item]
+            add_masks(good, [(key, b"", sign)])
     for threads, start in ((0, 0), (1, -1)):
         with pytest.raises(ParameterError, match="threads"):
             add_masks(good, [(KEY, b"", 1)], threads, start)

@@ -71,12 +71,11 @@ class Round(OneshotRun):
     def steps(self, name: str) -> NDArray[np.int64]:
         return encode(self.plan, whole_route(self.plan.layout), [self.vectors[name]])
 
-    def contribute(self, *names: str) -> Round:  # type: ignore[override]
+    def contribute(self, *names: str) -> Round:
         super().contribute(*(names or self.names))
         return self
 
     def points(self, shares: Mapping[str, NDArray[np.uint32]]) -> dict[int, NDArray[np.uint32]]:
-        """Shares by the point of their member instead of its name."""
         return {self.committee.place(name) + 1: share for name, share in shares.items()}
 
     def summed(self, names: Sequence[str] | None = None, **how: Any) -> dict[str, NDArray[np.uint32]]:

@@ -89,8 +89,7 @@ def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corr
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
     plan = small_plan(clients=4, values=5, committee=committee, corrupt=corrupt)
     played = Round(plan, clients=4, policy=OneshotPolicy(min_corrupt=0)).contribute()
-    parameters = played.plan.parameters
-    assert parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
+    assert played.plan.parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
     for colluding in range(min(bound + 2, committee) + 1):
         ways = [read_by_colluding_members(played, colluding, first) for first in range(committee - colluding + 1)]
         read = [found.tolist() for found in ways if found is not None]
@@ -103,7 +102,7 @@ def test_attack_a_set_of_one_or_of_clients_that_nobody_vouches_for(played: Round
         played.confirm("m0", ["c0"])
     for more in ({"minimum": 5}, {"policy": OneshotPolicy(min_cohort=5)}):
         with pytest.raises(RefusalError, match="at least 5"):
-            played.confirm("m0", played.names[:4], **more)  # type: ignore[arg-type]
+            played.confirm("m0", played.names[:4], **more)
     shares = [played.uploads[name].ticket.sealed[0] for name in played.names]
     found = member.inspect(played.ready("m0"), played.statements(), shares, lambda one: one.client_id == "c0")
     assert found.bad == tuple(played.names[1:])
@@ -132,7 +131,7 @@ def test_attack_a_replayed_share(played: Round) -> None:
     """A sealed share of another client, member, round, step or model does not open."""
     old = played.uploads["c0"].ticket
     for changed in ({"number": 2}, {"step": 1}, {"model": bytes(31) + b"\1"}):
-        later = Round(played.plan, **changed)  # type: ignore[arg-type]
+        later = Round(played.plan, **changed)
         if "number" not in changed:  # committee keys are for a round; the same ones here, which the member must not do
             later.committee = replace(later.committee, members=played.committee.members)
         assert open_share(old.sealed[0], played.secrets["m0"], later.committee, 0, "c0", old.ephemeral_key) is None
@@ -209,8 +208,7 @@ def unchecked(played: Round, partial: bytes, secret: NDArray[np.int64]) -> list[
 
 def test_nothing_is_released_if_two_sums_of_secrets_fit(played: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     shares, names = played.summed(), played.names
-    points = played.points(shares)
-    ((secret, _),) = candidates(points, 4, played.plan.ring.primes[0], len(names))
+    ((secret, _),) = candidates(played.points(shares), 4, played.plan.ring.primes[0], len(names))
     both = [(secret, frozenset({1})), (secret, frozenset({2}))]
     monkeypatch.setattr(server, "candidates", lambda *_: both)
     with pytest.raises(CodecError, match="do not come off"):
@@ -227,8 +225,7 @@ def test_attack_a_member_shifts_the_sum_of_secrets_by_little(played: Round) -> N
     shift = np.zeros(played.plan.ring.degree, np.uint64)
     shift[5] = pow(weight, -1, prime)
     shares["m0"] = ((shares["m0"] + shift) % np.uint64(prime)).astype(np.uint32)
-    points = played.points(shares)
-    ((_, wrong),) = candidates(points, 4, prime, len(played.names))
+    ((_, wrong),) = candidates(played.points(shares), 4, prime, len(played.names))
     assert wrong == frozenset()  # the secret is as small as an honest one
     with pytest.raises(CodecError):
         server.unmask(played.committee, played.partial(), len(played.names), shares)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.codec import LONGEST_ID
 from protocols.crypto.keys import domain_tag
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.layout import Segment
 from protocols.sums.oneshot.committee import (
     join_confirmations,
     join_keys,
+    longest_keys,
     split_confirmations,
     split_keys,
-    split_shares,
     split_statements,
 )
 from protocols.sums.oneshot.mechanism import check_noise, packed_residues
@@ -133,8 +135,7 @@ def test_the_chosen_ring_is_secure_fits_and_is_smallest(bits: int, values: int, 
 
 def test_the_plan_of_the_item_matrix() -> None:
     """The target: 4.2 bytes a value for 1,000 clients and sums of 28 bits, shares below 100,000 bytes."""
-    layout = one_block(Segment("values", 237_184, 0.1))
-    plan = make_plan({}, layout, 1000)
+    plan = make_plan({}, one_block(Segment("values", 237_184, 0.1)), 1000)
     assert (plan.ring.degree, len(plan.ring.primes), plan.ring.per) == (4096, 3, 3)
     facts = plan.describe()
     assert facts["log2_q"] == sum(prime.bit_length() for prime in plan.ring.primes) == 96
@@ -258,8 +259,7 @@ def test_the_largest_errors_decode() -> None:
     errors = np.zeros(5000, np.int64)
     errors[:2] = bound, -bound
     steps = np.full(3 * 4999, -(2**27))
-    got = unpacked_sum(ring, packed(ring, steps, errors), steps.size, 1000)
-    assert (got == -(2**27)).all()
+    assert (unpacked_sum(ring, packed(ring, steps, errors), steps.size, 1000) == -(2**27)).all()
 
 
 def test_errors_that_no_honest_sum_has_are_refused() -> None:
@@ -299,20 +299,18 @@ def played() -> Round:
 
 def test_what_the_server_hands_out_is_read_back_and_has_one_form(played: Round) -> None:
     plan, keys, statements = played.plan, played.committee.members, played.statements()
-    sealed = [upload.ticket.sealed[0] for upload in played.uploads.values()]
     confirmed = {name: played.confirm(name)[0].signature for name in played.members[1:]}
     bodies = (join_keys(key.encode() for key in keys), b"".join(statement.encode() for statement in statements))
     signatures = join_confirmations(played.members[::-1], confirmed)
     assert tuple(split_keys(bodies[0])) == keys
+    assert len(join_keys(replace(key, member_id="m" * LONGEST_ID).encode() for key in keys)) == longest_keys(len(keys))
     assert split_statements(plan, bodies[1], len(statements)) == statements
-    assert split_shares(plan, b"".join(sealed), len(sealed)) == sealed
     assert signatures.startswith(bytes(64)) and split_confirmations(played.committee, signatures) == confirmed
     for refuse in (
         *(lambda wrong=wrong: split_keys(wrong) for wrong in (bodies[0][:-1], bodies[0] + b"\x01")),
         lambda: split_keys(join_keys([keys[0].encode()]) * 17),
         lambda: split_statements(plan, bodies[1], len(statements) - 1),
         *(lambda wrong=wrong: split_statements(plan, wrong, 7) for wrong in (bodies[1][:-1], bodies[1] + b"\x01")),
-        lambda: split_shares(plan, b"".join(sealed), len(sealed) - 1),
         lambda: split_confirmations(played.committee, signatures[:-1]),
     ):
         with pytest.raises(CodecError):

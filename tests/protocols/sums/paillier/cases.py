@@ -24,7 +24,6 @@ class MadeUpKeys(PaillierMechanism):
     """The mechanism with public, made-up keys, which are cheap to make."""
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        assert isinstance(plan, PaillierPlan)
         return made_up_keyring(plan)
 
 
@@ -55,37 +54,31 @@ def keyring_of(how: Any, plan: Any) -> Keyring | None:
     return keyring
 
 
-def phe_keys(plan: PaillierPlan, name: str = "a key") -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
-    """The same key as phe holds it."""
-    p, q = made_up_primes(plan.key_bits, name)
+def phe_keys(plan: PaillierPlan) -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
+    p, q = made_up_primes(plan.key_bits, "a key")
     public = paillier.PaillierPublicKey(p * q)
     return public, paillier.PaillierPrivateKey(public, p, q)
 
 
 def small_plan(layout: VectorLayout = LAYOUT, contributions: int = 4, **parameters: Any) -> PaillierPlan:
-    """A plan with a 2048-bit key."""
     return make_plan({"key_bits": 2048, **parameters}, layout, contributions)
 
 
 def under(plan: PaillierPlan, public_key: bytes) -> PaillierPlan:
-    """The plan of a task that names this public key."""
     named = PAILLIER.name_public_key(plan.parameters.model_dump(), public_key)
     return make_plan(named, plan.layout, plan.max_contributions)
 
 
 def some_vector(seed: int) -> NDArray[np.float64]:
-    """Values within the clips of `LAYOUT`."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.uniform(-0.1, 0.1, 90), rng.integers(0, 2, 40)])
 
 
 def ciphertexts(plan: PaillierPlan, body: bytes) -> list[int]:
-    """Return the ciphertexts after n as Python integers."""
     start, width = plan.modulus_bytes, plan.ciphertext_bytes
     return [int.from_bytes(body[at : at + width], "big") for at in range(start, len(body), width)]
 
 
 def body_of(plan: PaillierPlan, numbers: list[int], n: int) -> bytes:
-    """Return the body with n and the ciphertexts `numbers`."""
     parts = [n.to_bytes(plan.modulus_bytes, "big")]
     return b"".join(parts + [number.to_bytes(plan.ciphertext_bytes, "big") for number in numbers])

@@ -122,7 +122,7 @@ def test_keys_of_other_tasks_and_malformed_ones_are_refused(fresh: Keyring) -> N
             (bytes(len(good)), "odd number|does not belong"),
         ):
             with pytest.raises(KeyringError, match=text):
-                load_secret_key(PLAN, replace(fresh, **{f"{kind}_key": wrong}))  # type: ignore[arg-type]
+                load_secret_key(PLAN, replace(fresh, **{f"{kind}_key": wrong}))
     half = made_up_primes(2048)[0].to_bytes(128, "big")  # two equal primes
     square = (int.from_bytes(half, "big") ** 2).to_bytes(256, "big")
     with pytest.raises(KeyringError, match="does not belong"):
@@ -133,7 +133,7 @@ KEYRING = made_up_keyring(PLAN)
 TOY_P, TOY_Q = 7, 11
 
 
-def given_numbers(*numbers: int):  # type: ignore[no-untyped-def]
+def given_numbers(*numbers: int):
     """Randomness that is these numbers, each right-aligned to a whole byte's top bits as `uniform_unit` takes them."""
     left = list(numbers)
     return lambda length: left.pop(0).to_bytes(length, "big")
@@ -143,8 +143,7 @@ def test_a_uniform_unit_is_drawn_by_rejection() -> None:
     # 77 has 7 bits, so the top 7 bits of a byte are the candidate: 0, 77, 100, 7 and 22 are no units below 77
     draws = given_numbers(*(candidate << 1 for candidate in (0, 77, 100, 7, 22, 23)))
     assert uniform_unit(mpz(77), draws) == 23
-    seen = {uniform_unit(mpz(77)) for _ in range(1000)}
-    assert seen == {x for x in range(77) if gcd(x, 77) == 1}
+    assert {uniform_unit(mpz(77)) for _ in range(1000)} == {x for x in range(77) if gcd(x, 77) == 1}
 
 
 def test_crt_gives_every_nth_residue_equally_often() -> None:
@@ -207,8 +206,7 @@ def test_a_partial_of_something_names_its_modulus() -> None:
     assert PAILLIER.merge(PLAN, [full, empty]) == PAILLIER.merge(PLAN, [empty, full]) == full
     with pytest.raises(CodecError, match="must name their modulus"):
         PAILLIER.release(PLAN, (1).to_bytes(8, "little") + empty[8:])
-    named = under(PLAN, KEYRING.public_key)
-    assert PAILLIER.fold(named, None, [])[8:264] == KEYRING.public_key
+    assert PAILLIER.fold(under(PLAN, KEYRING.public_key), None, [])[8:264] == KEYRING.public_key
 
 
 def test_the_ciphertext_that_must_not_enter_is_named() -> None:
@@ -304,9 +302,7 @@ def test_sums_of_plaintexts_are_sums_of_values(
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(8, 48), st.integers(1, 2**20), st.floats(1e-6, 1e6), st.booleans())
-def test_a_slot_holds_the_largest_sum_and_no_bit_more(
-    value_bits: int, contributions: int, clip: float, integral: bool
-) -> None:
+def test_a_slot_holds_the_largest_sum_exactly(value_bits: int, contributions: int, clip: float, integral: bool) -> None:
     code = SegmentCode.of(Segment("s", 1, clip, integral), value_bits, contributions)
     assert contributions * code.largest < 1 << (code.width - 1)
     assert contributions * code.largest >= 1 << (code.width - 2)
