@@ -378,7 +378,7 @@ def test_seal_refuses_streams_and_parameters() -> None:
     """A stream that is not its own, residues out of range, and degrees that it calls insecure."""
     context = seal_context("standard", 2048)
     large = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
-    for stream in (b"not a SEAL stream", large):
+    for stream in ((b"not a SEAL stream",), large):
         with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
             context.load(file, sealapi.Plaintext(), stream)
     with pytest.raises(ParameterError, match="at degree 1024"):
