@@ -143,10 +143,8 @@ class Block:
 
     def check_clips(self, values: Floats) -> None:
         """Raise `BudgetError` for a value, of (..., length), that is not finite or exceeds its clip."""
-        start = 0
-        for segment in self.segments:
-            part = values[..., start : start + segment.length]
-            start += segment.length
+        for segment, (first, last) in zip(self.segments, spans_of(s.length for s in self.segments), strict=True):
+            part = values[..., first:last]
             if not max(part.max(), -part.min()) <= segment.clip * CLIP_SLACK:
                 raise BudgetError(f"block {self.name!r} holds a value that is not finite or exceeds its clip")
 

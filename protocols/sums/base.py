@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -42,15 +44,19 @@ class SumPlan(ABC):
     """How vectors of one layout are summed over at most `max_contributions` contributions: all lengths and the error.
 
     Plans are subclasses, frozen and hashable. Each party computes them from the task's parameters, never takes them
-    from the wire. layout: of the aggregate. max_contributions: a fold beyond it raises `BudgetError`. mechanism: name
-    of the mechanism that made the plan. opened_by: who can open the aggregate: anyone, or every member (ckks,
-    paillier).
+    from the wire. layout: of the aggregate. max_contributions: at least 1, or `ParameterError`; a fold beyond it raises
+    `BudgetError`. mechanism: name of the mechanism that made the plan. opened_by: who can open the aggregate: anyone,
+    or every member (ckks, paillier).
     """
 
     layout: VectorLayout
     max_contributions: int
     mechanism: ClassVar[str]
     opened_by: ClassVar[OpenedBy] = "anyone"
+
+    def __post_init__(self) -> None:
+        if self.max_contributions < 1:
+            raise ParameterError(f"max_contributions must be at least 1, got {self.max_contributions}")
 
     @classmethod
     def of(cls, plan: SumPlan) -> Self:
@@ -78,13 +84,23 @@ class SumPlan(ABC):
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
 
-    @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return facts for people, JSON-ready: named set, security bits, bytes per value, predicted error."""
+        """Return facts for people, JSON-ready; plans add security bits, bytes per value and what else is theirs."""
+        return {
+            "mechanism": self.mechanism,
+            "max_contributions": self.max_contributions,
+            "aggregate_bytes": self.aggregate_bytes,
+            "predicted_error": self.predicted_error,
+        }
 
     @property
     def segment_scales(self) -> Mapping[str, float]:
         """Steps per 1.0 of the fixed-point form, by `block/segment`; empty if values are sent as floats."""
+        return {}
+
+    @property
+    def key_parameters(self) -> Mapping[str, Any]:
+        """Parameters with which the plan of any layout has the keys of this one; empty if every plan has."""
         return {}
 
     @property
@@ -170,6 +186,68 @@ class FixedPointPlan(SumPlan):
     def predicted_error(self) -> float:
         """The largest of the segments' error bounds."""
         return max(self.segment_errors.values())
+
+    def describe(self) -> dict[str, Any]:
+        scales = {"segment_scales": self.segment_scales, "segment_errors": self.segment_errors}
+        return {**super().describe(), **scales}
+
+
+class CiphertextPlan(FixedPointPlan):
+    """A plan whose blocks are whole ciphertexts, under keys that the members share."""
+
+    opened_by: ClassVar[OpenedBy] = "members"
+
+    @property
+    @abstractmethod
+    def parameter_id(self) -> bytes:
+        """32 bytes that identify the parameters of the keys."""
+
+    @property
+    @abstractmethod
+    def block_ciphertexts(self) -> tuple[int, ...]:
+        """Number of ciphertexts of each block of the aggregate."""
+
+    @cached_property
+    def block_starts(self) -> tuple[int, ...]:
+        """Index of each block's first ciphertext in the aggregate."""
+        return tuple(accumulate(self.block_ciphertexts, initial=0))[:-1]
+
+    @cached_property
+    def ciphertexts(self) -> int:
+        """Number of ciphertexts of the aggregate."""
+        return sum(self.block_ciphertexts)
+
+    def route_ciphertexts(self, route: Route) -> int:
+        """Return the number of ciphertexts of a contribution along `route`."""
+        return _route_ciphertexts(self, route)
+
+    def placed(self, route: Route) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """Yield where the ciphertexts of each block of a contribution are added: the first index in each target block.
+
+        Then the index of the block's first ciphertext in the contribution, and their number.
+        """
+        first = 0
+        for targets in route:
+            size = self.block_ciphertexts[targets[0]]
+            yield tuple(self.block_starts[target] for target in targets), first, size
+            first += size
+
+    def require_keyring(self, keyring: Keyring | None) -> Keyring:
+        """Return the keyring; `KeyringError` if it is missing, or made for another mechanism or other parameters."""
+        if keyring is None:
+            raise KeyringError(f"a sum over {self.mechanism!r} needs the task's keyring")
+        if keyring.mechanism != self.mechanism:
+            raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {self.mechanism!r}")
+        if not hmac.compare_digest(keyring.parameter_id, self.parameter_id):
+            raise KeyringError("this keyring was made for another ring degree, modulus or key size")
+        return keyring
+
+
+@lru_cache(maxsize=4096)  # most contributions take one of few routes
+def _route_ciphertexts(plan: CiphertextPlan, route: Route) -> int:
+    plan.layout.check_route(route)
+    chosen = plan.layout.chosen * plan.block_ciphertexts[0]
+    return chosen or sum(plan.block_ciphertexts[targets[0]] for targets in route)
 
 
 class Mechanism(Protocol):
@@ -258,25 +336,6 @@ def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
     return mechanism.generate_keyring(plan) if isinstance(mechanism, Keyed) else None
 
 
-def require_keyring(mechanism: str, parameter_id: bytes, keyring: Keyring | None) -> Keyring:
-    """Return the keyring; `KeyringError` if it is missing, or made for another mechanism or other parameters."""
-    if keyring is None:
-        raise KeyringError(f"a sum over {mechanism!r} needs the task's keyring")
-    if keyring.mechanism != mechanism:
-        raise KeyringError(f"this keyring belongs to {keyring.mechanism!r}, not to {mechanism!r}")
-    if not hmac.compare_digest(keyring.parameter_id, parameter_id):
-        raise KeyringError("this keyring was made for another ring degree, modulus or key size")
-    return keyring
-
-
-@runtime_checkable
-class SharesKeys(Protocol):
-    """A mechanism whose keys fit some plans only, so that all sums of a task must be planned alike."""
-
-    def with_keys_of(self, parameters: Mapping[str, Any], plan: SumPlan) -> dict[str, Any]:
-        """Return the task's parameters, changed so that the plan of any layout has the keys of `plan`."""
-
-
 def plan_sum(
     mechanism: Mechanism,
     parameters: Mapping[str, Any],
@@ -288,8 +347,8 @@ def plan_sum(
 
     Raises what `Mechanism.plan` raises.
     """
-    if main is not None and main != layout and isinstance(mechanism, SharesKeys):
-        parameters = mechanism.with_keys_of(parameters, mechanism.plan(parameters, main, max_contributions))
+    if mechanism.needs_keyring and main is not None and main != layout:
+        parameters = {**parameters, **mechanism.plan(parameters, main, max_contributions).key_parameters}
     return mechanism.plan(parameters, layout, max_contributions)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, Block, Segment, VectorLayout, spans_of
 from protocols.sums.base import Mechanism, SumPlan, plan_sum
 
 _PARTICIPANTS: Final = Segment("participants", 1, 1.0, integral=True)
@@ -105,10 +105,8 @@ def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: i
     else:
         rows, blocks = [part[np.newaxis] for part in layout.split(total)], layout.blocks
     for block, values in zip(blocks, rows, strict=True):
-        start = 0
-        for segment in block.segments:
-            part = values[:, start : start + segment.length]
-            start += segment.length
+        for segment, (first, last) in zip(block.segments, spans_of(s.length for s in block.segments), strict=True):
+            part = values[:, first:last]
             largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
                 0.0 if segment.integral else plan.predicted_error
             )

@@ -74,14 +74,7 @@ class PlainPlan(SumPlan):
         return 4 * _limits(self.layout, route)[-1][0] if route else 0
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "mechanism": self.mechanism,
-            "security_bits": 0,
-            "max_contributions": self.max_contributions,
-            "bytes_per_value": 4.0,
-            "aggregate_bytes": self.aggregate_bytes,
-            "predicted_error": self.predicted_error,
-        }
+        return {**super().describe(), "security_bits": 0, "bytes_per_value": 4.0}
 
 
 class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
@@ -97,8 +90,6 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
         """
         if parameters:
             raise ParameterError("the plain mechanism takes no parameters")
-        if max_contributions < 1:
-            raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
         counts = [s.clip for block in layout.blocks for s in block.segments if s.integral]
         if counts and max(counts) * max_contributions > _FLOAT32_WHOLE:
             most = int(_FLOAT32_WHOLE / max(counts))
@@ -133,9 +124,7 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         own = PlainPlan.of(plan)
-        total = PartialSum(own, _FLOAT64)
-        if partial is not None:
-            _add_partial(total, partial)
+        total = _total(own, () if partial is None else (partial,))
         blocks = () if own.layout.chosen else own.layout.blocks
         edges = [0, *accumulate(block.length for block in blocks)]
         grains = [_rounding_constants(block, own.max_contributions) for block in blocks]
@@ -153,10 +142,7 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums. It is exact, since all are multiples of the same grains."""
-        total = PartialSum(PlainPlan.of(plan), _FLOAT64)
-        for partial in partials:
-            _add_partial(total, partial)
-        return total.encode()
+        return _total(PlainPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums rounded to float32; `CodecError` for sums that are not finite or exceed its range."""
@@ -268,9 +254,11 @@ def _add(sums: NDArray[np.float64], values: NDArray[np.float32], grains: tuple[t
             sums[start:end] += piece
 
 
-def _add_partial(total: PartialSum[np.float64], partial: Buffer) -> None:
-    """Add a partial sum, which is exact: all are multiples of the same grains."""
-    np.add(total.sums, _in_range(total.take(partial)), out=total.sums)
+def _total(plan: PlainPlan, partials: Iterable[Buffer]) -> PartialSum[np.float64]:
+    total = PartialSum(plan, _FLOAT64)
+    for partial in partials:
+        np.add(total.sums, _in_range(total.take(partial)), out=total.sums)
+    return total
 
 
 def _in_range(sums: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 from math import floor, isfinite, log2
 from typing import Any, Final
 
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.layout import Route, Segment, VectorLayout
+from protocols.layout import Route, Segment, VectorLayout, spans_of
 from protocols.sums.base import Buffer, FixedPointPlan
 from protocols.sums.wire import packed_bytes, ring_dtype, unpack, unpack_part
 
@@ -223,8 +222,7 @@ class RingPlan(FixedPointPlan):
     def places(self) -> Places:
         """The fixed point and the slice of every segment, by block of the aggregate."""
         segments = [segment for block in self.layout.blocks for segment in block.segments]
-        edges = pairwise(accumulate((segment.length for segment in segments), initial=0))
-        spans = iter([slice(start, end) for start, end in edges])
+        spans = (slice(start, end) for start, end in spans_of(segment.length for segment in segments))
         return tuple(
             tuple((_ring(self.bits, segment, self.max_contributions), next(spans)) for segment in block.segments)
             for block in self.layout.blocks

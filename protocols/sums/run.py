@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Route, whole_route
+from protocols.layout import Route, spans_of, whole_route
 from protocols.sums.base import Mechanism, SumPlan, new_keyring, one_message
 
 
@@ -34,7 +33,7 @@ def split_along(plan: SumPlan, route: Route, vector: NDArray[np.float64]) -> lis
     lengths = [block.length for block in plan.layout.contribution_blocks(route)]
     if vector.shape != (sum(lengths),):
         raise ParameterError(f"this route needs a vector of {sum(lengths)} values, got shape {vector.shape}")
-    return [vector[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
+    return [vector[start:end] for start, end in spans_of(lengths)]
 
 
 def run_sum(

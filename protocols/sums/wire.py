@@ -19,6 +19,7 @@ exactly `bits` words of 64 bits, so packing is a few shifts over all groups of 6
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from io import BytesIO
 from typing import Any, Final, Generic, TypeVar
 
@@ -116,7 +117,10 @@ class PartialSum(Generic[Number]):
 
     def __init__(self, plan: SumPlan, dtype: np.dtype[Number]) -> None:
         self._plan, self._dtype, self._count = plan, dtype.newbyteorder("<"), 0
-        self._builder = BytesBuilder(plan.partial_bytes)
+
+    @cached_property
+    def _builder(self) -> BytesBuilder:
+        return BytesBuilder(self._plan.partial_bytes)  # once the sums are asked for: a fold may need its memory before
 
     @property
     def sums(self) -> NDArray[Number]:
@@ -176,8 +180,6 @@ def pack(elements: Ring, bits: int) -> bytes:
         raise ParameterError(f"elements of {bits} bits are {dtype}, got {elements.dtype}")
     if bits in RAW_BITS:
         return elements.astype(dtype.newbyteorder("<"), copy=False).tobytes()
-    if elements.size <= _PIECE:
-        return _pack_piece(elements, bits)
     builder = BytesBuilder(packed_bytes(elements.size, bits))
     for start in range(0, elements.size, _PIECE):
         piece = _pack_piece(elements[start : start + _PIECE], bits)

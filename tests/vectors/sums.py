@@ -11,8 +11,7 @@ from gmpy2 import mpz
 
 from protocols.crypto.keys import Keyring, digest
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.sums.ckks.encryption import load_secret_key, pack_blocks
-from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.ckks.mechanism import CKKS, load_secret_key, pack_blocks
 from protocols.sums.ckks.plan import PARAMETER_SETS, CkksPlan
 from protocols.sums.ckks.wire import MemoryFile, WireBuffer, check_range, seal_context, view_planes
 from protocols.sums.paillier.mechanism import PAILLIER

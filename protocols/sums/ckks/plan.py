@@ -26,19 +26,18 @@ error is the bound times its clip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
-from math import ceil, floor, frexp, log2, sqrt
+from math import ceil, frexp, log2, sqrt
 from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.crypto.keys import digest
-from protocols.errors import BudgetError, ParameterError
+from protocols.errors import BudgetError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import FixedPointPlan, OpenedBy, refuse_public_mode
+from protocols.sums.base import CiphertextPlan, refuse_public_mode
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
@@ -99,12 +98,10 @@ _ERROR_BOUND: Final = 21
 _ERROR_VARIANCE: Final = 10.5
 _DEVIATIONS: Final = 8.0
 _PADDING_TOLERANCE: Final = 1.01
-_MOST_ROUTES: Final = 4096
-"""Routes of which a plan remembers the number of ciphertexts."""
 
 
 @dataclass(frozen=True)
-class CkksPlan(FixedPointPlan):
+class CkksPlan(CiphertextPlan):
     """The plan of a CKKS sum; all parties compute the same from the task's parameters."""
 
     parameters: CkksParameters
@@ -112,7 +109,6 @@ class CkksPlan(FixedPointPlan):
     max_contributions: int
     degree: int
     mechanism: ClassVar[str] = "ckks"
-    opened_by: ClassVar[OpenedBy] = "members"
 
     @cached_property
     def parameter_set(self) -> ParameterSet:
@@ -129,6 +125,10 @@ class CkksPlan(FixedPointPlan):
         """Whether a fold expands a seed for each ciphertext, which takes nine tenths of its time."""
         return self.seeded
 
+    @property
+    def key_parameters(self) -> dict[str, Any]:
+        return {"degree": self.degree}
+
     @cached_property
     def parameter_id(self) -> bytes:
         """32 bytes that identify (N, q)."""
@@ -136,33 +136,7 @@ class CkksPlan(FixedPointPlan):
 
     @cached_property
     def block_ciphertexts(self) -> tuple[int, ...]:
-        """Number of ciphertexts of each block of the aggregate."""
         return tuple(ceil(block.length / self.degree) for block in self.layout.blocks)
-
-    @cached_property
-    def block_starts(self) -> tuple[int, ...]:
-        """Index of each block's first ciphertext in the aggregate."""
-        return tuple(accumulate(self.block_ciphertexts, initial=0))[:-1]
-
-    @property
-    def ciphertexts(self) -> int:
-        """Number of ciphertexts of the aggregate."""
-        return sum(self.block_ciphertexts)
-
-    def route_ciphertexts(self, route: Route) -> int:
-        """Return the number of ciphertexts of a contribution along `route`."""
-        found = self._route_ciphertexts.get(route)
-        if found is None:
-            self.layout.check_route(route)
-            found = sum(self.block_ciphertexts[targets[0]] for targets in route)
-            if len(self._route_ciphertexts) < _MOST_ROUTES:
-                self._route_ciphertexts[route] = found
-        return found
-
-    @cached_property
-    def _route_ciphertexts(self) -> dict[Route, int]:
-        """Numbers of ciphertexts by route, as they were asked for: most contributions take one of few routes."""
-        return {}
 
     def expanded_bytes(self, ciphertexts: int) -> int:
         """Return the length in bytes of `ciphertexts` in expanded form: two polynomials each."""
@@ -214,7 +188,7 @@ class CkksPlan(FixedPointPlan):
     def describe(self) -> dict[str, Any]:
         values, count = self.layout.length, self.ciphertexts
         return {
-            "mechanism": self.mechanism,
+            **super().describe(),
             "set": self.parameters.set,
             "wire": self.parameters.wire,
             "security_bits": SECURITY_BITS,
@@ -222,13 +196,8 @@ class CkksPlan(FixedPointPlan):
             "modulus_bits": self.parameter_set.modulus_bits,
             "scale_bits": int(log2(self.scale)),
             "ciphertexts": count,
-            "max_contributions": self.max_contributions,
             "bytes_per_value_seeded": self.seeded_bytes(count) / values,
             "bytes_per_value_expanded": self.expanded_bytes(count) / values,
-            "aggregate_bytes": self.aggregate_bytes,
-            "predicted_error": self.predicted_error,
-            "segment_scales": self.segment_scales,
-            "segment_errors": self.segment_errors,
         }
 
 
@@ -239,8 +208,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     """
     refuse_public_mode(parameters)
     checked = validated("ckks parameters", CkksParameters, parameters)
-    if max_contributions < 1:
-        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     refuse_chosen(layout, "ckks")
     plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))
     require_secure_ring(plan.degree, plan.parameter_set.modulus, "ternary")
@@ -273,7 +240,7 @@ def _error_text(plan: CkksPlan) -> str:
         alternatives.append(f"at most {most} contributions fit")
     for name, larger in PARAMETER_SETS.items():
         changed = plan.parameters.model_copy(update={"set": name})
-        if larger.modulus > plan.parameter_set.modulus and _fits(_changed_plan(plan, changed, plan.max_contributions)):
+        if larger.modulus > plan.parameter_set.modulus and _fits(replace(plan, parameters=changed)):
             alternatives.append(f"the set {name!r} fits")
     return (
         f"{plan.max_contributions} contributions exceed the precision of set {plan.parameters.set!r}: {error}; "
@@ -281,14 +248,10 @@ def _error_text(plan: CkksPlan) -> str:
     )
 
 
-def _changed_plan(plan: CkksPlan, parameters: CkksParameters, contributions: int) -> CkksPlan:
-    return CkksPlan(parameters, plan.layout, contributions, plan.degree)
-
-
 def _most_contributions(plan: CkksPlan) -> int:
     """Return the largest cohort that fits, by bisection (the error grows with the cohort); 0 if none fits."""
     low, high = 0, plan.max_contributions
     while high - low > 1:
-        middle = floor((low + high) / 2)
-        low, high = (middle, high) if _fits(_changed_plan(plan, plan.parameters, middle)) else (low, middle)
+        middle = (low + high) // 2
+        low, high = (middle, high) if _fits(replace(plan, max_contributions=middle)) else (low, middle)
     return low

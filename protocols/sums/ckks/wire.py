@@ -46,25 +46,37 @@ Planes = tuple[NDArray[np.unsignedinteger], ...]
 
 @dataclass(frozen=True, repr=False)
 class WireBuffer:
-    """A contribution being written: `planes` and `seeds` are views into `body`."""
+    """Ciphertexts in one of the wire forms: `planes` and `seeds` (ciphertexts, 64) are views into `body`."""
 
-    body: bytearray
+    body: Buffer
     planes: Planes
     seeds: NDArray[np.uint8]
 
     @classmethod
+    def of(
+        cls, body: Buffer, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool
+    ) -> WireBuffer:
+        """Return the ciphertexts of `body` without copying; `CodecError` unless its length is exact."""
+        polynomials, suffix = (1, ciphertexts * SEED_BYTES) if seeded else (2, 0)
+        view = memoryview(body)
+        residues = view.nbytes - suffix
+        planes = view_planes(view[:residues], parameter_set, ciphertexts, polynomials, degree)
+        return cls(body, planes, np.frombuffer(view[residues:], np.uint8).reshape(-1, SEED_BYTES))
+
+    @classmethod
     def empty(cls, parameter_set: ParameterSet, ciphertexts: int, degree: int, *, seeded: bool) -> WireBuffer:
-        """Return a buffer of zeros with the exact length."""
-        polynomials = 1 if seeded else 2
-        residues = ciphertexts * polynomials * degree * parameter_set.residue_bytes
-        body = bytearray(residues + (ciphertexts * SEED_BYTES if seeded else 0))
-        planes = view_planes(memoryview(body)[:residues], parameter_set, ciphertexts, polynomials, degree)
-        seeds = np.frombuffer(body, np.uint8, offset=residues).reshape(-1, SEED_BYTES)
-        return cls(body, planes, seeds)
+        """Return ciphertexts of zeros, writable."""
+        residues = degree * parameter_set.residue_bytes
+        body = bytearray(ciphertexts * (residues + SEED_BYTES if seeded else 2 * residues))
+        return cls.of(body, parameter_set, ciphertexts, degree, seeded=seeded)
 
     def put(self, index: int, residues: NDArray[np.uint64]) -> None:
         """Write the residues (polynomials * degree, contiguous uint64) of ciphertext `index`."""
         split_residues(residues, tuple(plane[index].reshape(-1) for plane in self.planes))
+
+    def residues(self, index: int) -> NDArray[np.uint64]:
+        """Return the residues (polynomials * degree) of ciphertext `index`."""
+        return join_planes(tuple(plane[index].reshape(-1) for plane in self.planes))
 
 
 def split_residues(residues: NDArray[np.uint64], planes: Planes) -> None:
@@ -162,21 +174,14 @@ class MemoryFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file and free its memory."""
         for fd in (self._fd, *(self._pipe or ())):
             os.close(fd)
 
-    def write(self, body: bytes | bytearray | memoryview) -> None:
-        """Replace the whole content."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, body, 0)
-
-    def overwrite(self, body: bytes | bytearray | memoryview, offset: int) -> None:
-        """Replace part of the content."""
-        os.pwrite(self._fd, body, offset)
+    def write(self, *parts: Buffer) -> None:
+        """Replace the whole content by these parts, one after the other; its memory is used again."""
+        length = os.pwritev(self._fd, parts, 0)
+        if length < os.fstat(self._fd).st_size:
+            os.ftruncate(self._fd, length)
 
     def raw(self, item: Any) -> memoryview:
         """Return the bytes that SEAL saves for `item`, valid until the next call; `CodecError` if they are too long."""
@@ -245,13 +250,13 @@ class SealContext:
     """
 
     def __init__(self, set_name: str, degree: int) -> None:
-        self.parameter_set = PARAMETER_SETS[set_name]
+        own = PARAMETER_SETS[set_name]
         self.degree = degree
         parameters = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
         parameters.set_poly_modulus_degree(degree)
-        parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREES[-1], [self.parameter_set.modulus_bits]))
+        parameters.set_coeff_modulus(sealapi.CoeffModulus.Create(DEGREES[-1], [own.modulus_bits]))
         (prime,) = (modulus.value() for modulus in parameters.coeff_modulus())
-        if prime != self.parameter_set.modulus:
+        if prime != own.modulus:
             raise ParameterError(f"SEAL's prime for {set_name!r} is {prime:#x}, not the pinned one")
         self.seal = sealapi.SEALContext(parameters, True, sealapi.SEC_LEVEL_TYPE.TC128)
         if not self.seal.parameters_set():
@@ -261,13 +266,8 @@ class SealContext:
         self.encoder = sealapi.CKKSEncoder(self.seal)
         self.evaluator = sealapi.Evaluator(self.seal)
         self._parms_id = struct.pack("<4Q", *self.seal.first_parms_id())
-        self._version = self._saved_version(parameters)
-
-    @staticmethod
-    def _saved_version(parameters: Any) -> tuple[int, int, int, int]:
         with MemoryFile() as file:
-            magic, size, major, minor, _, _, _ = _HEADER.unpack_from(file.raw(parameters))
-        return magic, size, major, minor
+            self._version = _HEADER.unpack_from(file.raw(parameters))[:4]  # magic, header size, version
 
     def _header(self, body: int) -> bytes:
         return _HEADER.pack(*self._version, _UNCOMPRESSED, 0, _HEADER.size + body)
@@ -288,18 +288,18 @@ class SealContext:
         """Return the bytes between c0 and the seed of a seeded ciphertext."""
         return self._header(1 + SEED_BYTES) + bytes([_PRNG_BLAKE2XB])
 
-    def stream(self, prefix: bytes, residues: NDArray[np.uint64], suffix: bytes = b"") -> bytes:
-        """Return a complete uncompressed SEAL stream."""
-        body = prefix + residues.tobytes() + suffix
-        return self._header(len(body)) + body
+    def stream(self, prefix: bytes, residues: NDArray[np.uint64], suffix: bytes = b"") -> tuple[Buffer, ...]:
+        """Return a complete uncompressed SEAL stream, in parts; the contiguous `residues` are not copied."""
+        return self._header(len(prefix) + residues.nbytes + len(suffix)), prefix, residues.data, suffix
 
-    def load(self, file: MemoryFile, item: Any, stream: bytes) -> None:
-        """Load `stream` into the SEAL object `item`; `CodecError` if SEAL rejects it, as for residues out of range."""
-        file.write(stream)
+    def load(self, file: MemoryFile, item: Any, stream: tuple[Buffer, ...]) -> Any:
+        """Return the SEAL object `item`, into which `stream` is loaded; `CodecError` if SEAL rejects the stream."""
+        file.write(*stream)
         try:
             item.load(self.seal, file.path)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError) as error:  # as for residues out of range
             raise CodecError("SEAL rejects this object") from error
+        return item
 
 
 @lru_cache(maxsize=len(PARAMETER_SETS) * len(DEGREES))

@@ -26,7 +26,6 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from math import ceil
 from typing import Any, ClassVar, Final
 
@@ -35,13 +34,13 @@ import numpy as np
 from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from protocols.codec import exact
+from protocols.codec import b64encode, exact
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead, require_keyring
-from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
+from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead
+from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
 
@@ -68,9 +67,6 @@ def crt_randomiser(key: SecretKey, random: Randomness = secrets.token_bytes) -> 
     return residue + (other - residue) * key.p_square_inverse % q_square * p_square
 
 
-_MISSING: Final = "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
-
-
 @dataclass(frozen=True, repr=False)
 class SecretKey:
     """The prime factors of n, and the constants of decryption modulo each of them (Paillier 1999, section 7)."""
@@ -82,11 +78,6 @@ class SecretKey:
     def n(self) -> Any:
         """n = p q, the public key."""
         return self.p * self.q
-
-    @cached_property
-    def n_squared(self) -> Any:
-        """n^2, the modulus of ciphertexts."""
-        return self.n * self.n
 
     @cached_property
     def squares(self) -> tuple[Any, Any]:
@@ -109,31 +100,13 @@ class SecretKey:
         return gmpy2.invert(*self.squares)
 
 
-def generate_keyring(plan: PaillierPlan) -> Keyring:
-    """Return new keys from phe's generator, and a new state key.
-
-    Raises `ParameterError` if the task names its public key already, or phe is not installed.
-    """
-    if plan.modulus is not None:
-        raise ParameterError("this task names its public key: its keyring exists already")
-    try:
-        from phe import paillier
-    except ModuleNotFoundError:
-        raise ParameterError(_MISSING) from None
-    public, private = paillier.generate_paillier_keypair(n_length=plan.key_bits)
-    half = plan.modulus_bytes // 2
-    secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")
-    public_key = public.n.to_bytes(plan.modulus_bytes, "big")
-    return Keyring(plan.mechanism, plan.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
-
-
 def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
     """Return the secret key of `keyring`.
 
     Raises `KeyringError` if a key is missing, of another size or task, or malformed, or if the secret key does not
     belong to the public key.
     """
-    checked = require_keyring(plan.mechanism, plan.parameter_id, keyring)
+    checked = plan.require_keyring(keyring)
     for kind, body in (("public", checked.public_key), ("secret", checked.secret_key)):
         if len(body) != plan.modulus_bytes:
             raise KeyringError(f"the {kind} key does not have the length that its parameters imply")
@@ -157,10 +130,32 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
         return make_plan(parameters, layout, max_contributions)
 
     def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        return name_public_key(parameters, public_key)
+        """Return `parameters` with n added, from its big-endian bytes.
+
+        Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the
+        parameters name another n already.
+        """
+        named = {**parameters, "public_key": b64encode(public_key)}
+        if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
+            raise ParameterError("the task already names another public key, which cannot be replaced")
+        return named
 
     def generate_keyring(self, plan: SumPlan) -> Keyring:
-        return generate_keyring(PaillierPlan.of(plan))
+        """Return new keys from phe's generator, and a new state key; `ParameterError` if phe is not installed."""
+        own = PaillierPlan.of(plan)
+        if own.modulus is not None:
+            raise ParameterError("this task names its public key: its keyring exists already")
+        try:
+            from phe import paillier
+        except ModuleNotFoundError:
+            raise ParameterError(
+                "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
+            ) from None
+        public, private = paillier.generate_paillier_keypair(n_length=own.key_bits)
+        half = own.modulus_bytes // 2
+        secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")
+        public_key = public.n.to_bytes(own.modulus_bytes, "big")
+        return Keyring(own.mechanism, own.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
 
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
@@ -202,7 +197,7 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
             plaintexts += own.packings[targets[0]].pack(own.layout.blocks[targets[0]], values)
         ready = list(take(len(plaintexts)))
         randomisers = ready + [crt_randomiser(key) for _ in range(len(plaintexts) - len(ready))]
-        n, n_squared = key.n, key.n_squared
+        n, n_squared = key.n, key.n * key.n
         sealed = ((1 + m * n) * r % n_squared for m, r in zip(plaintexts, randomisers, strict=True))
         return head + _write_sum(own, n, sealed)
 
@@ -238,9 +233,7 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return the partial sum plus checked contributions; `ContributionError` for one under another modulus."""
         own = PaillierPlan.of(plan)
-        count, n, totals = 0, mpz(own.modulus or 0), [mpz(1)] * own.ciphertexts
-        if partial is not None:
-            count, n, totals = _read_partial(own, partial)
+        count, n, totals = _merged(own, () if partial is None else (partial,))
         for route, body in contributions:
             count = count_more(own, count, 1)
             expected = own.route_ciphertexts(route)
@@ -252,33 +245,21 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
             if under != n:
                 raise ContributionError("a contribution is under another public key than those before it")
             n_squared = n * n
-            sizes = [own.packings[targets[0]].plaintexts for targets in route]
-            for targets, size, start in zip(route, sizes, accumulate(sizes, initial=0), strict=False):
-                for target in targets:
-                    first = own.block_starts[target]
-                    for place, ciphertext in enumerate(ciphertexts[start : start + size], first):
+            for starts, first, size in own.placed(route):
+                for start in starts:
+                    for place, ciphertext in enumerate(ciphertexts[first : first + size], start):
                         totals[place] = totals[place] * ciphertext % n_squared
         return count.to_bytes(COUNT_BYTES, "little") + _write_sum(own, n, totals)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums (a product modulo n^2); `ContributionError` if their keys differ."""
         own = PaillierPlan.of(plan)
-        count, n, totals = 0, mpz(own.modulus or 0), [mpz(1)] * own.ciphertexts
-        for partial in partials:
-            more, under, ciphertexts = _read_partial(own, partial)
-            count = count_more(own, count, more)
-            n = n or under
-            if under not in (0, n):
-                raise ContributionError("a partial sum is under another public key than those before it")
-            if under:
-                n_squared = n * n
-                totals = [total * ciphertext % n_squared for total, ciphertext in zip(totals, ciphertexts, strict=True)]
+        count, n, totals = _merged(own, partials)
         return count.to_bytes(COUNT_BYTES, "little") + _write_sum(own, n, totals)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the modulus and the ciphertexts without the count."""
-        own = PaillierPlan.of(plan)
-        _read_partial(own, partial)
+        _merged(PaillierPlan.of(plan), (partial,))
         return bytes(memoryview(partial)[COUNT_BYTES:])
 
     def open(
@@ -291,7 +272,8 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
         n, ciphertexts = _read_sum(own, aggregate, own.ciphertexts, "an aggregate")
         if n not in (0, key.n):
             raise KeyringError("this keyring belongs to another public key than the sum")
-        if not all(0 < ciphertext < key.n_squared for ciphertext in ciphertexts):
+        n_squared = key.n * key.n
+        if not all(0 < ciphertext < n_squared for ciphertext in ciphertexts):
             raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
         plaintexts = [decrypt(key, ciphertext) for ciphertext in ciphertexts]
         parts = [
@@ -301,13 +283,22 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
         return np.concatenate(parts)
 
 
-def _read_partial(plan: PaillierPlan, partial: Buffer) -> tuple[int, Any, list[Any]]:
-    """Return the contribution count, n and the ciphertexts of a partial sum; `CodecError` for malformed bytes."""
-    count, body = read_count(plan, partial)
-    n, ciphertexts = _read_sum(plan, body, plan.ciphertexts, "a partial sum")
-    if count and not n:
-        raise CodecError("a partial sum of contributions must name their modulus")
-    return count, n, ciphertexts
+def _merged(plan: PaillierPlan, partials: Iterable[Buffer]) -> tuple[int, Any, list[Any]]:
+    """Return the contribution count, n and the ciphertexts of the sum of partial sums; raises as `merge` does."""
+    count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
+    for partial in partials:
+        more, body = read_count(plan, partial)
+        under, ciphertexts = _read_sum(plan, body, plan.ciphertexts, "a partial sum")
+        if more and not under:
+            raise CodecError("a partial sum of contributions must name their modulus")
+        count = count_more(plan, count, more)
+        n = n or under
+        if under not in (0, n):
+            raise ContributionError("a partial sum is under another public key than those before it")
+        if under:
+            n_squared = n * n
+            totals = [total * ciphertext % n_squared for total, ciphertext in zip(totals, ciphertexts, strict=True)]
+    return count, n, totals
 
 
 def _read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:

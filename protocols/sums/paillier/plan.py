@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode
 from protocols.crypto.keys import digest
-from protocols.errors import BudgetError, CodecError, ParameterError
+from protocols.errors import BudgetError, CodecError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import FixedPointPlan, OpenedBy, refuse_public_mode
+from protocols.sums.base import CiphertextPlan, refuse_public_mode
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -76,30 +75,17 @@ def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     return validated("paillier parameters", PaillierParameters, parameters)
 
 
-def name_public_key(parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-    """Return `parameters` with n added, from its big-endian bytes.
-
-    Raises `ParameterError` unless the bytes are an odd number of `key_bits` bits at full width, or if the parameters
-    name another n already.
-    """
-    named = {**parameters, "public_key": b64encode(public_key)}
-    if checked_parameters(parameters).public_key not in (None, checked_parameters(named).public_key):
-        raise ParameterError("the task already names another public key, which cannot be replaced")
-    return named
-
-
 _LEAST_VALUE_BITS: Final = 8
 
 
 @dataclass(frozen=True)
-class PaillierPlan(FixedPointPlan):
+class PaillierPlan(CiphertextPlan):
     """The plan of a Paillier sum; all parties compute the same from the task's parameters."""
 
     parameters: PaillierParameters
     layout: VectorLayout
     max_contributions: int
     mechanism: ClassVar[str] = "paillier"
-    opened_by: ClassVar[OpenedBy] = "members"
 
     @property
     def folds_slowly(self) -> bool:
@@ -154,20 +140,8 @@ class PaillierPlan(FixedPointPlan):
         }
 
     @cached_property
-    def block_starts(self) -> tuple[int, ...]:
-        """Index of each block's first ciphertext in the aggregate."""
-        return tuple(accumulate((packing.plaintexts for packing in self.packings), initial=0))[:-1]
-
-    @cached_property
-    def ciphertexts(self) -> int:
-        """Number of ciphertexts of the aggregate."""
-        return sum(packing.plaintexts for packing in self.packings)
-
-    def route_ciphertexts(self, route: Route) -> int:
-        """Return the number of ciphertexts of a contribution along `route`."""
-        self.layout.check_route(route)
-        chosen = self.layout.chosen * self.packings[0].plaintexts
-        return chosen or sum(self.packings[targets[0]].plaintexts for targets in route)
+    def block_ciphertexts(self) -> tuple[int, ...]:
+        return tuple(packing.plaintexts for packing in self.packings)
 
     def contribution_bytes(self, route: Route) -> int:
         head = head_bytes(self.layout)
@@ -188,20 +162,15 @@ class PaillierPlan(FixedPointPlan):
     def describe(self) -> dict[str, Any]:
         values = self.layout.length
         return {
-            "mechanism": self.mechanism,
+            **super().describe(),
             "key_bits": self.key_bits,
             "security_bits": SECURITY_BITS[self.key_bits],
             "value_bits": self.parameters.value_bits,
             "slot_bits": {name: code.width for name, (_, code) in self._coded_segments.items()},
             "ciphertexts": self.ciphertexts,
             "values_per_ciphertext": values / self.ciphertexts,
-            "max_contributions": self.max_contributions,
             "bytes_per_value": self.aggregate_bytes / values,
-            "aggregate_bytes": self.aggregate_bytes,
             "names_public_key": self.modulus is not None,
-            "predicted_error": self.predicted_error,
-            "segment_scales": self.segment_scales,
-            "segment_errors": self.segment_errors,
         }
 
 
@@ -211,8 +180,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     Raises `ParameterError` for invalid parameters, `BudgetError` if sums could exceed the exact range of float64.
     """
     checked = checked_parameters(parameters)
-    if max_contributions < 1:
-        raise ParameterError(f"max_contributions must be at least 1, got {max_contributions}")
     segments = {segment for block in layout.blocks for segment in block.segments}
     largest = max(SegmentCode.of(segment, checked.value_bits, 1).largest for segment in segments)
     if max_contributions * largest > MAX_SUM:

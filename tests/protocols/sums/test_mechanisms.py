@@ -243,6 +243,8 @@ def test_a_later_sum_has_the_keys_of_the_main_one() -> None:
     main = plan_of_task(CKKS, {}, long, 8)
     later = plan_of_task(CKKS, {}, ONE, 8, main=long)
     assert later.parameter_id == main.parameter_id != plan_of_task(CKKS, {}, ONE, 8).parameter_id
+    how, given = mechanism("paillier"), PARAMETERS["paillier"]  # its keys fit the plan of any layout
+    assert plan_of_task(how, given, ONE, 8, main=long) == plan_of_task(how, given, ONE, 8)
 
 
 def test_other_sums_and_chosen_blocks_stay_as_they_are() -> None:

@@ -20,9 +20,10 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.ckks import mechanism, wire
+from protocols.sums.ckks import wire
+from protocols.sums.ckks.fold import ExpandedSum
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksPlan, make_plan
+from protocols.sums.ckks.plan import PARAMETER_SETS, SEED_BYTES, CkksParameters, CkksPlan, make_plan
 from protocols.sums.ckks.wire import (
     MemoryFile,
     SealContext,
@@ -107,11 +108,10 @@ def test_accumulators_never_overflow() -> None:
         top, times = parameter_set.modulus - 1, 33_000
         wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
         wire.put(0, np.full(8, top, np.uint64))
-        total = mechanism._Accumulator(parameter_set, (1, 2, 4))
+        total = ExpandedSum(CkksPlan(CkksParameters(set=parameter_set.name), layout(4), times, 4))
         for _ in range(times):
-            total.count()
-            total.add(wire.planes, slice(0, 1), slice(0, 2), slice(0, 1))
-        assert set(total.residues(0).tolist()) == {times * top % parameter_set.modulus}
+            total.add(((0,),), wire)
+        assert set(total.take(0).tolist()) == {times * top % parameter_set.modulus}
 
 
 SET = st.sampled_from(sorted(PARAMETER_SETS))
@@ -378,7 +378,7 @@ def test_seal_refuses_streams_and_parameters() -> None:
     """A stream that is not its own, residues out of range, and degrees that it calls insecure."""
     context = seal_context("standard", 2048)
     large = context.stream(context.plaintext_prefix(1.0), np.full(2048, 2**63, np.uint64))
-    for stream in (b"not a SEAL stream", large):
+    for stream in ((b"not a SEAL stream",), large):
         with MemoryFile() as file, pytest.raises(CodecError, match="SEAL rejects this object"):
             context.load(file, sealapi.Plaintext(), stream)
     with pytest.raises(ParameterError, match="at degree 1024"):

@@ -13,8 +13,8 @@ from phe import paillier
 from protocols.crypto.keys import Keyring, derive_key, digest
 from protocols.layout import Segment, VectorLayout
 from protocols.sums.base import SumPlan
-from protocols.sums.paillier.mechanism import PaillierMechanism
-from protocols.sums.paillier.plan import PaillierPlan, make_plan, name_public_key
+from protocols.sums.paillier.mechanism import PAILLIER, PaillierMechanism
+from protocols.sums.paillier.plan import PaillierPlan, make_plan
 from tests.protocols.sums.conformance import one_block
 
 LAYOUT = one_block(Segment("values", 90, 0.1), Segment("touched", 40, 1.0, integral=True))
@@ -65,7 +65,7 @@ def small_plan(layout: VectorLayout = LAYOUT, contributions: int = 4, **paramete
 
 
 def under(plan: PaillierPlan, public_key: bytes) -> PaillierPlan:
-    named = name_public_key(plan.parameters.model_dump(), public_key)
+    named = PAILLIER.name_public_key(plan.parameters.model_dump(), public_key)
     return make_plan(named, plan.layout, plan.max_contributions)
 
 
