@@ -36,13 +36,12 @@ from tests.support.server import empty_database
 
 
 def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> None:
-    """Let every sum of `recipe` that trains count as one over the same rows."""
-    trains = recipe.change_layout
+    """Let every sum of `recipe` that trains count as one over the same rows; also where a plan has kept the recipe."""
 
-    def change_layout(self: FactorModel) -> VectorLayout:
-        return replace(trains(self), sum_class=REPEATED_ROWS)
+    def changes(self: FactorModel) -> VectorLayout:
+        return replace(self.change_layout(), sum_class=REPEATED_ROWS)
 
-    monkeypatch.setattr(recipe, "change_layout", change_layout)
+    monkeypatch.setattr(recipe, "changes", property(changes))
 
 
 SECONDS = 100.0
