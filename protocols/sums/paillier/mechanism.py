@@ -285,7 +285,7 @@ class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
 
 def _merged(plan: PaillierPlan, partials: Iterable[Buffer]) -> tuple[int, Any, list[Any]]:
     """Return the contribution count, n and the ciphertexts of the sum of partial sums; raises as `merge` does."""
-    count, n, totals = 0, mpz(plan.modulus or 0), [mpz(1)] * plan.ciphertexts
+    count, n, totals = 0, mpz(plan.modulus or 0), list[Any]()
     for partial in partials:
         more, body = read_count(plan, partial)
         under, ciphertexts = _read_sum(plan, body, plan.ciphertexts, "a partial sum")
@@ -295,10 +295,12 @@ def _merged(plan: PaillierPlan, partials: Iterable[Buffer]) -> tuple[int, Any, l
         n = n or under
         if under not in (0, n):
             raise ContributionError("a partial sum is under another public key than those before it")
-        if under:
+        if under and totals:
             n_squared = n * n
             totals = [total * ciphertext % n_squared for total, ciphertext in zip(totals, ciphertexts, strict=True)]
-    return count, n, totals
+        elif under:
+            totals = ciphertexts
+    return count, n, totals or [mpz(1)] * plan.ciphertexts
 
 
 def _read_sum(plan: PaillierPlan, body: Buffer, ciphertexts: int, what: str) -> tuple[Any, list[Any]]:
