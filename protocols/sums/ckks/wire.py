@@ -179,9 +179,7 @@ class MemoryFile:
 
     def write(self, *parts: Buffer) -> None:
         """Replace the whole content by these parts, one after the other; its memory is used again."""
-        length = os.pwritev(self._fd, parts, 0)
-        if length < os.fstat(self._fd).st_size:
-            os.ftruncate(self._fd, length)
+        os.ftruncate(self._fd, os.pwritev(self._fd, parts, 0))
 
     def raw(self, item: Any) -> memoryview:
         """Return the bytes that SEAL saves for `item`, valid until the next call; `CodecError` if they are too long."""
