@@ -203,6 +203,7 @@ def test_the_page_fits_and_works_with_the_keyboard(browser: Browser) -> None:
         server.settings = {"server": "http://127.0.0.1:9", "task": "t_0", "invitation": "", "organiser": {}}
         page = context.new_page()
         page.goto(server.origin)
+        expect(page.locator("#list li")).to_have_count(60)  # what is typed before is not heard
         page.get_by_label("Search").focus()
         page.keyboard.type("moon")
         expect(page.locator("#list li:visible")).to_have_count(1)
