@@ -15,15 +15,24 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from client_sdk.cli.demo import run_demo
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import run, spectrum
-from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
+from client_sdk.lab.demo.arms import (
+    Arm,
+    SharedSetup,
+    arms_of,
+    chosen_settings,
+    demo_identities,
+    run_arm,
+    shared_setup,
+    task_seed,
+)
 from client_sdk.lab.demo.report import Display, result_table, write_results
 from client_sdk.lab.demo.results import DemoRequest
-from client_sdk.lab.demo.run import arms_of, chosen_settings, run_demo, shared_setup
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
