@@ -99,14 +99,14 @@ if TYPE_CHECKING:
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
     from client_sdk.rounds.ledger import TaskCost as TaskCost
     from client_sdk.rounds.newest import Recommendations as Recommendations
-    from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
-    from client_sdk.rounds.open_rounds import OpenRound as OpenRound
     from client_sdk.store.identity import Identity as Identity
     from client_sdk.store.identity import Membership as Membership
     from client_sdk.store.stores import DirectoryStore as DirectoryStore
     from client_sdk.store.stores import MemoryStore as MemoryStore
     from client_sdk.store.stores import Store as Store
+    from client_sdk.task import AsyncOpenRound as AsyncOpenRound
     from client_sdk.task import AsyncTask as AsyncTask
+    from client_sdk.task import OpenRound as OpenRound
     from client_sdk.task import Task as Task
     from client_sdk.training.arrays import ArraysRound as ArraysRound
     from client_sdk.training.base import TrainingConfig as TrainingConfig
@@ -162,10 +162,9 @@ _NAMES: Final = {
     "client_sdk.rounds.join": "ClientOptions",
     "client_sdk.rounds.ledger": "Budget OwnLedger TaskCost",
     "client_sdk.rounds.newest": "Recommendations",
-    "client_sdk.rounds.open_rounds": "AsyncOpenRound OpenRound",
     "client_sdk.store.identity": "Identity Membership",
     "client_sdk.store.stores": "DirectoryStore MemoryStore Store",
-    "client_sdk.task": "AsyncTask Task",
+    "client_sdk.task": "AsyncOpenRound AsyncTask OpenRound Task",
     "client_sdk.training.arrays": "ArraysRound",
     "client_sdk.training.base": "TrainingConfig",
     "client_sdk.training.fair": "FairConfig",

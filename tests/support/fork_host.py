@@ -45,7 +45,6 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
         "client_sdk.cli.serving",
         "client_sdk.client",
         "client_sdk.rounds.loop",
-        "client_sdk.rounds.open_rounds",
     ),
 }
 
