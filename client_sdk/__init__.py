@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     from client_sdk.history import History as History
     from client_sdk.operator import Operator as Operator
     from client_sdk.operator import task_request as task_request
-    from client_sdk.rounds.certificates import CertificateSource as CertificateSource
-    from client_sdk.rounds.certificates import Issuer as Issuer
     from client_sdk.rounds.events import AggregateRejected as AggregateRejected
     from client_sdk.rounds.events import ClientsNamed as ClientsNamed
     from client_sdk.rounds.events import ClipWarning as ClipWarning
@@ -98,6 +96,8 @@ if TYPE_CHECKING:
     from client_sdk.rounds.ledger import Budget as Budget
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
     from client_sdk.rounds.ledger import TaskCost as TaskCost
+    from client_sdk.rounds.member import CertificateSource as CertificateSource
+    from client_sdk.rounds.member import Issuer as Issuer
     from client_sdk.rounds.newest import Recommendations as Recommendations
     from client_sdk.store.identity import Identity as Identity
     from client_sdk.store.identity import Membership as Membership
@@ -153,7 +153,6 @@ _NAMES: Final = {
     ),
     "client_sdk.history": "History",
     "client_sdk.operator": "Operator task_request",
-    "client_sdk.rounds.certificates": "CertificateSource Issuer",
     "client_sdk.rounds.events": (
         "AggregateRejected ClientsNamed ClipWarning CommitteeRefused Event KeyringDelivered KeyringRefused "
         "ModelBehind ModelMeasured Progress RoundAbstained RoundMissed RoundReport ServerBack ServerRestored "
@@ -161,6 +160,7 @@ _NAMES: Final = {
     ),
     "client_sdk.rounds.join": "ClientOptions",
     "client_sdk.rounds.ledger": "Budget OwnLedger TaskCost",
+    "client_sdk.rounds.member": "CertificateSource Issuer",
     "client_sdk.rounds.newest": "Recommendations",
     "client_sdk.store.identity": "Identity Membership",
     "client_sdk.store.stores": "DirectoryStore MemoryStore Store",

@@ -299,8 +299,8 @@ class _Open(ArraysRound, Generic[Turns]):
 def _report(outcome: object) -> RoundReport:
     if isinstance(outcome, RoundReport):
         return outcome
-    has_reason = isinstance(outcome, RoundMissed | RoundAbstained)
-    raise RoundLost(outcome.reason if has_reason else "this client's part in the task has ended")
+    ended = "this client's part in the task has ended"
+    raise RoundLost(outcome.reason if isinstance(outcome, RoundMissed | RoundAbstained) else ended)
 
 
 class OpenRound(_Open[Generator[object, None, object]]):

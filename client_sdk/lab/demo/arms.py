@@ -39,7 +39,7 @@ from client_sdk.lab.local_server import DemoServer
 from client_sdk.lab.measures import Advised, Measured
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import CertificateSource
+from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
 from protocols.advice import parameters_for

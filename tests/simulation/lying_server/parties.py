@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from client_sdk import Identity, Policy
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.masked import MaskedRound
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership

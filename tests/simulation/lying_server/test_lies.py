@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from client_sdk.rounds.certificates import MembershipCheck
+from client_sdk.rounds.member import MembershipCheck
 from client_sdk.store.signed_sets import SignedSets
 from client_sdk.store.states import GivenData
 from protocols.layout import TRAINED
