@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import Equivocation, LocalFileError
 from client_sdk.store.identity import Membership
-from client_sdk.store.signed_sets import SignedSets
-from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
+from client_sdk.store.states import ClientState, FollowedState, GivenData, SignedSets, Spending
 from client_sdk.store.stores import Store, decoded
 from protocols.catalogue import Catalogue
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
