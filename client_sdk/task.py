@@ -76,7 +76,7 @@ class _BaseTask(Generic[D]):
                 holder.create()
                 return holder
             case "committee":
-                from client_sdk.committee.service import CommitteeMember
+                from client_sdk.committee import CommitteeMember
 
                 return CommitteeMember(member, progress)
             case role:

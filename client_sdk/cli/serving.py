@@ -146,7 +146,7 @@ def join_committee(
 
     Example: hushrec committee join https://recs.example.org --invitation hri_... --certificate committee.json
     """
-    from client_sdk.committee.service import CommitteeMember  # which a key holder does not need
+    from client_sdk.committee import CommitteeMember  # which a key holder does not need
 
     who = open_identity(identity)
     policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)

@@ -12,7 +12,7 @@ import numpy as np
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Program
-from client_sdk.committee.service import CommitteeMember
+from client_sdk.committee import CommitteeMember
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab.shared_model import FleetPart
