@@ -99,11 +99,11 @@ if TYPE_CHECKING:
     from client_sdk.rounds.member import CertificateSource as CertificateSource
     from client_sdk.rounds.member import Issuer as Issuer
     from client_sdk.rounds.newest import Recommendations as Recommendations
+    from client_sdk.store import DirectoryStore as DirectoryStore
+    from client_sdk.store import MemoryStore as MemoryStore
+    from client_sdk.store import Store as Store
     from client_sdk.store.identity import Identity as Identity
     from client_sdk.store.identity import Membership as Membership
-    from client_sdk.store.stores import DirectoryStore as DirectoryStore
-    from client_sdk.store.stores import MemoryStore as MemoryStore
-    from client_sdk.store.stores import Store as Store
     from client_sdk.task import AsyncOpenRound as AsyncOpenRound
     from client_sdk.task import AsyncTask as AsyncTask
     from client_sdk.task import OpenRound as OpenRound
@@ -162,8 +162,8 @@ _NAMES: Final = {
     "client_sdk.rounds.ledger": "Budget OwnLedger TaskCost",
     "client_sdk.rounds.member": "CertificateSource Issuer",
     "client_sdk.rounds.newest": "Recommendations",
+    "client_sdk.store": "DirectoryStore MemoryStore Store",
     "client_sdk.store.identity": "Identity Membership",
-    "client_sdk.store.stores": "DirectoryStore MemoryStore Store",
     "client_sdk.task": "AsyncOpenRound AsyncTask OpenRound Task",
     "client_sdk.training.arrays": "ArraysRound",
     "client_sdk.training.base": "TrainingConfig",

@@ -54,9 +54,9 @@ from client_sdk.rounds.polling import (
     follow_rounds,
     is_over,
 )
+from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import ClientState
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole

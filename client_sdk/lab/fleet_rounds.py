@@ -22,8 +22,8 @@ from client_sdk.rounds.loop import run_round, tell_refusals
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import CertificateSource
 from client_sdk.rounds.polling import Outage, is_over
+from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView

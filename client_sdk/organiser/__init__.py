@@ -20,7 +20,7 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import LocalFileError
-from client_sdk.store.stores import read_keys, write_keys
+from client_sdk.store import read_keys, write_keys
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
     Certificate,

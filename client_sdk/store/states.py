@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
-from client_sdk.store.stores import Record
+from client_sdk.store import Record
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keys import digest

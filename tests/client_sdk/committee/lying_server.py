@@ -17,9 +17,9 @@ from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee import CommitteeMember
 from client_sdk.rounds.events import Event, Progress, ignore_event
 from client_sdk.rounds.member import Member, MembershipCheck, obtain_certificate
+from client_sdk.store import Store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.store.stores import Store
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route

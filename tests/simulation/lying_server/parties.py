@@ -19,9 +19,9 @@ from client_sdk.history import History
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
+from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
