@@ -18,8 +18,8 @@ from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
     from client_sdk.lab.data.published import Report
+    from client_sdk.lab.demo import DemoRequest, DemoResult
     from client_sdk.lab.demo.arms import FactorDemo
-    from client_sdk.lab.demo.results import DemoRequest, DemoResult
     from client_sdk.lab.demo.spectrum import SpectrumDemo
 
 
@@ -74,9 +74,9 @@ def demo(options: DemoOptions) -> None:
 
     Example: hushrec demo --dataset ratings.csv
     """
+    from client_sdk.lab.demo import DemoRequest
     from client_sdk.lab.demo.plots import plots_available
     from client_sdk.lab.demo.report import result_table, write_results
-    from client_sdk.lab.demo.results import DemoRequest
 
     if not plots_available():
         stderr.print(

@@ -22,8 +22,7 @@ from rich.console import Console
 from client_sdk.agreement.policy import Policy
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import Report, load_dataset, load_interactions
-from client_sdk.lab.demo.report import Display
-from client_sdk.lab.demo.results import (
+from client_sdk.lab.demo import (
     ArmResult,
     CurvePoint,
     DemoRequest,
@@ -31,6 +30,7 @@ from client_sdk.lab.demo.results import (
     of_leave_one_out,
     sampled_users,
 )
+from client_sdk.lab.demo.report import Display
 from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, candidates_of, evaluate_scores
 from client_sdk.lab.fleet import Fleet

@@ -20,7 +20,7 @@ from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.demo import run, spectrum
+from client_sdk.lab.demo import DemoRequest, run, spectrum
 from client_sdk.lab.demo.arms import (
     Arm,
     SharedSetup,
@@ -32,7 +32,6 @@ from client_sdk.lab.demo.arms import (
     task_seed,
 )
 from client_sdk.lab.demo.report import Display, result_table, write_results
-from client_sdk.lab.demo.results import DemoRequest
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
