@@ -20,7 +20,7 @@ from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import Report
 from client_sdk.lab.data.splits import sample_users
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult
+from client_sdk.lab.evaluation.metrics import EvaluationResult
 from client_sdk.lab.measures import Advised, Measured, Values, verdict
 
 MOST_USERS: Final = 1000

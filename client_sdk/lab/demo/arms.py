@@ -32,7 +32,7 @@ from client_sdk.lab.demo import (
 )
 from client_sdk.lab.demo.report import Display
 from client_sdk.lab.evaluation.controls import popularity_control
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, candidates_of, evaluate_scores
+from client_sdk.lab.evaluation.metrics import EvaluationResult, candidates_of, evaluate_scores
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer

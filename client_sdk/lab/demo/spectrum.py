@@ -30,7 +30,7 @@ from client_sdk.lab.demo import ArmResult, DemoRequest, DemoResult, SumResult, s
 from client_sdk.lab.demo.arms import enrol, with_costs
 from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
 from client_sdk.lab.evaluation.controls import popularity_scores
-from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.evaluation.metrics import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer
