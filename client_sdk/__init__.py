@@ -70,8 +70,6 @@ if TYPE_CHECKING:
     from client_sdk.history import History as History
     from client_sdk.operator import Operator as Operator
     from client_sdk.operator import task_request as task_request
-    from client_sdk.rounds.certificates import CertificateSource as CertificateSource
-    from client_sdk.rounds.certificates import Issuer as Issuer
     from client_sdk.rounds.events import AggregateRejected as AggregateRejected
     from client_sdk.rounds.events import ClientsNamed as ClientsNamed
     from client_sdk.rounds.events import ClipWarning as ClipWarning
@@ -98,15 +96,17 @@ if TYPE_CHECKING:
     from client_sdk.rounds.ledger import Budget as Budget
     from client_sdk.rounds.ledger import OwnLedger as OwnLedger
     from client_sdk.rounds.ledger import TaskCost as TaskCost
+    from client_sdk.rounds.member import CertificateSource as CertificateSource
+    from client_sdk.rounds.member import Issuer as Issuer
     from client_sdk.rounds.newest import Recommendations as Recommendations
-    from client_sdk.rounds.open_rounds import AsyncOpenRound as AsyncOpenRound
-    from client_sdk.rounds.open_rounds import OpenRound as OpenRound
+    from client_sdk.store import DirectoryStore as DirectoryStore
+    from client_sdk.store import MemoryStore as MemoryStore
+    from client_sdk.store import Store as Store
     from client_sdk.store.identity import Identity as Identity
     from client_sdk.store.identity import Membership as Membership
-    from client_sdk.store.stores import DirectoryStore as DirectoryStore
-    from client_sdk.store.stores import MemoryStore as MemoryStore
-    from client_sdk.store.stores import Store as Store
+    from client_sdk.task import AsyncOpenRound as AsyncOpenRound
     from client_sdk.task import AsyncTask as AsyncTask
+    from client_sdk.task import OpenRound as OpenRound
     from client_sdk.task import Task as Task
     from client_sdk.training.arrays import ArraysRound as ArraysRound
     from client_sdk.training.base import TrainingConfig as TrainingConfig
@@ -153,7 +153,6 @@ _NAMES: Final = {
     ),
     "client_sdk.history": "History",
     "client_sdk.operator": "Operator task_request",
-    "client_sdk.rounds.certificates": "CertificateSource Issuer",
     "client_sdk.rounds.events": (
         "AggregateRejected ClientsNamed ClipWarning CommitteeRefused Event KeyringDelivered KeyringRefused "
         "ModelBehind ModelMeasured Progress RoundAbstained RoundMissed RoundReport ServerBack ServerRestored "
@@ -161,11 +160,11 @@ _NAMES: Final = {
     ),
     "client_sdk.rounds.join": "ClientOptions",
     "client_sdk.rounds.ledger": "Budget OwnLedger TaskCost",
+    "client_sdk.rounds.member": "CertificateSource Issuer",
     "client_sdk.rounds.newest": "Recommendations",
-    "client_sdk.rounds.open_rounds": "AsyncOpenRound OpenRound",
+    "client_sdk.store": "DirectoryStore MemoryStore Store",
     "client_sdk.store.identity": "Identity Membership",
-    "client_sdk.store.stores": "DirectoryStore MemoryStore Store",
-    "client_sdk.task": "AsyncTask Task",
+    "client_sdk.task": "AsyncOpenRound AsyncTask OpenRound Task",
     "client_sdk.training.arrays": "ArraysRound",
     "client_sdk.training.base": "TrainingConfig",
     "client_sdk.training.fair": "FairConfig",

@@ -10,12 +10,12 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncClosed, AsyncDriver, Closed, SyncDriver
 from client_sdk.api.wire import Traffic
-from client_sdk.rounds.certificates import CertificateChoice
 from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
+from client_sdk.rounds.member import CertificateChoice
 from client_sdk.rounds.part import Part
+from client_sdk.store import Store
 from client_sdk.store.identity import Identity, Membership
-from client_sdk.store.stores import Store
 from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 

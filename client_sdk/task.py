@@ -6,8 +6,8 @@ task.serve()                  # the key holder of an encrypted task, or a member
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import AsyncIterator, Generator, Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,24 @@ from numpy.typing import NDArray
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
-from client_sdk.rounds.events import Progress, RoundReport, ignore_event
+from client_sdk.errors import RoundLost
+from client_sdk.rounds.events import Progress, RoundAbstained, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
 from client_sdk.rounds.newest import Recommendations, evaluation, named_arrays, newest_model, recommend
 from client_sdk.rounds.part import Part
 from client_sdk.store.identity import Membership
+from client_sdk.training.arrays import ArraysRound, OwnTrainer
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.privacy import PrivacyView
+from protocols.recipes.arrays_update import Update
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
 
-if TYPE_CHECKING:
-    from client_sdk.rounds.open_rounds import AsyncOpenRound, OpenRound
-
 D = TypeVar("D", bound=SyncDriver | AsyncDriver)
+Turns = TypeVar("Turns", bound=Generator[object, None, object] | AsyncIterator[object])
 
 
 class _BaseTask(Generic[D]):
@@ -75,7 +76,7 @@ class _BaseTask(Generic[D]):
                 holder.create()
                 return holder
             case "committee":
-                from client_sdk.committee.service import CommitteeMember
+                from client_sdk.committee import CommitteeMember
 
                 return CommitteeMember(member, progress)
             case role:
@@ -85,8 +86,6 @@ class _BaseTask(Generic[D]):
                 )
 
     def _in_loop(self, progress: Progress | None, poll_seconds: float, patience: float | None) -> Program[None]:
-        from client_sdk.training.arrays import OwnTrainer  # which only `arrays` tasks need
-
         yield from take_part(self.part, OwnTrainer(), progress, None, poll_seconds, patience)
 
 
@@ -171,9 +170,7 @@ class Task(_BaseTask[SyncDriver]):
         clients train. Leaving the loop ends this client's part at once, and sends nothing more. progress, patience: as
         for `take_part`. Raises what `take_part` raises, and `ParameterError` for other recipes.
         """
-        from client_sdk.rounds.open_rounds import open_rounds
-
-        return open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
+        return _open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """Return the arrays of the newest model of an `arrays` task, float32, by name: copies that may be changed.
@@ -253,9 +250,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         self, progress: Progress | None = None, poll_seconds: float = 20.0, patience: float | None = None
     ) -> AsyncIterator[AsyncOpenRound]:
         """See `Task.rounds`. To leave the loop at once, close the iterator (`contextlib.aclosing`)."""
-        from client_sdk.rounds.open_rounds import async_open_rounds
-
-        return async_open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
+        return _async_open_rounds(self._driver.turns(self._in_loop(progress, poll_seconds, patience)))
 
     async def arrays(self) -> dict[str, NDArray[np.float32]]:
         """See `Task.arrays`."""
@@ -274,3 +269,78 @@ class AsyncTask(_BaseTask[AsyncDriver]):
     ) -> Recommendations:
         """See `Task.recommend`."""
         return await self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))
+
+
+# --- the rounds of an `arrays` task as a loop of the application: `for round in task.rounds()`, or `async for` --------
+# The loop and the client's part in the task are one program: where a round needs the application's update, the program
+# pauses (`Turn`) and the loop's body runs. It pauses again with the outcome of the round.
+
+
+class _Open(ArraysRound, Generic[Turns]):
+    """A round that waits for this client's update, once. turns: of this client's whole part in the task."""
+
+    def __init__(self, asked: ArraysRound, turns: Turns) -> None:
+        super().__init__(asked._recipe, asked._spec, asked._state)
+        self._asked, self._turns = asked, turns
+        self._is_over = False
+
+    def _take(self, update: Update, weight: float | None) -> None:
+        made = self._checked(update, weight)
+        if self._is_over:
+            raise RoundLost(f"round {self.number} is over for this client")
+        self._give(made, weight)
+        self._asked._give(made, weight)
+
+    def close(self) -> None:
+        """Take no update any more: the loop has gone on."""
+        self._is_over = True
+
+
+def _report(outcome: object) -> RoundReport:
+    if isinstance(outcome, RoundReport):
+        return outcome
+    ended = "this client's part in the task has ended"
+    raise RoundLost(outcome.reason if isinstance(outcome, RoundMissed | RoundAbstained) else ended)
+
+
+class OpenRound(_Open[Generator[object, None, object]]):
+    """A round that waits for this client's update: train on `arrays()`, then call `contribute`."""
+
+    def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
+        """Seal and send this client's update; return the report once it is delivered.
+
+        See `ArraysRound.contribute` for the update and its errors, after which another update may be given. Raises
+        `RoundLost` if the round ended first, or was given an update already, and what `Task.take_part` raises.
+        """
+        self._take(update, weight)
+        return _report(next(self._turns, None))
+
+
+def _open_rounds(turns: Generator[object, None, object]) -> Iterator[OpenRound]:
+    """Yield each round that asks this client until the task ends; see `Task.rounds`. turns: of the whole part."""
+    try:
+        for turn in turns:
+            if isinstance(turn, ArraysRound):
+                asked = OpenRound(turn, turns)
+                yield asked
+                asked.close()
+    finally:
+        turns.close()
+
+
+class AsyncOpenRound(_Open[AsyncIterator[object]]):
+    """A round that waits for this client's update: train on `arrays()`, then await `contribute`."""
+
+    async def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
+        """See `OpenRound.contribute`."""
+        self._take(update, weight)
+        return _report(await anext(self._turns, None))
+
+
+async def _async_open_rounds(turns: AsyncIterator[object]) -> AsyncIterator[AsyncOpenRound]:
+    """Yield each round that asks this client until the task ends; see `AsyncTask.rounds`."""
+    async for turn in turns:
+        if isinstance(turn, ArraysRound):
+            asked = AsyncOpenRound(turn, turns)
+            yield asked
+            asked.close()

@@ -19,9 +19,9 @@ import pytest
 from numpy.typing import NDArray
 
 from client_sdk.history import History
+from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
 from protocols.errors import CodecError, HushRecError, ParameterError

@@ -1,6 +1,6 @@
 """Sums that were not opened although their survivors were fixed: whom the next round asks, and for which sum.
 
-Clients that agreed to a set of survivors agree to no other one for the same sum (`client_sdk.store.signed_sets`;
+Clients that agreed to a set of survivors agree to no other one for the same sum (`client_sdk.store.states`;
 in one-shot rounds the members of the committee that sent their share, `client_sdk.committee.record`). So a new cohort
 could not open that sum.
 

@@ -30,8 +30,7 @@ from bench.experiments.leaks import (
 from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import load_dataset, load_interactions, load_train_test
-from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of, evaluate
+from client_sdk.lab.evaluation.metrics import FullScorer, RankingResult, candidates_of, evaluate, rank_all
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig

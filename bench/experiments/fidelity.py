@@ -27,7 +27,7 @@ from client_sdk.lab.data.interactions import LeaveOneOut
 from client_sdk.lab.data.published import load_dataset, load_interactions
 from client_sdk.lab.data.splits import split_rows
 from client_sdk.lab.evaluation import ControlTable, ranking_controls, rating_controls
-from client_sdk.lab.evaluation.leave_one_out import candidates_of
+from client_sdk.lab.evaluation.metrics import candidates_of
 
 # --- Controls: what needs no training, on the split that a system's runs use with seed 0
 

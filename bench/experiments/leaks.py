@@ -20,7 +20,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import only_users
 from client_sdk.lab.evaluation.controls import ControlTable, control_row, controls
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation.metrics import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.federation import Federation
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult

@@ -34,7 +34,7 @@ from bench._report import Figure
 from bench.experiments.quality import split_of, values_of
 from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.evaluation.leave_one_out import FullScorer
+from client_sdk.lab.evaluation.metrics import FullScorer
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.whole import noise_of_all

@@ -24,7 +24,7 @@ from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
 from client_sdk.lab.demo.spectrum import central_components
-from client_sdk.lab.evaluation.full_ranking import rank_all
+from client_sdk.lab.evaluation.metrics import rank_all
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
 from client_sdk.training.graph_filters import GFCF

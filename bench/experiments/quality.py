@@ -30,7 +30,7 @@ from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interact
 from client_sdk.lab.data.published import load_dataset, load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.controls import popularity_scores
-from client_sdk.lab.evaluation.leave_one_out import FullScorer, candidates_of
+from client_sdk.lab.evaluation.metrics import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.simulate import spectrum_of

@@ -5,13 +5,22 @@ from __future__ import annotations
 import secrets
 import shutil
 import webbrowser
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from rich.console import Console
 from typer import Option
 
 from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, picked, say, stderr
+from protocols.errors import ParameterError
+
+if TYPE_CHECKING:
+    from client_sdk.lab.data.published import Report
+    from client_sdk.lab.demo import DemoRequest, DemoResult
+    from client_sdk.lab.demo.arms import FactorDemo
+    from client_sdk.lab.demo.spectrum import SpectrumDemo
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,9 @@ def demo(options: DemoOptions) -> None:
 
     Example: hushrec demo --dataset ratings.csv
     """
+    from client_sdk.lab.demo import DemoRequest
     from client_sdk.lab.demo.plots import plots_available
     from client_sdk.lab.demo.report import result_table, write_results
-    from client_sdk.lab.demo.results import DemoRequest
-    from client_sdk.lab.demo.run import run_demo
 
     if not plots_available():
         stderr.print(
@@ -97,6 +105,38 @@ def demo(options: DemoOptions) -> None:
     console.print(f"Report: [bold]{report}[/]", soft_wrap=True)
     if options.browse:
         webbrowser.open(report.as_uri())
+
+
+def run_demo(
+    request: DemoRequest,
+    console: Console,
+    on_start: Callable[[str], None] | None = None,
+    report: Report | None = None,
+) -> DemoResult:
+    """Run every arm of the recipe through one server process and return the results.
+
+    on_start: called with the server's URL when it is ready. report: called with what was found in a file. Before
+    anything is written, raises `ParameterError` for an unknown recipe and settings that do not fit, and `DataError` for
+    an unknown data set or missing files.
+    """
+    from client_sdk.lab.local_server import run_server
+
+    demo: FactorDemo | SpectrumDemo
+    if request.recipe == "colr":
+        from client_sdk.lab.demo.arms import FactorDemo
+
+        demo = FactorDemo(request, report)
+    elif request.recipe in ("privirec-k", "privirec"):
+        from client_sdk.lab.demo.spectrum import SpectrumDemo  # it needs scipy, which the other demo does not
+
+        demo = SpectrumDemo(request, report)
+    else:
+        raise ParameterError(f"the demo runs colr, privirec-k or privirec, not {request.recipe!r}")
+    console.print(demo.announcement(), soft_wrap=True)
+    with run_server(request.server_dir) as server:
+        if on_start:
+            on_start(server.url)
+        return demo.run(server, console)
 
 
 def _delete_older_runs(output: Path, server_dir: Path) -> None:

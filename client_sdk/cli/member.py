@@ -42,9 +42,9 @@ from client_sdk.lab.data.files import read_history, read_titles
 from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
+from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity
-from client_sdk.store.stores import default_store
 from client_sdk.task import Task
 from protocols.messages import LedgerEntry
 

@@ -18,10 +18,10 @@ from client_sdk.api.requests import base_url
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.common import command_group, console, expiry_text, stderr, table
 from client_sdk.errors import LocalFileError, NotEnrolled
-from client_sdk.rounds.certificates import CertificateChoice, Issuer, request_for
+from client_sdk.rounds.member import CertificateChoice, Issuer, request_for
+from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
-from client_sdk.store.stores import default_store
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate

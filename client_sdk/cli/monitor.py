@@ -41,7 +41,6 @@ from client_sdk.rounds.events import (
     TrainingFailed,
     Waiting,
 )
-from client_sdk.task import Task
 
 _LINES: Final[Mapping[type[Event], str]] = {
     RoundMissed: "round {0.round}: missed, {0.reason}",
@@ -170,18 +169,3 @@ class Monitor:
                 ("seconds uploading", f"{sum(report.upload_seconds for report in reports):.1f}"),
             ]
         return rows
-
-
-def serve(part: Task, what: str, patience: float | None) -> Monitor:
-    """Let the key holder or a member of the committee serve until its task ends. Display it, and print a summary.
-
-    what: what is served, such as the keyring of task movies.
-    """
-    monitor = Monitor(what.removeprefix("in ").removeprefix("the "))
-    try:
-        console.print(f"serving {escape(what)}; press Ctrl-C to stop", soft_wrap=True)
-        with monitor:
-            part.serve(monitor, patience=patience)
-    finally:
-        console.print(monitor.summary())
-    return monitor

@@ -12,9 +12,8 @@ from typer import Argument, Option
 
 from client_sdk.cli.common import command_group, console, expiry_text, fail, stderr, table
 from client_sdk.cli.membership import Role, read_message
-from client_sdk.organiser import Organiser
-from client_sdk.organiser.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME
-from client_sdk.store.stores import local_errors, write_private
+from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, Organiser
+from client_sdk.store import local_errors, write_private
 from protocols.codec import b64encode
 from protocols.messages.members import CertificateRequest
 

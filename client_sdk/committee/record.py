@@ -30,9 +30,9 @@ from pydantic import PlainSerializer, PlainValidator
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.member import Member
+from client_sdk.store import Record, decoded
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.signed_sets import join_tags, member_tag, split_tags
-from client_sdk.store.stores import Record, decoded
+from client_sdk.store.states import join_tags, member_tag, split_tags
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import RefusalError

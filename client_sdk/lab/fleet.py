@@ -42,11 +42,10 @@ from client_sdk.lab.fleet_rounds import (
 )
 from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
 from client_sdk.model.sync import Catalogue, fetch_catalogue
-from client_sdk.rounds.certificates import CertificateSource, MembershipCheck
 from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event
 from client_sdk.rounds.join import Account, join
 from client_sdk.rounds.key_holder import KeyHolder
-from client_sdk.rounds.member import Stop
+from client_sdk.rounds.member import CertificateSource, MembershipCheck, Stop
 from client_sdk.rounds.polling import (
     Outage,
     RoundChange,
@@ -55,9 +54,9 @@ from client_sdk.rounds.polling import (
     follow_rounds,
     is_over,
 )
+from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import ClientState
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training import client_half
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole

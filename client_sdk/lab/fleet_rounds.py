@@ -12,18 +12,18 @@ import numpy as np
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Program
-from client_sdk.committee.service import CommitteeMember
+from client_sdk.committee import CommitteeMember
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab.shared_model import FleetPart
-from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.join import Account, ClientOptions, join
 from client_sdk.rounds.loop import run_round, tell_refusals
 from client_sdk.rounds.masked import MaskedRound
+from client_sdk.rounds.member import CertificateSource
 from client_sdk.rounds.polling import Outage, is_over
+from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import TrainingConfig
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RoundView

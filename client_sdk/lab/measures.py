@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 from client_sdk.lab.data.splits import Split
 from client_sdk.lab.evaluation.controls import control_scores, mean_predictions, rating_errors
-from client_sdk.lab.evaluation.full_ranking import rank_all
-from client_sdk.lab.evaluation.leave_one_out import (
+from client_sdk.lab.evaluation.metrics import (
     NEGATIVES,
     FullScorer,
     candidates_if_enough,
@@ -21,6 +20,7 @@ from client_sdk.lab.evaluation.leave_one_out import (
     evaluate_scores,
     hit_ratio,
     ndcg,
+    rank_all,
 )
 from client_sdk.training.evaluated import gains
 

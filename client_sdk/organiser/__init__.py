@@ -1,10 +1,393 @@
 """The organiser: certifies the keys of an app's members. Run it apart from the aggregator.
 
-The issuing endpoint is `client_sdk.organiser.app.create_issuer`, which needs FastAPI.
+An organiser is a signing key and the ledger of its certificates, in one folder of mode 0700. The issuing endpoint is
+`client_sdk.organiser.app.create_issuer`, which needs FastAPI.
 """
 
 from __future__ import annotations
 
-from client_sdk.organiser.organiser import Organiser, TrialOrganiser
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from client_sdk.errors import LocalFileError
+from client_sdk.store import read_keys, write_keys
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.certificates import (
+    Certificate,
+    CertifiedRole,
+    RevocationList,
+    certificate_request,
+    certify,
+    check_scope,
+    revoke,
+)
+from protocols.crypto.keys import verifies
+from protocols.errors import ParameterError
+from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
 __all__ = ["Organiser", "TrialOrganiser"]
+
+DEFAULT_LIFETIME: Final = 30 * 24 * 3600
+"""Default validity of a certificate in seconds: 30 days. A revoked certificate stays listed until it expires."""
+LONGEST_LIFETIME: Final = 3650 * 24 * 3600
+"""Longest validity of a certificate in seconds: 3,650 days."""
+_LONGEST_SUBJECT: Final = 255
+_KEY_FILE: Final = "organiser.key"
+_LEDGER_FILE: Final = "issued.sqlite3"
+_FILE: Final = ("the organiser's key", "hushrec organiser 1")
+"""What errors call the file of the key, and its format."""
+
+
+def check_lifetime(seconds: int) -> None:
+    """Raise `ParameterError` unless a certificate may be valid for so long."""
+    if not 1 <= seconds <= LONGEST_LIFETIME:
+        raise ParameterError(
+            f"the lifetime of a certificate must be 1 to {LONGEST_LIFETIME} seconds "
+            f"({LONGEST_LIFETIME // 86_400} days), got {seconds}"
+        )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Organiser:
+    """Certifies and revokes clients' keys. Its `repr` shows only the public key.
+
+    issued: the ledger. clock: returns seconds since the epoch; the system clock by default.
+    """
+
+    signing_key: Ed25519PrivateKey
+    issued: IssuedCertificates
+    clock: Callable[[], float] = field(default=time.time)
+
+    def __repr__(self) -> str:
+        return f"<Organiser {b64encode(self.public_key)}>"
+
+    @classmethod
+    def create(cls, folder: str | Path) -> Self:
+        """Create an organiser with a new key in `folder`.
+
+        Raises `LocalFileError` if the folder has a key already, or cannot be written.
+        """
+        folder = Path(folder)
+        if (folder / _KEY_FILE).exists():
+            raise LocalFileError(f"{folder / _KEY_FILE} exists; an organiser's key is never overwritten", remedy="")
+        key = Ed25519PrivateKey.generate()
+        write_keys(folder / _KEY_FILE, *_FILE, {"signing_key": key.private_bytes_raw()})
+        return cls(key, IssuedCertificates(folder / _LEDGER_FILE))
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Load the organiser in `folder`. Raises `LocalFileError` if it is missing, damaged or readable by others."""
+        (secret,) = read_keys(Path(folder) / _KEY_FILE, *_FILE, "signing_key")
+        return cls(Ed25519PrivateKey.from_private_bytes(secret), IssuedCertificates(Path(folder) / _LEDGER_FILE))
+
+    @property
+    def public_key(self) -> bytes:
+        """Ed25519 public key, 32 bytes, which clients and the aggregator pin."""
+        return self.signing_key.public_key().public_bytes_raw()
+
+    def certify(
+        self,
+        scope: str,
+        subject: str,
+        identity_key: bytes,
+        mailbox_key: bytes,
+        role: CertifiedRole = "member",
+        lifetime: int = DEFAULT_LIFETIME,
+    ) -> Certificate:
+        """Certify the keys of one subject, or renew their certificate.
+
+        subject: the user, as the organiser's own login names it; it has one identity and one role in each scope.
+        lifetime: seconds, up to `LONGEST_LIFETIME`. Raises `ParameterError` for another, if the subject has a
+        certificate for other keys or another role, if its certificate was revoked, if another subject has one for these
+        keys, for a subject that is empty or not printable, and for keys or a scope that cannot be certified.
+        """
+        check_lifetime(lifetime)
+        if not subject.strip() or not subject.isprintable() or len(subject) > _LONGEST_SUBJECT:
+            raise ParameterError(
+                f"a subject must have 1 to {_LONGEST_SUBJECT} printable characters: name the user as your login does"
+            )
+        not_after = int(self.clock()) + lifetime
+        made = partial(certify, self.signing_key, scope, identity_key, mailbox_key, role=role, not_after=not_after)
+        made(serial=0)  # raises for keys and scopes that cannot be certified, before anything is recorded
+        record = self.issued.record(scope, role, subject, identity_key, mailbox_key, not_after)
+        return made(serial=record.serial)
+
+    def issue(
+        self,
+        request: CertificateRequest,
+        subject: str,
+        lifetime: int = DEFAULT_LIFETIME,
+        roles: Sequence[CertifiedRole] = ("member",),
+    ) -> IssuedCertificate:
+        """Return the certificate for the request of an authenticated subject.
+
+        roles: the roles that this subject may have; the client, which writes the request, does not decide it. Raises
+        `ParameterError` as `certify` does, if the request asks for another role, and if it is not signed with the
+        identity key in it.
+        """
+        if request.role not in roles:
+            raise ParameterError(
+                f"the client asks for the role {request.role}, but may be certified as {' or '.join(roles)} only: the "
+                f"client must ask for another role, or the organiser must allow this one, with a code for it (hushrec "
+                f"organiser codes --role {request.role}), hushrec organiser certify --role {request.role}, or "
+                "create_issuer(roles=...)"
+            )
+        identity_key, mailbox_key = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
+        statement = certificate_request(request.scope, request.role, identity_key, mailbox_key)
+        if not verifies(identity_key, b64decode(request.signature, 64), statement):
+            raise ParameterError("the request is not signed with the identity key that it contains")
+        certificate = self.certify(request.scope, subject, identity_key, mailbox_key, request.role, lifetime)
+        return _issued_certificate(request.scope, certificate, self.public_key)
+
+    def revoke(self, scope: str, subject: str) -> RevocationList:
+        """Revoke the subject's certificate in the scope; return the new revocation list.
+
+        The subject gets no other certificate, for any keys, until `readmit`. Raises `ParameterError` if it has no
+        certificate in the scope.
+        """
+        self.issued.revoke(scope, subject)
+        return self.revocations(scope)
+
+    def readmit(self, scope: str, subject: str) -> None:
+        """Allow a new certificate for a subject whose certificate was revoked; the revoked one stays listed.
+
+        Raises `ParameterError` if no certificate of the subject was revoked in the scope.
+        """
+        self.issued.readmit(scope, subject)
+
+    def revocations(self, scope: str) -> RevocationList:
+        """Sign and return the scope's revocation list, without expired certificates."""
+        now = self.clock()
+        return revoke(self.signing_key, scope, self.issued.revoked(scope, now), int(now))
+
+    def held(self, scope: str) -> list[IssuedRecord]:
+        """Return the certificates of the scope that are not revoked, in the order of their subjects."""
+        return self.issued.held(scope)
+
+
+def _issued_certificate(scope: str, certificate: Certificate, organiser_key: bytes) -> IssuedCertificate:
+    return IssuedCertificate(
+        scope=scope,
+        certificate=b64encode(certificate.encode()),
+        organiser_key=b64encode(organiser_key),
+        not_after=certificate.not_after,
+    )
+
+
+# --- the ledger of subjects, their certificates, revoked certificates and one-time codes ------------------------------
+# It is one SQLite file of mode 0600. A *subject* is what the organiser's own login identifies: an account, a customer
+# number, a one-time code. A subject has one certified identity and one role in each scope, so that one person cannot
+# become many members, or a member and a key holder. A subject whose certificate was revoked gets no other until it is
+# readmitted.
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS certified (
+    scope TEXT NOT NULL, role TEXT NOT NULL, subject TEXT NOT NULL,
+    identity_key BLOB NOT NULL, mailbox_key BLOB NOT NULL, serial TEXT NOT NULL UNIQUE, not_after INTEGER NOT NULL,
+    PRIMARY KEY (scope, subject), UNIQUE (scope, identity_key)
+);
+CREATE TABLE IF NOT EXISTS revoked (
+    scope TEXT NOT NULL, serial TEXT NOT NULL, not_after INTEGER NOT NULL, PRIMARY KEY (scope, serial)
+);
+CREATE TABLE IF NOT EXISTS barred (
+    scope TEXT NOT NULL, subject TEXT NOT NULL, PRIMARY KEY (scope, subject)
+);
+CREATE TABLE IF NOT EXISTS codes (
+    code_hash BLOB PRIMARY KEY, scope TEXT NOT NULL, role TEXT NOT NULL
+);
+"""
+_CODE_BYTES: Final = 24
+_CODE_PREFIX: Final = "hoc_"
+
+
+@dataclass(frozen=True)
+class IssuedRecord:
+    """One subject's certified keys. not_after: expiry of the newest certificate, seconds since the epoch."""
+
+    subject: str
+    identity_key: bytes
+    mailbox_key: bytes
+    serial: int
+    not_after: int
+
+
+class IssuedCertificates:
+    """The ledger, in one file. Every call opens its own connection, so threads and processes may share it.
+
+    Raises `LocalFileError` for a file that cannot be opened or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            if not path.exists():
+                path.touch(mode=0o600)
+            path.chmod(0o600)
+            with self._connected() as connection:
+                connection.executescript(_SCHEMA)
+        except (OSError, sqlite3.DatabaseError) as error:
+            raise LocalFileError(f"the organiser's ledger {path} cannot be used: {error}") from error
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """Run a write transaction, which sqlite3 commits, or rolls back if the block raises."""
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+    def record(
+        self, scope: str, role: CertifiedRole, subject: str, identity_key: bytes, mailbox_key: bytes, not_after: int
+    ) -> IssuedRecord:
+        """Record a certificate for the subject's keys: the first one, or a renewal for the same keys.
+
+        A renewal keeps the serial. Raises `ParameterError` if the subject has a certificate for other keys or another
+        role, if its certificate was revoked, or if another subject has one for these keys.
+        """
+        with self._connected() as connection:
+            if connection.execute("SELECT 1 FROM barred WHERE scope = ? AND subject = ?", (scope, subject)).fetchone():
+                raise ParameterError(
+                    f"the certificate of subject {subject!r} in scope {scope!r} was revoked: it gets no other, for any "
+                    "keys, until the organiser readmits it (hushrec organiser readmit)"
+                )
+            known = connection.execute(
+                "SELECT role, identity_key, mailbox_key, serial FROM certified WHERE scope = ? AND subject = ?",
+                (scope, subject),
+            ).fetchone()
+            if known is None:
+                serial = secrets.randbits(64)
+                row = (scope, role, subject, identity_key, mailbox_key, str(serial), not_after)
+                try:
+                    connection.execute("INSERT INTO certified VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                except sqlite3.IntegrityError:
+                    raise ParameterError(
+                        f"another subject of scope {scope!r} has a certificate for these keys"
+                    ) from None
+                return IssuedRecord(subject, identity_key, mailbox_key, serial, not_after)
+            if known[0] != role:
+                raise ParameterError(
+                    f"subject {subject!r} already has a certificate for the role {known[0]} in scope {scope!r}, and a "
+                    f"subject has one role: certify another subject as {role}, or revoke that certificate and readmit "
+                    "the subject"
+                )
+            if known[1:3] != (identity_key, mailbox_key):
+                raise ParameterError(
+                    f"subject {subject!r} already has a certificate for other keys in scope {scope!r}: use another "
+                    "code or account, or ask the organiser to revoke that certificate and readmit the subject"
+                )
+            connection.execute(
+                "UPDATE certified SET not_after = max(not_after, ?) WHERE serial = ?", (not_after, known[3])
+            )
+        return IssuedRecord(subject, identity_key, mailbox_key, int(known[3]), not_after)
+
+    def revoke(self, scope: str, subject: str) -> None:
+        """Revoke the subject's certificate, and bar the subject; see `Organiser.revoke`."""
+        with self._connected() as connection:
+            held = connection.execute(
+                "DELETE FROM certified WHERE scope = ? AND subject = ? RETURNING serial, not_after", (scope, subject)
+            ).fetchone()
+            if held is None:
+                raise ParameterError(f"subject {subject!r} holds no certificate in scope {scope!r}")
+            connection.execute("INSERT INTO revoked VALUES (?, ?, ?)", (scope, *held))
+            connection.execute("INSERT INTO barred VALUES (?, ?)", (scope, subject))
+
+    def readmit(self, scope: str, subject: str) -> None:
+        """Bar the subject no longer; see `Organiser.readmit`."""
+        with self._connected() as connection:
+            found = connection.execute("DELETE FROM barred WHERE scope = ? AND subject = ?", (scope, subject))
+            if not found.rowcount:
+                raise ParameterError(f"no certificate of subject {subject!r} was revoked in scope {scope!r}")
+
+    def revoked(self, scope: str, now: float) -> frozenset[int]:
+        """Return the serials of the scope's revoked certificates that have not expired; delete the expired ones."""
+        with self._connected() as connection:
+            connection.execute("DELETE FROM revoked WHERE not_after < ?", (int(now),))
+            rows = connection.execute("SELECT serial FROM revoked WHERE scope = ?", (scope,)).fetchall()
+        return frozenset(int(serial) for (serial,) in rows)
+
+    def held(self, scope: str) -> list[IssuedRecord]:
+        """Return the certificates of the scope that are not revoked, in the order of their subjects."""
+        with self._connected() as connection:
+            rows = connection.execute(
+                "SELECT subject, identity_key, mailbox_key, serial, not_after FROM certified WHERE scope = ? "
+                "ORDER BY subject",
+                (scope,),
+            ).fetchall()
+        return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
+
+    def new_codes(self, scope: str, role: CertifiedRole, count: int) -> list[str]:
+        """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256.
+
+        Raises `ParameterError` for a scope that no certificate can have.
+        """
+        check_scope(scope)
+        codes = [_CODE_PREFIX + secrets.token_urlsafe(_CODE_BYTES) for _ in range(count)]
+        with self._connected() as connection:
+            connection.executemany("INSERT INTO codes VALUES (?, ?, ?)", [(_hash(code), scope, role) for code in codes])
+        return codes
+
+    def subject_of(self, code: str, scope: str, role: CertifiedRole) -> str | None:
+        """Return the subject that belongs to a code; None if the code is not valid for this scope and role."""
+        code_hash = _hash(code)
+        with self._connected() as connection:
+            found = connection.execute(
+                "SELECT 1 FROM codes WHERE code_hash = ? AND scope = ? AND role = ?", (code_hash, scope, role)
+            ).fetchone()
+        return None if found is None else f"code {code_hash.hex()[:16]}"
+
+
+def _hash(code: str) -> bytes:
+    return sha256(code.encode()).digest()
+
+
+# --- an organiser in this process that certifies every client: for demos, simulations and tests ----------------------
+
+
+@dataclass(frozen=True, repr=False)
+class TrialOrganiser:
+    """Certifies the keys of every request, for the one role that the caller states. It has no ledger, so one person can
+    become many members.
+
+    Use it only for trials and tests. It is a `CertificateSource` of members. lifetime: validity of a certificate, in
+    seconds. role: the one that it certifies.
+    """
+
+    scope: str = "trial"
+    lifetime: int = 24 * 3600
+    role: CertifiedRole = "member"
+    _key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
+
+    def __repr__(self) -> str:
+        return f"<TrialOrganiser {self.scope}>"
+
+    @property
+    def pin(self) -> OrganiserPin:
+        """The organiser's key and scope for a task: `task_request(..., organiser=trial.pin)`."""
+        return OrganiserPin(key=b64encode(self._key.public_key().public_bytes_raw()), scope=self.scope)
+
+    def source(self, role: CertifiedRole = "member") -> TrialOrganiser:
+        """Return a `CertificateSource` for a client: `client.join(..., certificate=trial.source())`."""
+        return replace(self, role=role)
+
+    def issue(self, request: CertificateRequest, role: CertifiedRole | None = None) -> IssuedCertificate:
+        """Return a certificate for the keys in the request. Raises `ParameterError` if it asks for another role.
+
+        role: the one to certify, None for that of this organiser.
+        """
+        role = role or self.role
+        if request.role != role:
+            raise ParameterError(f"the client asks for the role {request.role}, but is to be certified as {role}")
+        keys = b64decode(request.identity_key, 32), b64decode(request.mailbox_key, 32)
+        serial, not_after = int.from_bytes(keys[0][:8], "big"), int(time.time()) + self.lifetime
+        # the serial is of the key: every identity is a subject
+        certificate = certify(self._key, self.scope, *keys, role=role, serial=serial, not_after=not_after)
+        return _issued_certificate(self.scope, certificate, self._key.public_key().public_bytes_raw())

@@ -18,7 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from client_sdk.organiser.organiser import DEFAULT_LIFETIME, Organiser, check_lifetime
+from client_sdk.organiser import DEFAULT_LIFETIME, Organiser, check_lifetime
 from protocols.codec import b64encode
 from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError

@@ -14,12 +14,11 @@ from client_sdk.api.requests import check_secret
 from client_sdk.api.retry import DEFAULT_CHUNK_BYTES, RetryPolicy
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken, LocalFileError, NotEnrolled, PolicyRefused
-from client_sdk.rounds.certificates import CertificateChoice, MembershipCheck, obtain_certificate
 from client_sdk.rounds.ledger import OwnLedger, check_budget, read_ledger, reserve_budget
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import CertificateChoice, Member, MembershipCheck, obtain_certificate
+from client_sdk.store import DirectoryStore, Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
-from client_sdk.store.stores import DirectoryStore, Store, default_store
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView

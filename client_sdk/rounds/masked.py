@@ -24,7 +24,7 @@ from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import require_known_people
 from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, is_over
-from client_sdk.store.signed_sets import SignedSets, member_tags
+from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.errors import RefusalError
 from protocols.layout import Data, refuse_short_routes

@@ -20,9 +20,9 @@ from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
+from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
-from client_sdk.store.signed_sets import member_tag
-from client_sdk.store.stores import decoded
+from client_sdk.store.states import member_tag
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView

@@ -1,6 +1,6 @@
 """What a client stores for its tasks: memberships, keyrings, client states, records of rounds, and the model.
 
-`ClientStore` has typed methods on top of a `Store` (`client_sdk.store.stores`), which stores bytes.
+`ClientStore` has typed methods on top of a `Store` (`client_sdk.store`), which stores bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.errors import Equivocation, LocalFileError
+from client_sdk.store import Store, decoded
 from client_sdk.store.identity import Membership
-from client_sdk.store.signed_sets import SignedSets
-from client_sdk.store.states import ClientState, FollowedState, GivenData, Spending
-from client_sdk.store.stores import Store, decoded
+from client_sdk.store.states import ClientState, FollowedState, GivenData, SignedSets, Spending
 from protocols.catalogue import Catalogue
 from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import RevocationList

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.errors import LocalFileError
-from client_sdk.store.stores import Record, read_keys, write_keys
+from client_sdk.store import Record, read_keys, write_keys
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.envelope import enrolment_message

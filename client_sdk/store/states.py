@@ -1,19 +1,24 @@
-"""What a client keeps of a task beside its keys: its arrays, the model, which data it has given, and what they cost."""
+"""What a client keeps of a task beside its keys.
+
+Its arrays, the model, the survivor sets that it signed, which of its data it has given, and what they have cost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from functools import lru_cache
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, PlainSerializer, PlainValidator
 
-from client_sdk.store.stores import Record
+from client_sdk.store import Record
+from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keys import digest
-from protocols.errors import RefusalError
+from protocols.errors import AlreadySummed, RefusalError
 from protocols.privacy.noise import ORDERS, Curve, epsilon_of
 from protocols.recipes.base import ModelState
 
@@ -36,6 +41,145 @@ class FollowedState:
     chain: AggregateChain | None = None
     from_snapshot: bool = False
     stored_at: float | None = field(default=None, compare=False)
+
+
+# --- the survivor set that a client signed last in a task, so that the same data are not summed over other sets -------
+# The difference of two sums over the same data is a sum over the members in which their survivor sets differ. A
+# server that reports a round as failed after it opened the sum, and repeats it without one client, would learn that
+# client's vector. It is not enough that two sets differ by many: the sums over P, Q and P + Q + {u} give the vector
+# of u, and no client sees all three sets. So a client signs one set for the same data, as often as it is asked.
+#
+# *Why one set is enough.* A sum is opened only if the signers of its set X, more than half of X, agree. A client
+# signs one set, so the signers of different sets are different. In a combination of sums with coefficients c_X, each
+# signer of X that cancels is in other sets with coefficients of at least |c_X| together. Added up over all signers
+# this would be more than all other members of the sets can give, unless two or more signers of some X do not cancel.
+# (Signers are honest here; the threshold makes up for members that help the server.)
+#
+# *Which sums.* The client also remembers in which other sums it signed a set, and takes no part in these again. So it
+# signs one set for each sum, in whatever order the server asks for them: a server that was restored from a backup
+# repeats sums, and a lying server can say that it was.
+#
+# *Recipes with a frozen cohort* sum the same data in every sum of the task, over a cohort that shrinks. For these a
+# client also signs a set that is contained in its last one and smaller by at least `min_difference`, as the server's
+# rule demands (`protocols.privacy.differencing`). It remembers the set across all sums, in any order: the server
+# publishes the model, and could repeat a sum under the next index. This is enough if any two sums with a member in
+# common were signed by one honest client: all sums of a member's data then form a chain, whose steps are
+# `min_difference` members or more. So the client also stores the first roster in which it contributed (`universe`),
+# takes part in rosters of these members only, and signs a set only if more than half of the largest possible cohort
+# had to sign it (`protocols.sums.masked.parameters.quorum`). Two sums with a member in common are then over parts of
+# that member's `universe`, and more than half of it signed each.
+#
+# Members are compared by their identity keys, which the organiser certified; the server chooses the client ids. Sets
+# are compared whatever the model was: an irrelevant change of it must not make the data count as new.
+
+_TAG_BYTES: Final = 16
+
+
+def member_tag(identity_key: bytes) -> bytes:
+    """Return the 16 bytes that stand for a member with this identity key."""
+    return digest("signed survivor", identity_key)[:_TAG_BYTES]
+
+
+# The last sets and records are cached, since all clients of a simulated fleet have equal ones.
+
+
+@lru_cache(maxsize=8)
+def member_tags(identity_keys: tuple[bytes, ...], survivors: frozenset[int]) -> frozenset[bytes]:
+    """Return the tags of the survivors of a roster, given as indices of `identity_keys`."""
+    return frozenset(member_tag(identity_keys[index]) for index in survivors)
+
+
+@lru_cache(maxsize=8)
+def join_tags(tags: frozenset[bytes]) -> str:
+    """Return a set of `member_tag`s as text, base64url."""
+    return b64encode(b"".join(sorted(tags)))
+
+
+def split_tags(text: str) -> frozenset[bytes]:
+    """Return the set that `join_tags` wrote; `ValueError` for anything else."""
+    body = b64decode(text)
+    if len(body) % _TAG_BYTES:
+        raise ValueError(f"a set has whole tags of {_TAG_BYTES} bytes, got {len(body)} bytes")
+    return frozenset(body[start : start + _TAG_BYTES] for start in range(0, len(body), _TAG_BYTES))
+
+
+_Tags = Annotated[frozenset[bytes], PlainValidator(split_tags), PlainSerializer(join_tags)]
+
+
+@dataclass(frozen=True)
+class SignedSets(Record):
+    """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet.
+
+    universe: if all sums of the task are over the same data, the first roster in which this client contributed.
+    earlier: the other sums for which it signed a set, and takes no part in any more; empty if all are over the same
+    data.
+    """
+
+    sum_index: int = 0
+    members: _Tags = frozenset()
+    universe: _Tags = frozenset()
+    earlier: frozenset[int] = frozenset()
+
+    def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
+        """Return the record after this client contributes within `roster` to a task that sums the same data again.
+
+        Raises `RefusalError` for a member that is not in the first such roster.
+        """
+        if not self.universe:
+            return replace(self, universe=roster)
+        strangers = len(roster - self.universe)
+        if strangers:
+            raise RefusalError(
+                f"the server sums the same data again with {strangers} members that were not in the first roster: the "
+                "sums together could reveal one client's data"
+            )
+        return self
+
+    def require_open(self, sum_index: int) -> None:
+        """Raise `AlreadySummed` for a sum that this client signed a set for, other than the newest such sum."""
+        if sum_index in self.earlier:
+            raise AlreadySummed(sum_index)
+
+    def closed(self) -> SignedSets:
+        """Return the record after the server has lost its newest rounds: no sum is repeated over the same set now."""
+        return replace(self, earlier=self.earlier | ({self.sum_index} if self.members else set()))
+
+    def with_set(
+        self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool = False
+    ) -> SignedSets:
+        """Return the record after `members` is signed for sum `sum_index`.
+
+        same_data: whether all sums of the task are over the same data. Raises `AlreadySummed`, and `RefusalError` for
+        another set for the same data; with `same_data`, unless it is contained in the last one and smaller by at least
+        `min_difference`.
+        """
+        self.require_open(sum_index)
+        if members != self.members and self.members and (sum_index == self.sum_index or same_data):
+            self._check_another(sum_index, members, min_difference, same_data)
+        left = {self.sum_index} if self.members and sum_index != self.sum_index and not same_data else set()
+        return replace(self, sum_index=sum_index, members=members, earlier=self.earlier | left)
+
+    def _check_another(self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool) -> None:
+        difference = len(self.members ^ members)
+        if same_data and members < self.members and difference >= min_difference:
+            return
+        rule = f"the same survivors{f', or at least {min_difference} fewer of them' if same_data else ''}"
+        raise RefusalError(
+            f"the server sums the same data again, in sum {sum_index}, over survivors that differ by {difference} from "
+            f"those that this client confirmed before; this client requires {rule}: the sums together could reveal one "
+            "client's data"
+        )
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def decode(cls, body: bytes) -> Self:
+        """See `Record.decode`."""
+        return super().decode(body)
+
+    @classmethod
+    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
+        """Return `content`; records of a version that took part in no sum before the newest one do not list them."""
+        return {"earlier": list(range(1, content["sum_index"]))} | content
 
 
 # --- what a client gave of its data to sums of class `once` and `repeated` of one data set ----------------------------

@@ -22,7 +22,7 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore
 from client_sdk.organiser import Organiser
-from client_sdk.rounds.certificates import request_for
+from client_sdk.rounds.member import request_for
 from tests.support.needs import required
 from tests.support.pages import environment, named_blocks, terminal, wait_for
 from tests.support.replicas import Cluster, own_cluster

@@ -29,7 +29,7 @@ from bench.experiments.rfrec import rfrec_run
 from bench.experiments.rows import Row, flat, measured, options_of
 from bench.run_all import USERS, write_data
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
-from client_sdk.lab.evaluation.leave_one_out import candidates_of
+from client_sdk.lab.evaluation.metrics import candidates_of
 from client_sdk.lab.federation import Federation
 from protocols.errors import ParameterError
 

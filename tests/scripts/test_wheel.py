@@ -31,7 +31,7 @@ WORKS = {
     "privacy": "from client_sdk.cli.privacy_plan import loss_epsilon; from dp_accounting import GaussianDpEvent; "
     "assert 0 < loss_epsilon(GaussianDpEvent(4), 1, 1e-6) < 2",
     "data": "import client_sdk.lab.data.tables",
-    "demo": "import client_sdk.lab.demo.run, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
+    "demo": "import client_sdk.lab.demo.arms, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres,s3,cluster,otel": "import psycopg, opentelemetry.sdk, aggregator_service.app; "
     "import aggregator_service.storage.postgres, aggregator_service.storage.s3, aggregator_service.compute.cluster",
 }

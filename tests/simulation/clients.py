@@ -20,7 +20,7 @@ from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, round_spec, row_terms
 from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
-from client_sdk.store.signed_sets import SignedSets, member_tags
+from client_sdk.store.states import SignedSets, member_tags
 from protocols.codec import b64encode
 from protocols.crypto.random import Randomness
 from protocols.errors import RefusalError, ThresholdError

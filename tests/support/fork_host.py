@@ -41,11 +41,10 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
     ),
     "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
     "device": (
-        "client_sdk.cli.keyholder",
         "client_sdk.cli.member",
+        "client_sdk.cli.serving",
         "client_sdk.client",
         "client_sdk.rounds.loop",
-        "client_sdk.rounds.open_rounds",
     ),
 }
 

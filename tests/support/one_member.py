@@ -14,10 +14,9 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program, Request, Response, content_digest
 from client_sdk.history import History
 from client_sdk.model.follow import ModelFollower
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import Event, Progress
 from client_sdk.rounds.loop import _Contributor
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership

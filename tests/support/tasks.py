@@ -16,10 +16,10 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import CertificateSource
 from client_sdk.rounds.events import Progress, ignore_event
 from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest

@@ -1,3 +1,196 @@
-"""The demo: train through a server process with many clients, in several ways, and report the results."""
+"""The demo: train through a server process with many clients, in several ways, and report the results.
+
+Here is what it is asked for, and what it finds: for each arm its quality and its cost per client.
+"""
 
 from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.published import Report
+from client_sdk.lab.data.splits import sample_users
+from client_sdk.lab.evaluation.metrics import EvaluationResult
+from client_sdk.lab.measures import Advised, Measured, Values, verdict
+
+MOST_USERS: Final = 1000
+"""Users of a data set without settings of its own that the demo runs as clients: each is a client over HTTP."""
+
+
+@dataclass(frozen=True)
+class DemoRequest:
+    """What the user asked for. None: the setting of the data set, or the mechanism of the recipe.
+
+    recipe: colr, privirec-k or privirec. rounds: of each arm; power iterations with PriviRec. cohort: clients in a
+    round; PriviRec has all. rank: of the update; with PriviRec the number of singular vectors. dropout: share of a
+    cohort that does not contribute; with PriviRec, of all clients that have dropped out when the task ends. server_dir:
+    data directory of the server.
+    """
+
+    dataset: str = "synthetic"
+    data_dir: Path | None = None
+    columns: Columns | None = None
+    recipe: str = "colr"
+    rounds: int | None = None
+    cohort: int | None = None
+    rank: int | None = None
+    mechanism: str | None = None
+    parameter_set: str = "standard"
+    dropout: float = 0.0
+    seed: int = 0
+    server_dir: Path = Path("hushrec-demo/server")
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Quality after `round_number` rounds: metrics by name, and the seconds of training until then."""
+
+    round_number: int
+    values: Values
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """Measurements of one arm, or of a control, which has no costs.
+
+    measured: metrics after the last round, and what each user adds to the first of them. bytes_up, bytes_down: mean
+    bytes of HTTP bodies of one client in one round. seconds: wall-clock time of all rounds without measuring. clipped:
+    values that were clipped. dropouts: contributions that were missing. phases: mean milliseconds of one client in one
+    round, by phase. contributions: those of all rounds, 0 for a control. enrol_seconds: wall-clock time in which all
+    clients enrolled and received their keys.
+    """
+
+    name: str
+    measured: Measured
+    bytes_up: float = 0.0
+    bytes_down: float = 0.0
+    seconds: float = 0.0
+    clipped: int = 0
+    dropouts: int = 0
+    curve: Sequence[CurvePoint] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    contributions: int = 0
+    enrol_seconds: float = 0.0
+
+    @property
+    def first(self) -> float:
+        """The metric that decides."""
+        return next(iter(self.measured.values.values()))
+
+
+@dataclass(frozen=True)
+class SumResult:
+    """One round of PriviRec, completed or failed.
+
+    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, iteration or
+    gram. survivors: clients in the sum. seconds: wall-clock time. bytes_up: mean bytes of HTTP bodies that one client
+    sent. failure: the reason if the round failed. captured, change, singular_values: of the model after a completed
+    iteration; None and () otherwise.
+    """
+
+    number: int
+    sum_index: int
+    kind: str
+    survivors: int
+    seconds: float
+    bytes_up: float
+    failure: str | None = None
+    captured: float | None = None
+    change: float | None = None
+    singular_values: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Results of a complete demo.
+
+    recipe, mechanism: of the first arm. rounds, cohort: of each arm. plan: the first task's sum plan. arms: the first
+    one is the demo's subject, and the last one popularity. evaluation: the protocol of the figures, in words. next:
+    what the verdict may suggest. usual_rounds: rounds after which training on this data set is finished. sums: every
+    round of PriviRec. parameters: of the recipe, where they are shown. warnings: what the first task reveals.
+    """
+
+    dataset: str
+    users: int
+    items: int
+    interactions: int
+    recipe: str
+    mechanism: str
+    rounds: int
+    cohort: int
+    plan: Mapping[str, object]
+    arms: Sequence[ArmResult]
+    evaluation: str
+    next: Advised
+    usual_rounds: int = 0
+    sums: Sequence[SumResult] = ()
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+    machine: Mapping[str, object] = field(
+        default_factory=lambda: {
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "Python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "tenseal")},
+        }
+    )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of every arm; the first one decides."""
+        return tuple(self.arms[0].measured.values)
+
+    @property
+    def unfinished(self) -> str:
+        """Why the figures are not those of a finished training; "" if they are, and if nothing is trained."""
+        if not self.next.trains:
+            return ""
+        first, control = self.arms[0], self.arms[-1]
+        ahead = f"{control.name} is still ahead" if not control.curve and first.first <= control.first else ""
+        if self.rounds >= self.usual_rounds:
+            return f"after {self.rounds} rounds {ahead}" if ahead else ""
+        return f"round {self.rounds} of {self.usual_rounds}: {ahead or 'training is not finished'}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the first arm ranks better than the last, by how many standard errors, and what to try next."""
+        first, control = self.arms[0], self.arms[-1]
+        name = first.name if self.next.trains else self.recipe
+        reference = {control.name: control.measured}
+        found = verdict([self.rounds], [first.measured], reference, self.next, recipe=name, higher_is_better=True)
+        return found.text
+
+    def as_json(self) -> str:
+        """Return all figures as JSON text, without those of single users."""
+        found = asdict(self) | {"verdict": self.verdict}
+        del found["next"]
+        for arm, kept in zip(self.arms, found["arms"], strict=True):
+            del kept["measured"]
+            kept["values"] = arm.measured.values
+        return json.dumps(found, indent=1) + "\n"
+
+
+def of_leave_one_out(found: EvaluationResult) -> Measured:
+    """Return HR@k and NDCG@k of held-out items, and which of them are hits."""
+    values = {f"HR@{found.k}": found.hr, f"NDCG@{found.k}": found.ndcg}
+    return Measured(values, (found.ranks <= found.k).astype(np.float64))
+
+
+def sampled_users(whole: Interactions, seed: int, report: Report | None) -> Interactions:
+    """Return the interactions of at most `MOST_USERS` users, drawn with `seed`; report if users are left out."""
+    found = sample_users(whole, MOST_USERS, seed)
+    if found is not whole and report is not None:
+        report(f"{MOST_USERS:,} of {whole.n_users:,} users, drawn with seed {seed}, are clients of the demo")
+    return found

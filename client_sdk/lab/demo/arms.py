@@ -1,5 +1,7 @@
 """The demo of CoLR: several arms train the same recommender in a different way, through the same server.
 
+The arms are CoLR over sums that hide contributions, the same in plain, and FedMF; popularity is their control.
+
 All arms share identities, task seed and training seeds, so they have the same cohorts, negatives and initial factors.
 An encrypted arm and its plain counterpart differ only in how the sum is computed. Runs with the same seed have the same
 cohorts too, although every run makes new keys: `demo_identities` gives each user the key of its place.
@@ -15,23 +17,35 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from client_sdk.agreement.policy import Policy
-from client_sdk.lab.data.interactions import LeaveOneOut
+from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
+from client_sdk.lab.data.published import Report, load_dataset, load_interactions
+from client_sdk.lab.demo import (
+    ArmResult,
+    CurvePoint,
+    DemoRequest,
+    DemoResult,
+    of_leave_one_out,
+    sampled_users,
+)
 from client_sdk.lab.demo.report import Display
-from client_sdk.lab.demo.results import ArmResult, CurvePoint, of_leave_one_out
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, evaluate_scores
+from client_sdk.lab.evaluation.controls import popularity_control
+from client_sdk.lab.evaluation.metrics import EvaluationResult, candidates_of, evaluate_scores
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer
-from client_sdk.lab.measures import Measured
+from client_sdk.lab.measures import Advised, Measured
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import CertificateSource
+from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
+from protocols.advice import parameters_for
 from protocols.crypto.certificates import CertifiedRole
 from protocols.crypto.keys import derive_seed, repeatable_place
+from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
 
 _POLICY: Final = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
@@ -190,7 +204,7 @@ def _request(arm: Arm, shared: SharedSetup) -> Any:
     )
 
 
-def leave_one_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
+def evaluate_held_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDArray[np.float32]) -> EvaluationResult:
     """Evaluate `scores`, float32 (users, items), by ranking held-out items against the shared negatives (HR@10)."""
     row_of = np.zeros(shared.data.train.n_users, dtype=np.intp)
     row_of[users] = np.arange(users.size)
@@ -209,7 +223,7 @@ def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp],
     def measure(number: int) -> CurvePoint:
         nonlocal measuring, newest
         begun = perf_counter()
-        found = leave_one_out(shared, users, np.stack(list(fleet.scores())))
+        found = evaluate_held_out(shared, users, np.stack(list(fleet.scores())))
         measuring += perf_counter() - begun
         newest = of_leave_one_out(found)
         return CurvePoint(number, newest.values, perf_counter() - started - measuring)
@@ -245,3 +259,130 @@ def with_costs(arm: ArmResult, rounds: Sequence[FleetRound]) -> ArmResult:
         dropouts=sum(len(report.missed) for report in rounds),
         contributions=contributions,
     )
+
+
+# --- the settings of each data set, with the user's choices, and the arms in their order ------------------------------
+
+_SETTINGS: Final = {
+    "synthetic": FactorSettings(16, 4, 4.0, 40, 40, 4, MFConfig(learning_rate=1.5, batch_size=64)),
+    "ml-100k": FactorSettings(32, 8, 4.0, 60, 60, 5, MFConfig(learning_rate=1.0, batch_size=32, weight_decay=5e-3)),
+    "ml-1m": FactorSettings(64, 4, 4.0, 300, 60, 20, MFConfig(batch_size=32, weight_decay=5e-3)),
+}
+"""Rates, ranks and rounds were chosen for the first minutes: on seeds 1 and 2 of synthetic data, and on each user's
+second-last item of ml-100k (0.59 after 60 rounds, popularity 0.44). Recipes have their own recommended values."""
+
+
+def chosen_settings(request: DemoRequest) -> FactorSettings:
+    """Return the settings of the data set, with the user's choices. Raises `ParameterError` if the rank exceeds dim."""
+    settings = _SETTINGS.get(request.dataset, _SETTINGS["ml-100k"])
+    rank = request.rank or settings.rank
+    if rank > settings.dim:
+        raise ParameterError(f"rank {rank} is greater than the dimension {settings.dim} of the {request.dataset} demo")
+    return replace(
+        settings, rounds=request.rounds or settings.rounds, cohort=request.cohort or settings.cohort, rank=rank
+    )
+
+
+def shared_setup(
+    request: DemoRequest, settings: FactorSettings, report: Report | None = None
+) -> tuple[SharedSetup, int]:
+    """Return the data and clients that all arms share, and how many invalid published negatives were replaced.
+
+    Without a cohort in the request it is at most all users. Raises `ParameterError` if the request's is larger.
+    """
+    data = _data(request, report)
+    negatives, replaced = candidates_of(data, np.random.default_rng(request.seed))
+    clients = data.train.active_users.size
+    cohort = settings.cohort if request.cohort else min(settings.cohort, clients)
+    if cohort > clients:
+        raise ParameterError(f"a cohort of {cohort} is greater than the {clients} users with interactions")
+    shared = SharedSetup(
+        data=data,
+        candidates=negatives,
+        identities=demo_identities(clients, request.seed),
+        settings=replace(
+            settings, cohort=cohort, evaluate_every=min(settings.evaluate_every, max(1, settings.rounds // 10))
+        ),
+        # With dropouts every round waits for its deadline, so the deadline is near the time that a round takes.
+        collect_seconds=120.0 if request.dropout == 0 else 5.0,
+        dropout=request.dropout,
+        seed=request.seed,
+    )
+    return shared, replaced
+
+
+def _data(request: DemoRequest, report: Report | None) -> LeaveOneOut:
+    if request.dataset in _SETTINGS:
+        return load_dataset(request.dataset, request.data_dir, request.seed, request.columns, report)
+    whole = load_interactions(request.dataset, request.data_dir, request.columns, report)
+    return leave_one_out(sampled_users(whole, request.seed, report), request.seed)
+
+
+def arms_of(request: DemoRequest, settings: FactorSettings) -> list[Arm]:
+    """Return the arms: the recipe over sums that hide contributions, the same in plain, and full FedMF over the former.
+
+    All count items first. Raises `ParameterError` for a mechanism other than ckks and oneshot.
+    """
+    hidden = request.mechanism or "ckks"
+    if hidden not in ("ckks", "oneshot"):
+        raise ParameterError(f"this demo runs ckks or oneshot, not {hidden!r}: that is for --recipe privirec-k")
+    how = "encrypted" if hidden == "ckks" else "one-shot"
+    shape = {"dim": settings.dim, "clip": settings.clip}
+    low = parameters_for("colr", {**shape, "rank": settings.rank})
+    full = parameters_for("fedmf", shape)
+    parameters = {"set": request.parameter_set} if hidden == "ckks" else {}
+    return [
+        Arm(f"CoLR-{settings.rank} {how}", "colr", low, hidden, parameters),
+        Arm(f"CoLR-{settings.rank} plain", "colr", low, "plain", {}),
+        Arm(f"FedMF {how}", "fedmf", full, hidden, parameters),
+    ]
+
+
+class FactorDemo:
+    """CoLR over sums that hide contributions, the same in plain, FedMF, and popularity.
+
+    report: called with what was found in a file. Raises `ParameterError` for settings that do not fit and `DataError`
+    for an unknown data set or missing files.
+    """
+
+    def __init__(self, request: DemoRequest, report: Report | None = None) -> None:
+        settings = chosen_settings(request)
+        self.request = request
+        self.shared, self._replaced = shared_setup(request, settings, report)
+        self.arms = arms_of(request, settings)
+
+    def announcement(self) -> str:
+        """Return what the demo is about to do."""
+        oneshot = self.request.mechanism == "oneshot"
+        hidden = "masked; a committee of 5 unmasks the sums only" if oneshot else "CKKS ciphertexts"
+        return f"Training on [bold]{self.request.dataset}[/]; contributions are {hidden}."
+
+    def run(self, server: DemoServer, console: Console) -> DemoResult:
+        """Train in every arm."""
+        shared, arms = self.shared, self.arms
+        with Display(console, {arm.name: shared.settings.rounds for arm in arms}) as display:
+            done = [run_arm(arm, shared, server, display) for arm in arms]
+        popularity = of_leave_one_out(popularity_control(shared.data, shared.candidates))
+        control = ArmResult("popularity", popularity, note="the same list for every user; no training")
+        train, (_, task) = shared.data.train, done[0]
+        protocol = (
+            "leave-one-out against 99 negatives, training negatives drawn from all items outside the training items"
+        )
+        if self._replaced:
+            protocol += f", {self._replaced} invalid negatives of the published file replaced"
+        return DemoResult(
+            dataset=self.request.dataset,
+            users=train.n_users,
+            items=train.n_items,
+            interactions=int(train.items.size) + int((shared.data.test_items >= 0).sum()),
+            recipe=self.request.recipe,
+            mechanism=arms[0].mechanism,
+            rounds=shared.settings.rounds,
+            usual_rounds=_SETTINGS.get(self.request.dataset, _SETTINGS["ml-100k"]).rounds,
+            cohort=shared.settings.cohort,
+            plan=task.plan,
+            arms=[*(result for result, _ in done), control],
+            evaluation=protocol,
+            next=Advised(recipe="privirec-k"),
+            warnings=task.warnings,
+        )

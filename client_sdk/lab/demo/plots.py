@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
+    from client_sdk.lab.demo import ArmResult, DemoResult, SumResult
     from client_sdk.lab.simulate import SimulationResult
 
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")

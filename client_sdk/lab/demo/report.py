@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from client_sdk.lab.demo import ArmResult, DemoResult, SumResult
 from client_sdk.lab.demo.plots import demo_plots, plots_available
-from client_sdk.lab.demo.results import ArmResult, DemoResult, SumResult
 from client_sdk.lab.fleet_rounds import FleetRound
 
 _STAGE_SECONDS: Final = 5.0

@@ -26,11 +26,11 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.demo import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
 from client_sdk.lab.demo.arms import enrol, with_costs
 from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
-from client_sdk.lab.demo.results import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
 from client_sdk.lab.evaluation.controls import popularity_scores
-from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
+from client_sdk.lab.evaluation.metrics import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer

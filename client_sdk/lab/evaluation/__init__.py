@@ -12,10 +12,10 @@ from client_sdk.lab.evaluation.controls import (
     rating_controls,
     rating_errors,
 )
-from client_sdk.lab.evaluation.full_ranking import RankingResult, rank_all
-from client_sdk.lab.evaluation.leave_one_out import (
+from client_sdk.lab.evaluation.metrics import (
     Candidates,
     EvaluationResult,
+    RankingResult,
     candidates_of,
     evaluate,
     evaluate_full,
@@ -23,6 +23,7 @@ from client_sdk.lab.evaluation.leave_one_out import (
     evaluate_scores,
     hit_ratio,
     ndcg,
+    rank_all,
     ranks_of,
     sample_candidates,
 )

@@ -12,8 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut
-from client_sdk.lab.evaluation.full_ranking import rank_all
-from client_sdk.lab.evaluation.leave_one_out import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
+from client_sdk.lab.evaluation.metrics import (
+    EvaluationResult,
+    FullScorer,
+    evaluate_full_scores,
+    evaluate_scores,
+    rank_all,
+)
 from protocols.errors import ParameterError
 
 

@@ -21,7 +21,7 @@ from client_sdk.api.http import AsyncDriver, SyncDriver, download
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import LONGEST_JSON, Program, Request, Response, Traffic
 from client_sdk.errors import ConnectionFailed, ContractBroken, NotFound, ServerFault
-from client_sdk.rounds.certificates import obtain_certificate
+from client_sdk.rounds.member import obtain_certificate
 from protocols.errors import ParameterError
 from protocols.messages import SnapshotView
 from tests.support.measured import peak_of

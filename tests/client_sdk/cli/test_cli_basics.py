@@ -25,11 +25,10 @@ from client_sdk.cli.monitor import line_of
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.data import DataError
 from client_sdk.lab.data.files import read_history, read_titles
-from client_sdk.organiser import Organiser
+from client_sdk.organiser import Organiser, TrialOrganiser
 from client_sdk.organiser.app import create_issuer
-from client_sdk.organiser.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import Issuer, request_for
 from client_sdk.rounds.events import Event, ModelMeasured
+from client_sdk.rounds.member import Issuer, request_for
 from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate, CertifiedRole

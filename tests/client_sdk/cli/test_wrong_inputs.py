@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.cli import app
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import request_for
+from client_sdk.rounds.member import request_for
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import CertificateRequest, Schedule
 from tests.support.pages import cells

@@ -14,13 +14,12 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
-from client_sdk.committee.service import CommitteeMember
-from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
+from client_sdk.committee import CommitteeMember
 from client_sdk.rounds.events import Event, Progress, ignore_event
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import Member, MembershipCheck, obtain_certificate
+from client_sdk.store import Store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.store.stores import Store
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route

@@ -16,8 +16,8 @@ import pytest
 
 from client_sdk import AsyncClient, DirectoryStore, Identity, MemoryStore, Operator, Policy, PolicyRefused
 from client_sdk.api.wire import Request, Response
+from client_sdk.committee import MemberRound
 from client_sdk.committee.record import CommitteeRecord, load_record, load_sets, secret_key, store_record
-from client_sdk.committee.service import MemberRound
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions

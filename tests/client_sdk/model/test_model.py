@@ -20,8 +20,8 @@ from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
 from client_sdk.model.follow import ModelFollower, curve_of, keep_if_best
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore, read_best_state
-from client_sdk.store.stores import MemoryStore
 from protocols.codec import b64encode
 from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState

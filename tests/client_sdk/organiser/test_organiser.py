@@ -18,7 +18,7 @@ from client_sdk import Identity
 from client_sdk.errors import LocalFileError
 from client_sdk.organiser import Organiser, TrialOrganiser
 from client_sdk.organiser.app import NotAuthorised, create_issuer
-from client_sdk.rounds.certificates import request_for
+from client_sdk.rounds.member import request_for
 from examples.web.serve import serve_page
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (

@@ -25,9 +25,9 @@ from client_sdk import ArraysRound, Identity, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import content_digest
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import AggregateRejected, RoundAbstained, RoundReport, TrainingFailed
 from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.member import MembershipCheck
 from client_sdk.rounds.unmasked import WorkAhead
 from client_sdk.store.states import FollowedState
 from protocols.codec import b64decode, b64encode

@@ -29,9 +29,9 @@ from client_sdk.errors import Conflict, LocalFileError, Unauthenticated
 from client_sdk.operator import task_request
 from client_sdk.rounds.events import Event, RoundMissed, Waiting
 from client_sdk.rounds.ledger import read_ledger
+from client_sdk.store import Store
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import GivenData
-from client_sdk.store.stores import Store
 from protocols.messages import Schedule
 from tests.support.pages import hushrec
 from tests.support.programs import ProgramRunner

@@ -14,8 +14,8 @@ from client_sdk import Identity, Operator, Policy, PolicyRefused
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.masked import MaskedRound
+from client_sdk.rounds.member import MembershipCheck, request_for
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.masked import client as stages

@@ -23,9 +23,9 @@ from client_sdk import (
 )
 from client_sdk.cli.member import JoinOptions
 from client_sdk.lab.fleet import Fleet
+from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import Spending, total_epsilon
-from client_sdk.store.stores import Store, default_store
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy

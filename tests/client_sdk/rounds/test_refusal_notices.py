@@ -19,10 +19,10 @@ from client_sdk.history import History
 from client_sdk.lab import fleet_rounds
 from client_sdk.rounds import loop
 from client_sdk.rounds import masked as masked_rounds
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
+from client_sdk.rounds.member import MembershipCheck
+from client_sdk.store import DirectoryStore
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.stores import DirectoryStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.keys import Keyring

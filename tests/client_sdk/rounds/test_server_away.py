@@ -40,7 +40,7 @@ from client_sdk.rounds.events import (
     TaskEnded,
 )
 from client_sdk.rounds.loop import _Contributor
-from client_sdk.store.signed_sets import SignedSets
+from client_sdk.store.states import SignedSets
 from protocols.errors import AlreadySummed
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, terms_of
 from tests.support.replicas import wait_until

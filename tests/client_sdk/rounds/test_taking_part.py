@@ -15,9 +15,9 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import ContributionConflict, Forbidden, GaveUp, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
-from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
+from client_sdk.rounds.member import MembershipCheck, request_for
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError

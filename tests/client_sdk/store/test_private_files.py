@@ -18,12 +18,12 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from client_sdk import store as stores
 from client_sdk.errors import LocalFileError
-from client_sdk.store import stores
+from client_sdk.store import DirectoryStore, MemoryStore, Store, write_private
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from client_sdk.store.states import FollowedState
-from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import enrolment_message

@@ -12,10 +12,9 @@ from client_sdk import MemoryStore
 from client_sdk.committee.record import CommitteeRecord, load_sets
 from client_sdk.errors import LocalFileError
 from client_sdk.rounds.oneshot import SeenCommittees, close_seen, load_seen
+from client_sdk.store import DirectoryStore
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.signed_sets import SignedSets, member_tag, member_tags
-from client_sdk.store.states import GivenData, Spending
-from client_sdk.store.stores import DirectoryStore
+from client_sdk.store.states import GivenData, SignedSets, Spending, member_tag, member_tags
 from protocols.errors import AlreadySummed, RefusalError
 from protocols.privacy.noise import ORDERS
 

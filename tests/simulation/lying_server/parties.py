@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from client_sdk import Identity, Policy
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
-from client_sdk.rounds.certificates import MembershipCheck
 from client_sdk.rounds.masked import MaskedRound
-from client_sdk.rounds.member import Member
+from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
+from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.store.stores import MemoryStore
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify

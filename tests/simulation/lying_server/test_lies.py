@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from client_sdk.rounds.certificates import MembershipCheck
-from client_sdk.store.signed_sets import SignedSets
-from client_sdk.store.states import GivenData
+from client_sdk.rounds.member import MembershipCheck
+from client_sdk.store.states import GivenData, SignedSets
 from protocols.layout import TRAINED
 from protocols.sums.masked import roster
 from protocols.sums.masked.plan import MaskedPlan

@@ -22,11 +22,9 @@ from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
 from client_sdk.lab.data.columns import Columns
-from client_sdk.lab.demo import results as settings
-from client_sdk.lab.demo.arms import leave_one_out
+from client_sdk.lab.demo import ArmResult, CurvePoint, DemoRequest, DemoResult
+from client_sdk.lab.demo.arms import arms_of, chosen_settings, evaluate_held_out, shared_setup
 from client_sdk.lab.demo.report import render_report, result_table
-from client_sdk.lab.demo.results import ArmResult, CurvePoint, DemoRequest, DemoResult
-from client_sdk.lab.demo.run import arms_of, chosen_settings, shared_setup
 from client_sdk.lab.demo.spectrum import SpectrumDemo
 from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.federation import Federation
@@ -204,7 +202,7 @@ def test_cohort_is_at_most_all_users(path: Path) -> None:
 
 
 def test_some_of_many_users_are_clients(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "MOST_USERS", 20)
+    monkeypatch.setattr("client_sdk.lab.demo.MOST_USERS", 20)
     said: list[str] = []
     request = DemoRequest(str(path), columns=Columns(1, 0))
     shared, _ = shared_setup(request, chosen_settings(request), said.append)
@@ -230,7 +228,7 @@ def test_the_default_rounds_end_above_popularity_on_a_flat_curve() -> None:
     for done in federation.run(settings.rounds):
         if done.number in (settings.rounds // 2, settings.rounds * 4 // 5, settings.rounds):
             scores = federation.scores(shared.data.train.active_users)
-            hr[done.number] = leave_one_out(shared, shared.data.train.active_users, scores).hr
+            hr[done.number] = evaluate_held_out(shared, shared.data.train.active_users, scores).hr
     half, late, last = hr.values()
     popularity = popularity_control(shared.data, shared.candidates).hr
     assert half > popularity

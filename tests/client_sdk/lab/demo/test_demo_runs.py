@@ -15,15 +15,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from client_sdk.cli.demo import run_demo
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.demo import run, spectrum
-from client_sdk.lab.demo.arms import Arm, SharedSetup, demo_identities, run_arm, task_seed
+from client_sdk.lab.demo import DemoRequest, spectrum
+from client_sdk.lab.demo.arms import (
+    Arm,
+    SharedSetup,
+    arms_of,
+    chosen_settings,
+    demo_identities,
+    run_arm,
+    shared_setup,
+    task_seed,
+)
 from client_sdk.lab.demo.report import Display, result_table, write_results
-from client_sdk.lab.demo.results import DemoRequest
-from client_sdk.lab.demo.run import arms_of, chosen_settings, run_demo, shared_setup
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
@@ -177,7 +185,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
 ) -> None:
     data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
     monkeypatch.setattr(spectrum, "load_split", lambda *_: hold_out_share(data))
-    monkeypatch.setattr(run, "run_server", started)
+    monkeypatch.setattr("client_sdk.lab.local_server.run_server", started)
     console = Console(record=True, width=100, force_terminal=True, file=StringIO())
     request = DemoRequest(recipe=recipe, rank=4, rounds=1, mechanism=mechanism, server_dir=tmp_path / "server")
     result = run_demo(request, console)

@@ -14,8 +14,7 @@ from bench.experiments.leaks import DrawnScores, NegativeDraws, both_rankings, p
 from client_sdk.lab.data import load_dataset
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.splits import hold_out_share
-from client_sdk.lab.evaluation import full_ranking
-from client_sdk.lab.evaluation import leave_one_out as module
+from client_sdk.lab.evaluation import metrics
 from client_sdk.lab.evaluation.controls import (
     controls,
     popularity_control,
@@ -25,8 +24,7 @@ from client_sdk.lab.evaluation.controls import (
     rating_controls,
     rating_errors,
 )
-from client_sdk.lab.evaluation.full_ranking import rank_all
-from client_sdk.lab.evaluation.leave_one_out import (
+from client_sdk.lab.evaluation.metrics import (
     candidates_of,
     evaluate,
     evaluate_full,
@@ -34,6 +32,7 @@ from client_sdk.lab.evaluation.leave_one_out import (
     evaluate_scores,
     hit_ratio,
     ndcg,
+    rank_all,
     ranks_of,
     sample_candidates,
 )
@@ -128,7 +127,7 @@ def test_metrics_equal_those_of_a_simple_loop_for_any_chunk_size(seed, k, chunk)
     data, (users, items) = random_data(seed), factors(seed)
     candidates = candidates_of(data, np.random.default_rng(seed)).negatives
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "CHUNK_VALUES", chunk)
+        patch.setattr(metrics, "CHUNK_VALUES", chunk)
         sampled, full = evaluate(users, items, data, candidates, k), evaluate_full(users, items, data, k)
     assert (sampled.hr, sampled.ndcg) == pytest.approx(slow(users, items, data, lambda user: candidates[user], k))
     outside = [
@@ -228,7 +227,7 @@ def test_metrics_equal_those_of_a_simple_loop_with_and_without_ties(seed, k, tie
     if not test.size:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(full_ranking, "CHUNK_VALUES", chunk)
+        patch.setattr(metrics, "CHUNK_SCORES", chunk)
         result = rank_all(lambda users: scores[users].astype(np.float32), train, test, k)
     assert (result.recall, result.ndcg) == pytest.approx(slow_rank_all(scores, train, test, k))
     assert (result.k, result.users) == (k, np.count_nonzero(test.user_degrees()))

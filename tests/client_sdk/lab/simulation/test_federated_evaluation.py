@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg, ranks_of
+from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg, ranks_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import Advised, Measured, Verdict, verdict
 from client_sdk.training import client_half

@@ -13,7 +13,7 @@ import pytest
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.splits import Split, hold_out_share, load_split, split_rows
 from client_sdk.lab.evaluation import candidates_of, evaluate, evaluate_full
-from client_sdk.lab.evaluation.leave_one_out import hit_ratio, ndcg
+from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.simulate import SimulationRequest, simulate
 from client_sdk.training.mf import MFConfig
