@@ -33,9 +33,8 @@ from aggregator_service.tasks.committee import committee_keys, committee_view, s
 from aggregator_service.uploads.stages import check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.committee import join_keys
-from protocols.sums.oneshot.wire import body_digest
+from protocols.sums.oneshot.wire import LONGEST_KEY, body_digest
 
-_LONGEST_KEY: Final = 320
 _STREAMED: Final = binary_response("Successful Response", "not-in-cohort")
 _SHORTER: Final = "A shorter body means that the set changed, or that the storage failed: ask again."
 _STREAMED["responses"][200]["headers"] = {
@@ -80,7 +79,7 @@ async def put_key(
     def write(session: Session, document: bytes) -> bool:
         return store_committee_key(session, task, number, member.client_id, document, services.clock.now())
 
-    return await raw.store(write, most=_LONGEST_KEY)
+    return await raw.store(write, most=LONGEST_KEY)
 
 
 @rounds_router.get(

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, isfinite, log2
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.codec import exact
+from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Route, Segment, VectorLayout, spans_of
-from protocols.sums.base import Buffer, FixedPointPlan
-from protocols.sums.wire import packed_bytes, ring_dtype, unpack, unpack_part
+from protocols.sums.base import Buffer, FixedPointPlan, Mechanism, OpensByParts, SumPlan
+from protocols.sums.wire import packed_bytes, ring_dtype, unpack_part
 
 _EXACT: Final = 2**53
 """Whole numbers up to this one are exact in float64."""
@@ -272,12 +272,23 @@ class RingPlan(FixedPointPlan):
                     )
         return total
 
-    def open_ring(self, aggregate: Buffer, contributions: int) -> NDArray[np.float64]:
-        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `decode` raises it."""
-        self.require_count(contributions)
-        return self.decode(unpack(aggregate, self.bits, self.layout.length), contributions)
 
-    def open_ring_part(self, aggregate: Buffer, contributions: int, start: int, stop: int) -> NDArray[np.float64]:
-        """Return values `start` to `stop` of what `open_ring` returns."""
-        view = exact(aggregate, self.aggregate_bytes, "an aggregate")
-        return self.decode(unpack_part(view, self.bits, self.layout.length, start, stop), contributions, start)
+class RingMechanism(Mechanism, OpensByParts):
+    """A mechanism of several messages whose sums, once the masks are off, are elements of a ring that need no key."""
+
+    interactive: ClassVar[bool] = True
+    plan_class: ClassVar[type[RingPlan]]
+
+    def open(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+    ) -> NDArray[np.float64]:
+        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `RingPlan.decode`."""
+        plan.require_count(contributions)
+        return self.open_part(plan, aggregate, contributions, 0, plan.layout.length)
+
+    def open_part(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
+    ) -> NDArray[np.float64]:
+        own = self.plan_class.of(plan)
+        elements = unpack_part(aggregate, own.bits, own.layout.length, start, stop)
+        return own.decode(elements, contributions, start)

@@ -54,6 +54,7 @@ export function showFilms(films, changed) {
   };
   find("search").addEventListener("input", filter);
   find("genre").addEventListener("change", filter);
+  filter(); // by what was typed before the films were there
   update();
 }
 

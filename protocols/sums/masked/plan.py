@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring, digest
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, OpensByParts, SumPlan
+from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -34,7 +34,7 @@ from protocols.sums.masked.parameters import (
     choose_neighbourhood,
     quorum,
 )
-from protocols.sums.ring import RingPlan, encode_vector, require_fit
+from protocols.sums.ring import RingMechanism, RingPlan, encode_vector, require_fit
 from protocols.sums.wire import (
     GROUP,
     RAW_BITS,
@@ -227,11 +227,11 @@ _PIECE: Final = 1024 * GROUP
 """Elements unpacked and added at a time, for widths that are packed on the wire."""
 
 
-class MaskedMechanism(Mechanism, OpensByParts):
+class MaskedMechanism(RingMechanism):
     """Sums of ring elements under pairwise masks, which cancel in the sum, and self masks, which unmasking removes."""
 
     name: ClassVar[str] = "masked"
-    interactive: ClassVar[bool] = True
+    plan_class: ClassVar[type[RingPlan]] = MaskedPlan
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
         return make_plan(parameters, layout, max_contributions)
@@ -276,16 +276,6 @@ class MaskedMechanism(Mechanism, OpensByParts):
         own = MaskedPlan.of(plan)
         sums = np.frombuffer(read_count(own, partial)[1], own.dtype.newbyteorder("<"))
         return pack(sums.astype(own.dtype, copy=False), own.bits)
-
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
-        return MaskedPlan.of(plan).open_ring(aggregate, contributions)
-
-    def open_part(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
-    ) -> NDArray[np.float64]:
-        return MaskedPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
 
 
 def _total(plan: MaskedPlan, partials: Iterable[Buffer]) -> PartialSum[Any]:

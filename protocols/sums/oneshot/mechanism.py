@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import Buffer, ChecksByParts, Mechanism, OpensByParts, SumPlan
+from protocols.sums.base import Buffer, ChecksByParts, SumPlan
 from protocols.sums.oneshot.plan import OneshotPlan, make_plan
 from protocols.sums.oneshot.polynomials import (
     SIGMA,
@@ -33,6 +32,7 @@ from protocols.sums.oneshot.polynomials import (
     polynomial_blocks,
     reduced,
 )
+from protocols.sums.ring import RingMechanism, RingPlan
 from protocols.sums.wire import PartialSum, pack, read_count, ring_dtype
 
 _HALF: Final = 65536.0
@@ -179,11 +179,11 @@ _BLOCK: Final = 1 << 17
 """Coefficients unmasked at a time, so that temporary arrays stay small beside a long vector."""
 
 
-class OneshotMechanism(Mechanism, ChecksByParts, OpensByParts):
+class OneshotMechanism(RingMechanism, ChecksByParts):
     """Sums under ring-LWE masks, which a committee takes off the sum of a whole set of survivors at once."""
 
     name: ClassVar[str] = "oneshot"
-    interactive: ClassVar[bool] = True
+    plan_class: ClassVar[type[RingPlan]] = OneshotPlan
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
         return make_plan(parameters, layout, max_contributions)
@@ -223,16 +223,6 @@ class OneshotMechanism(Mechanism, ChecksByParts, OpensByParts):
         sums = UnpackedSum(own.ring, own.layout.length, ring_dtype(own.bits))
         sums.add(_planes(own, np.frombuffer(body, "<u4")))
         return pack(sums.finish(count), own.bits)
-
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
-        return OneshotPlan.of(plan).open_ring(aggregate, contributions)
-
-    def open_part(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
-    ) -> NDArray[np.float64]:
-        return OneshotPlan.of(plan).open_ring_part(aggregate, contributions, start, stop)
 
 
 def release_unmasked(plan: OneshotPlan, partial: Buffer, binding: bytes, secret: NDArray[np.int64]) -> bytes:
