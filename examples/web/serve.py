@@ -1,7 +1,7 @@
 """The web server of the example page: static files, its settings, and certificates for whoever asks.
 
 A real app serves these files from its own web server and issues certificates behind its own login
-(`client_sdk.organiser.create_issuer`).
+(`client_sdk.organiser.app.create_issuer`).
 """
 
 from __future__ import annotations
