@@ -353,7 +353,9 @@ class TestMember:
 
     def fetch(self, number: int, what: str) -> bytes:
         """Something that the server hands out in a round."""
-        return self.found(f"rounds/{number}/{what}").content
+        answer = self.found(f"rounds/{number}/{what}")
+        assert answer.headers["content-digest"] == digest_field(answer.content)
+        return answer.content
 
     def deliver(self, path: str, body: bytes) -> httpx.Response:
         """PUT a body to a path below the task's."""
