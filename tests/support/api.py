@@ -353,9 +353,7 @@ class TestMember:
 
     def fetch(self, number: int, what: str) -> bytes:
         """Something that the server hands out in a round."""
-        answer = self.found(f"rounds/{number}/{what}")
-        assert answer.headers["content-digest"] == digest_field(answer.content)
-        return answer.content
+        return self.found(f"rounds/{number}/{what}").content
 
     def deliver(self, path: str, body: bytes) -> httpx.Response:
         """PUT a body to a path below the task's."""

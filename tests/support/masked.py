@@ -19,7 +19,7 @@ from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
-from tests.support.api import Api, TestMember, TestTask
+from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.world import request_json
 
 Step = MaskedMessage
@@ -88,6 +88,11 @@ class MaskedClient(TestMember):
 
     state: Any = None
     bodies: dict[str, bytes] = field(default_factory=dict)
+
+    def fetch(self, number: int, what: str) -> bytes:
+        answer = self.found(f"rounds/{number}/{what}")
+        assert answer.headers["content-digest"] == digest_field(answer.content)
+        return answer.content
 
     def handed(self, number: int, kind: Handout) -> bytes:
         """What the server hands out to this client. What is the same for all is fetched once a round."""

@@ -126,7 +126,7 @@ def own_cluster() -> Iterator[Cluster]:
         try:
             yield cluster
         finally:
-            cluster._run("stop")
+            cluster.crash()
 
 
 def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
