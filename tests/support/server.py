@@ -98,7 +98,8 @@ class AggregatorProcess:
         test_spawns_workers=1: its fold workers are its children (`tests.support.forked`).
 
         fresh: start a new interpreter, which migrates its own database, instead of a fork that has imported the server
-        and copies a migrated one; slower by more than a second. command: starts it in place of that interpreter.
+        and copies a migrated one; slower by more than a second. The
+        variable HUSHREC_TEST_FRESH_SERVERS does so for all servers. command: starts it in place of that interpreter.
         """
         self.data_dir = data_dir
         self.port = free_port() if port is None else port

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -196,6 +195,8 @@ def test_the_sum_is_right_in_the_mean_and_absorb_is_told_the_noise() -> None:
 
 
 def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
+    from scipy import stats
+
     made = quiet("colr", most_items=3)
     spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
     ones = np.zeros(ITEMS)
@@ -205,7 +206,7 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
     assert {each.clipped for each in sent} == {1 + 5}
     assert abs(kept.sum() - 3 * 800) <= 30
     assert np.abs(kept[8:]).max() <= 10
-    assert ((kept[:8] - 300) ** 2 / (800 * 3 / 8 * 5 / 8)).sum() < scipy.stats.chi2.isf(1e-9, 8)
+    assert ((kept[:8] - 300) ** 2 / (800 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
     whole = made.noised(state, spec, Contribution([np.eye(ITEMS)[2]]), os.urandom)
     assert (whole.clipped, whole.scaled) == (0, 1.0)
     for wrong in (2.0, 0.5, -1.0):
