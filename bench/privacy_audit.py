@@ -25,8 +25,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from bench._report import Figure, arguments, bars
 from bench.figures import run
@@ -61,9 +61,9 @@ def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: floa
     probabilities of v - i .. v - 1.
     """
     chance = 1 / (1 + math.exp(-epsilon))
-    below = stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance)
+    below = scipy.stats.binom.pmf(np.arange(right - 1, -1, -1), guesses, chance)
     alpha = float(np.max(np.cumsum(below) / np.arange(1, right + 1))) if right else 0.0
-    return min(1.0, float(stats.binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * alpha)
+    return min(1.0, float(scipy.stats.binom.sf(right - 1, guesses, chance)) + 2 * canaries * delta * alpha)
 
 
 def epsilon_at_least(
@@ -77,7 +77,7 @@ def epsilon_at_least(
     def excess(epsilon: float) -> float:
         return p_value(canaries, guesses, right, epsilon, delta) - (1 - confidence)
 
-    return 0.0 if excess(0.0) >= 0 else float(optimize.brentq(excess, 0.0, 50.0, xtol=1e-12))
+    return 0.0 if excess(0.0) >= 0 else float(scipy.optimize.brentq(excess, 0.0, 50.0, xtol=1e-12))
 
 
 def best_guesses(canaries: int, distance: float) -> int:
@@ -265,7 +265,7 @@ def variance_epsilon(case: Case, values: int, noiseless: int) -> tuple[float, fl
     noise = totals[-1][: private.inner.layout(last).length]
     spread = math.sqrt((2 + 1 / planned) / noise.size)  # the fourth central moment of Skellam noise is 3 V^2 + V
     ratio = float(np.mean(noise**2)) / planned
-    most = ratio / (1 - stats.norm.ppf(_OF_VARIANCE) * spread)
+    most = ratio / (1 - scipy.stats.norm.ppf(_OF_VARIANCE) * spread)
     kinds = [private.noise(number) for number in range(1, case.sums + 1)]
     curve = np.sum([skellam_curve((kind.l1, kind.bound), kind.share * honest * most) for kind in kinds], axis=0)
     return epsilon_of(curve, DELTA), (ratio - 1) / spread

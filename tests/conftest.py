@@ -6,7 +6,10 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,14 +26,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a suite in the backgrou
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Import the test files without looking for garbage: what they make stays, and later searches skip it."""
     gc.disable()
     try:
+        _import_share(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+_OUTCOMES = pytest.skip.Exception, pytest.fail.Exception  # noqa: TID251 - what a file without what it needs raises
+
+
+def _import_share(config: pytest.Config) -> None:
+    """Of parallel processes, let each begin with other test files.
+
+    Where a file is new, pytest takes longer to rewrite its assertions than to import it, and keeps them for the others.
+    """
+    process: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if process is None:
+        return
+    files = sorted(file for argument in config.args for file in Path(argument).resolve().rglob("test_*.py"))
+    for file in files[int(process["workerid"].removeprefix("gw")) :: process["workercount"]]:
+        with suppress(Exception, *_OUTCOMES):  # pytest imports it again, and reports what it raises
+            import_module(".".join(file.relative_to(config.rootpath).with_suffix("").parts))
 
 
 _LONG_FIRST = (

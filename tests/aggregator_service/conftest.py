@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from aggregator_service.cli import main
 from aggregator_service.migrations.migrate import migrate
@@ -18,23 +19,31 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import open_store
 from tests.support.api import Api, aggregator_inside
 from tests.support.clock import ManualClock
-from tests.support.replicas import TestDatabase, postgres_database
-from tests.support.s3 import BUCKET, S3Server, running_s3
+from tests.support.needs import required
+from tests.support.replicas import TestDatabase, connect
+from tests.support.s3 import BUCKET, S3Server
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.world import World
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[TestDatabase]:
-    """A database on a real PostgreSQL."""
-    with postgres_database() as database:
-        yield database
+    """A database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine)."""
+    server, name = make_url(required("postgres")), f"hushrec_test_{secrets.token_hex(6)}"
+    with connect(server) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        try:
+            yield TestDatabase(server, name)
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server; the environment points to it."""
-    with running_s3(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
+    server = S3Server(required("weed"), tmp_path_factory.mktemp("s3"))
+    with pytest.MonkeyPatch.context() as patch, closing(server):
+        server.start()
         for name, value in server.environment.items():
             patch.setenv(name, value)
         yield server

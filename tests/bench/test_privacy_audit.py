@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy
 
 from bench.privacy_attacks import ATTACKS, CHANCE
 from bench.privacy_audit import (
@@ -35,7 +35,7 @@ def test_the_bound_of_pure_privacy_is_that_of_randomised_response() -> None:
         assert epsilon_at_least(guesses, guesses, guesses, delta=0.0) == pytest.approx(bound)
     assert epsilon_at_least(100, 100, 50) == 0.0
     assert epsilon_at_least(100, 100, 0) == 0.0
-    assert p_value(100, 100, 40, 1.0, 0.0) == pytest.approx(stats.binom.sf(39, 100, 1 / (1 + math.exp(-1))))
+    assert p_value(100, 100, 40, 1.0, 0.0) == pytest.approx(scipy.stats.binom.sf(39, 100, 1 / (1 + math.exp(-1))))
 
 
 def test_the_bound_with_delta_by_hand() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import schemathesis
 
 from tests.fuzz.honest import LIVES
 from tests.fuzz.world import World
 from tests.support.server import running_aggregator
-
-schemathesis.serializer.alias("application/partial-upload", "application/octet-stream")
 
 _UNLIMITED = {"client_rate": 0, "operator_rate": 0, "failure_rate": 0}
 _BRISK = {"wait_max_seconds": 0.02, "body_idle_seconds": 2.0}

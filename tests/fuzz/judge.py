@@ -9,17 +9,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
-
-import schemathesis
 
 from protocols.messages.base import PROBLEM_TYPES, ProblemDocument
 from tests.support.api import promised
 
 _TEXT: Final = (Path(__file__).parents[2] / "openapi" / "openapi.json").read_text(encoding="utf-8")
 _PATHS: Final[dict[str, dict[str, Any]]] = json.loads(_TEXT)["paths"]
-SCHEMA: Final = schemathesis.openapi.from_dict(json.loads(_TEXT))
 OPERATIONS: Final = sorted((method.upper(), path) for path, methods in _PATHS.items() for method in methods)
 PROMISED: Final = promised()
 INSIDES: Final = re.compile(
@@ -52,6 +50,15 @@ _SHOW_ONCE: Final = frozenset(
     }
 )
 """The only operations whose answers contain a token or an invitation."""
+
+
+@cache
+def schema() -> Any:
+    """Return the document as schemathesis has it, imported by the process that needs it: this takes a second."""
+    import schemathesis
+
+    schemathesis.serializer.alias("application/partial-upload", "application/octet-stream")
+    return schemathesis.openapi.from_dict(json.loads(_TEXT))
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ def _judge_document(answer: Answer, template: str) -> None:
         for name in documented.get("headers", {}):
             assert name.lower() in answer.headers, f"no header {name}"
         if "application/json" in content and answer.response is not None and answer.method != "HEAD":
-            SCHEMA[template][answer.method].validate_response(answer.response)
+            schema()[template][answer.method].validate_response(answer.response)
 
 
 def _judge_caller(who: Caller, method: str, template: str, parameters: Mapping[str, str]) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, islice
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 import pytest
 import requests
-from schemathesis import Case
 
 from tests.fuzz.honest import LIVES
-from tests.fuzz.judge import OPERATIONS, PROMISED, SCHEMA, Caller
+from tests.fuzz.judge import OPERATIONS, PROMISED, Caller, schema
 from tests.fuzz.world import EXAMPLES, SEED, World, each
 from tests.support.api import TestMember, digest_field, signed_enrolment
+
+if TYPE_CHECKING:
+    from schemathesis import Case
 
 _TASKS: Final = 40
 """Limit on created tasks, because the round engine has to advance each of them."""
@@ -127,7 +129,7 @@ def _as_bytes(value: str | bytes) -> bytes:
 
 def cases() -> Iterator[Case]:
     """Yield generated calls of all operations in any order, about as many of each, without end."""
-    strategies = [SCHEMA[path][method].as_strategy() for method, path in OPERATIONS]
+    strategies = [schema()[path][method].as_strategy() for method, path in OPERATIONS]
     for number in count():
         some: list[Case] = []
         for strategy in strategies:

@@ -55,10 +55,6 @@ def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]
     return values
 
 
-def counted(total: NDArray[np.float64]) -> list[int]:
-    return [round(value) for value in total[:PLACES]]
-
-
 @dataclass
 class Client:
     """One client and its state in the current round. It never dies, but may stop sending.

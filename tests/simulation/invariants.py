@@ -33,7 +33,7 @@ from sqlalchemy import select
 from aggregator_service.storage.rounds import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
-from tests.simulation.clients import View, counted, device_group_of, vector
+from tests.simulation.clients import PLACES, View, device_group_of, vector
 from tests.simulation.machine import Disk
 from tests.simulation.plan import Plan
 
@@ -70,7 +70,7 @@ class Ledger:
                 self._broken(1, row, "the stored aggregate is not the computed one")
             self.released[row.number] = None  # it was damaged before the commit: a request for it gets an error
             return
-        times = counted(total)
+        times = [round(value) for value in total[:PLACES]]
         survivors = frozenset(index for index, count in enumerate(times) if count)
         self.released[row.number] = (survivors, digest)
         if max(times) > 1:

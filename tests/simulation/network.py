@@ -21,6 +21,7 @@ from aggregator_service.tasks.members import revoke_member
 from protocols.messages import EnrolmentRequest
 from tests.simulation.clients import Client
 from tests.simulation.invariants import Ledger
+from tests.simulation.machine import in_line
 from tests.simulation.plan import Fault, FaultInjector
 from tests.simulation.process import Message, Process
 from tests.support.api import signed_enrolment
@@ -179,9 +180,14 @@ class Network:
         await self._write(process, work, fault.kind)
 
     async def _write(self, process: Process, work: Callable[[Session], None], name: str) -> bool:
-        """Execute a transaction; return whether the person gets an answer."""
-        request = process.transact(work, name)
-        if await self._answer(request, lambda problem: problem.slug in _TOO_LATE) is None:
-            return False
-        process.point("answer")
-        return True
+        """Execute a transaction, called `name` in the trace; return whether the person gets an answer."""
+
+        def transact() -> bool:
+            process.database.transact(work)
+            return True
+
+        transact.__name__ = name
+        done = await self._answer(in_line(transact), lambda problem: problem.slug in _TOO_LATE)
+        if done:
+            process.point("answer")
+        return bool(done)

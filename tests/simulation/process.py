@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -218,16 +217,6 @@ class Process:
             answer = await stages.put(self.services, who, request, raw, *place, message.part, message.client_id)
         self.point("answer")
         return answer
-
-    async def transact(self, work: Callable[[Session], None], name: str) -> bool:
-        """Execute a transaction, called `name` in the trace."""
-
-        def transact() -> None:
-            self.database.transact(work)
-
-        transact.__name__ = name
-        await in_line(transact)
-        return True
 
     def _authenticate(self, token: str) -> Enrolled:
         """Authenticate as the routes do, without rate limits and signatures."""

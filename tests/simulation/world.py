@@ -72,7 +72,7 @@ class World:
 
     async def run(self) -> None:
         """Run until the task is over and all messages and actions have ended."""
-        while not self._over():
+        while self.view.task.state == "open" or self._actors or self.network.flying:
             self.ticks += 1
             self.injector.calm = self.ticks > _CALM_AFTER
             if self.ticks > _GIVE_UP_AFTER:
@@ -113,9 +113,6 @@ class World:
         for process in [one for one in self._processes if one is not None and not one.alive]:
             process.vanish()
         self._processes = [one if one is not None and one.alive else None for one in self._processes]
-
-    def _over(self) -> bool:
-        return self.view.task.state != "open" and not self._actors and not self.network.flying
 
     # possible next events
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds import oneshot as oneshot_rounds
@@ -23,7 +23,6 @@ from protocols.sums.wire import unpack
 from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
 from tests.support.needs import required
-from tests.support.server import AggregatorProcess
 
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
 MILLISECONDS = 40_000
@@ -39,35 +38,6 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
-
-
-@contextmanager
-def signed_in(browser: Browser, server: AggregatorProcess) -> Iterator[BrowserContext]:
-    """Yield a new context in which an operator is signed in."""
-    with closing(
-        browser.new_context(base_url=server.url, color_scheme="light", reduced_motion="reduce", timezone_id="UTC")
-    ) as context:
-        context.set_default_timeout(MILLISECONDS)
-        page = context.new_page()
-        page.goto("/dashboard")
-        page.get_by_label("Operator token").fill(server.operator_token)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/dashboard")
-        page.close()
-        yield context
-
-
-@contextmanager
-def watched(context: BrowserContext, size: str = "wide") -> Iterator[Page]:
-    """Yield a new page. Errors and warnings in its console fail the test."""
-    page, messages = context.new_page(), list[str]()
-    resize(page, size)
-    page.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    yield page
-    page.close()
-    wanted = ("status of 404", "status of 422")  # requested on purpose
-    assert not [text for text in messages if not any(status in text for status in wanted)]
 
 
 def resize(page: Page, size: str) -> None:

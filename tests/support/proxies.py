@@ -122,7 +122,6 @@ def responses_in(received: bytes) -> Conversation:
 _DEPLOY = Path(__file__).parents[2] / "docs" / "deploy"
 CADDYFILE = _DEPLOY / "Caddyfile"
 NGINX_CONF = _DEPLOY / "nginx.conf"
-_START_SECONDS = 60.0
 _NGINX_MAIN = """
 pid {folder}/nginx.pid;
 error_log {folder}/nginx.log info;
@@ -197,7 +196,7 @@ def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> 
 def _running(command: Sequence[str], door: Door, log_path: Path, environment: Mapping[str, str]) -> Iterator[None]:
     with log_path.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
         try:
-            end = time.monotonic() + _START_SECONDS
+            end = time.monotonic() + _SECONDS
             while not _listens(door):
                 if process.poll() is not None or time.monotonic() > end:
                     raise RuntimeError(f"{command[0]} did not start:\n{log_path.read_text()[-3000:]}")

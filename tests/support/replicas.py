@@ -76,19 +76,6 @@ def waits_for_lock(url: URL) -> bool:
         return connection.execute(query).fetchone() != (0,)
 
 
-@contextmanager
-def postgres_database() -> Iterator[TestDatabase]:
-    """Create a database on HUSHREC_TEST_POSTGRES (a URL; default: port 5432 of this machine); drop it afterwards."""
-    server = make_url(required("postgres"))
-    name = f"hushrec_test_{secrets.token_hex(6)}"
-    with connect(server) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-        try:
-            yield TestDatabase(server, name)
-        finally:
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 # --- a PostgreSQL of a test's own, which it may crash -----------------------------------------------------------------
 
 
@@ -139,7 +126,7 @@ def own_cluster() -> Iterator[Cluster]:
         try:
             yield cluster
         finally:
-            cluster._run("stop")
+            cluster.crash()
 
 
 def wait_until(found: Callable[[], bool], what: str, seconds: float = 120.0) -> float:

@@ -17,7 +17,6 @@ from pathlib import Path
 import obstore
 from obstore.store import S3Store
 
-from tests.support.needs import required
 from tests.support.server import free_port
 
 BUCKET = "hushrec-tests"
@@ -97,18 +96,8 @@ class S3Server:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """Kill the server with kill -9: a regular end takes long. Acknowledged objects are not lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(timeout=10)
-
-
-@contextmanager
-def running_s3(folder: Path) -> Iterator[S3Server]:
-    server = S3Server(required("weed"), folder)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()

@@ -79,9 +79,11 @@ class Signatures(httpx.Auth, httpx2.Auth):
         """Sign and send the request; record the token in the answer to an enrolment."""
         self._sign(request)
         response = yield request
-        if _is_enrolment(request, response):
+        if request.method == "POST" and request.url.path.endswith("/v1/enrolments") and response.is_success:
             response.read()
-            _record_token(request, response)
+            key, got = _IDENTITIES.get(json.loads(request.content)["identity_key"]), response.json()
+            if key is not None:
+                know(got["token"], got["client_id"], key)
 
     def _sign(self, request: httpx.Request) -> None:
         known = _TOKENS.get(request.headers.get("authorization", "").removeprefix("Bearer "))
@@ -98,14 +100,3 @@ class Signatures(httpx.Auth, httpx2.Auth):
 
 SIGNED: Final = Signatures()
 """The auth of httpx clients in tests."""
-
-
-def _is_enrolment(request: httpx.Request, response: httpx.Response) -> bool:
-    return request.method == "POST" and request.url.path.endswith("/v1/enrolments") and response.is_success
-
-
-def _record_token(request: httpx.Request, response: httpx.Response) -> None:
-    sent, got = json.loads(request.content), response.json()
-    key = _IDENTITIES.get(sent["identity_key"])
-    if key is not None:
-        know(got["token"], got["client_id"], key)

@@ -10,7 +10,6 @@ import numpy as np
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.sums.base import NamesPublicKey
-from protocols.sums.run import split_along
 from tests.protocols.sums.paillier.cases import keyring_of
 from tests.support.api import Api, TestMember, checked
 
@@ -42,15 +41,12 @@ class KeyedRound:
         self.task.wait_round(1, "collecting")
 
     def _body(self, seed: int) -> bytes:
-        plan, route = self.task.plan, whole_route(self.task.plan.layout)
-        rng = np.random.default_rng(seed)
-        vector = np.concatenate(
-            [
-                np.where(block.integral_mask(), 1.0, rng.uniform(-1, 1, block.length) * block.bounds())
-                for block in plan.layout.blocks
-            ]
-        )
-        return self.task.mechanism.seal(plan, route, split_along(plan, route, vector), self.keyring)
+        plan, rng = self.task.plan, np.random.default_rng(seed)
+        vectors = [
+            np.where(block.integral_mask(), 1.0, rng.uniform(-1, 1, block.length) * block.bounds())
+            for block in plan.layout.blocks
+        ]
+        return self.task.mechanism.seal(plan, whole_route(plan.layout), vectors, self.keyring)
 
     def contribute(self, first: int = 0, last: int | None = None) -> None:
         for member, body in list(zip(self.members, self.bodies, strict=True))[first:last]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from aggregator_service.rounds.interventions import ABORTED
 from tests.support.api import Api, TestTask, contribute
-from tests.support.browser import MILLISECONDS, chromium, resize, screenshot, signed_in, watched
+from tests.support.browser import MILLISECONDS, chromium, resize, screenshot
 from tests.support.dashboard import furnish, page_of
 from tests.support.server import AggregatorProcess
 
@@ -25,8 +26,31 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def context(browser: Browser, server: AggregatorProcess) -> Iterator[BrowserContext]:
-    with signed_in(browser, server) as made:
+    """Pages on which an operator is signed in."""
+    with closing(
+        browser.new_context(base_url=server.url, color_scheme="light", reduced_motion="reduce", timezone_id="UTC")
+    ) as made:
+        made.set_default_timeout(MILLISECONDS)
+        page = made.new_page()
+        page.goto("/dashboard")
+        page.get_by_label("Operator token").fill(server.operator_token)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_url("**/dashboard")
+        page.close()
         yield made
+
+
+@contextmanager
+def watched(context: BrowserContext) -> Iterator[Page]:
+    """A new page. Errors and warnings in its console fail the test."""
+    made, messages = context.new_page(), list[str]()
+    resize(made, "wide")
+    made.on("console", lambda said: messages.append(said.text) if said.type in ("error", "warning") else None)
+    made.on("pageerror", lambda error: messages.append(str(error)))
+    yield made
+    made.close()
+    wanted = ("status of 404", "status of 422")  # requested on purpose
+    assert not [text for text in messages if not any(status in text for status in wanted)]
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from scipy import integrate, stats
 
 from protocols.errors import ParameterError
 from protocols.privacy import laplace
@@ -42,7 +42,7 @@ def noises(count: int = 100_000) -> NDArray[np.float64]:
 
 def test_the_noise_is_laplace_of_the_scale_that_was_asked_for() -> None:
     drawn = noises()
-    assert stats.kstest(drawn, stats.laplace(scale=NOISE.scale).cdf).pvalue > 1e-3
+    assert scipy.stats.kstest(drawn, scipy.stats.laplace(scale=NOISE.scale).cdf).pvalue > 1e-3
     assert drawn.mean() == pytest.approx(0, abs=4 * NOISE.scale * np.sqrt(2 / drawn.size))
     assert np.abs(drawn).mean() == pytest.approx(NOISE.scale, abs=4 * NOISE.scale / np.sqrt(drawn.size))
 
@@ -132,13 +132,13 @@ def test_how_often_each_number_comes(scale: int) -> None:
     seen = [np.count_nonzero(drawn == z) for z in inner]
     expected = law(scale, inner) * count
     beyond = np.count_nonzero(np.abs(drawn) > 5 * scale)
-    assert stats.chisquare([*seen, beyond], [*expected, count - expected.sum()]).pvalue > 1e-3
+    assert scipy.stats.chisquare([*seen, beyond], [*expected, count - expected.sum()]).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("scale", [1_342_177, MAX_SCALE])
 def test_the_law_of_large_scales(scale: int) -> None:
     drawn = discrete_laplace(KEY, scale, 200_000) / scale
-    assert stats.kstest(drawn, stats.laplace.cdf).pvalue > 1e-3
+    assert scipy.stats.kstest(drawn, scipy.stats.laplace.cdf).pvalue > 1e-3
     assert drawn.mean() == pytest.approx(0, abs=4 * np.sqrt(2 / drawn.size))
     assert np.abs(drawn).mean() == pytest.approx(1, abs=4 / np.sqrt(drawn.size))
     for size in (2, 4, 6, 8):
@@ -225,12 +225,12 @@ def test_rfrec_on_movielens() -> None:
 
 @pytest.mark.parametrize(("epsilon", "order"), [(0.1, 1.5), (1.0, 2.0), (3.0, 8.0), (10.0, 1.01)])
 def test_renyi_divergence_is_that_of_two_laplace_laws(epsilon: float, order: float) -> None:
-    here, there = stats.laplace(), stats.laplace(loc=epsilon)
+    here, there = scipy.stats.laplace(), scipy.stats.laplace(loc=epsilon)
 
     def ratio(x: float) -> float:
         return float(np.exp(order * here.logpdf(x) + (1 - order) * there.logpdf(x)))
 
-    moment = sum(integrate.quad(ratio, a, b)[0] for a, b in ((-50, 0), (0, epsilon), (epsilon, epsilon + 50)))
+    moment = sum(scipy.integrate.quad(ratio, a, b)[0] for a, b in ((-50, 0), (0, epsilon), (epsilon, epsilon + 50)))
     assert renyi_divergence(epsilon, order) == pytest.approx(math.log(moment) / (order - 1), rel=1e-7)
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 import os
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.rdp import RdpAccountant
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.special import ive
 
 from protocols.errors import ParameterError
 from protocols.messages.privacy import default_delta, holds_against
@@ -134,13 +131,13 @@ def test_what_the_noise_holds_against_is_said_and_counts_are_rounded_down() -> N
 
 
 # --- against `dp-accounting`, whose privacy loss distribution gives the smallest epsilon there is; ours is above ------
+# Its import takes more than a second: only the process that runs these tests pays for it.
 
 
-Loss = privacy_loss_distribution.PrivacyLossDistribution
-
-
-def skellam_loss(shifts: tuple[int, ...], variance: float) -> Loss:
+def skellam_loss(shifts: tuple[int, ...], variance: float) -> Any:
     """The privacy loss of a vector of Skellam variables that is shifted by whole numbers, one for each value."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     reach = math.ceil(12 * math.sqrt(variance)) + 40
     found = None
     for shift in sorted(set(shifts)):
@@ -157,7 +154,7 @@ def skellam_loss(shifts: tuple[int, ...], variance: float) -> Loss:
 
 
 def finite_logpmf(places: np.ndarray, variance: float) -> list[float]:
-    found = stats.skellam.logpmf(places, variance / 2, variance / 2)
+    found = scipy.stats.skellam.logpmf(places, variance / 2, variance / 2)
     assert np.isfinite(found).all()
     return [float(value) for value in found]
 
@@ -177,6 +174,9 @@ def test_epsilon_of_skellam_noise_is_just_above_exact(shifts: tuple[int, ...], s
 @pytest.mark.parametrize(("multiplier", "rate", "rounds"), [(1.0, 0.01, 1000), (0.8, 0.1, 20), (4.0, 0.5, 100)])
 def test_our_curve_of_sampled_sums_is_theirs_of_gaussian_noise(multiplier: float, rate: float, rounds: int) -> None:
     """With steps so fine that Skellam noise is Gaussian."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
     l2 = 1e6
     curve = sampled_curve(skellam_curve((l2, l2), (multiplier * l2) ** 2), rate)
     event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), rounds)
@@ -199,7 +199,7 @@ def share_pmf(variance: float) -> NDArray[np.float64]:
 def distance(pmf: NDArray[np.float64], variance: float) -> float:
     """Return the statistical distance from the symmetric Skellam variable, whose tail beyond `pmf` counts too."""
     places = np.arange(pmf.size) - pmf.size // 2
-    exact = ive(np.abs(places), variance)
+    exact = scipy.special.ive(np.abs(places), variance)
     return float(np.abs(pmf - exact).sum() + abs(1 - exact.sum())) / 2
 
 
@@ -228,7 +228,7 @@ def test_samples_have_the_distribution_of_the_table(share: float) -> None:
     expected = np.append(count * pmf[kept], count * pmf[~kept].sum() + 1e-9)
     found = np.append(observed[kept], observed[~kept].sum())
     chi_square = ((found - expected) ** 2 / np.maximum(expected, 1)).sum()
-    assert chi_square < stats.chi2.isf(1e-9, expected.size)
+    assert chi_square < scipy.stats.chi2.isf(1e-9, expected.size)
     wider = share_pmf(share * 1.05)  # of a sampler with 5 % more variance
     cut = (wider.size - pmf.size) // 2
     wrong = count * wider[cut : cut + pmf.size][kept]

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import TRAINED, VectorLayout
@@ -196,6 +195,8 @@ def test_the_sum_is_right_in_the_mean_and_absorb_is_told_the_noise() -> None:
 
 
 def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
+    from scipy import stats
+
     made = quiet("colr", most_items=3)
     spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
     ones = np.zeros(ITEMS)
