@@ -227,17 +227,6 @@ def test_a_client_with_one_item_reaches_the_bound_of_privirec() -> None:
     assert np.linalg.norm(part.vector) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("count", [1, 2, FEW_ITEMS])
-def test_a_part_of_the_gram_sum_is_the_nearer_to_its_bound_the_more_items_it_has(count: int) -> None:
-    chosen = make("privirec", iterations=1, item_exponent=0.0)
-    state = chosen.initial_state(SEED)
-    for number in (1, 2):
-        total = np.ones(chosen.layout(number).length)
-        state = chosen.absorb(state, chosen.round_spec(SEED, number), total, 5)
-    part = chosen.contribute(state, chosen.round_spec(SEED, 3), Local(np.arange(count)))
-    assert np.linalg.norm(part.vector) == pytest.approx(chosen.sensitivity(3).l2 * (1 + 1 / count) ** 0.5)
-
-
 def test_rows_that_can_be_longer_than_1_are_refused() -> None:
     chosen = make("privirec-k", user_exponent=0.25, item_exponent=0.3)
     with pytest.raises(ParameterError, match=r"choose user_exponent >= 0\.5, not 0\.25"):

@@ -23,7 +23,6 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.messages import Evaluation
 from protocols.recipes.base import Local
-from protocols.recipes.colr import low_rank
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import item_biases
 from protocols.recipes.privirec import PriviRecK, PriviRecState
@@ -176,15 +175,6 @@ def test_rayleigh_ritz_is_the_exact_restriction_of_p() -> None:
     v = states[-1].basis.astype(float)
     np.testing.assert_allclose(v.T @ v, np.eye(K + 4), atol=1e-6)
     np.testing.assert_allclose(v @ v.T @ q, q, atol=1e-6)
-
-
-def test_the_gram_matrix_is_the_upper_triangle_and_comes_last() -> None:
-    rows = matrix(4)
-    states = play(make("privirec"), rows)
-    assert [state.gram.size for state in states] == [0, 0, 0, 0, 0, triangle_length(ITEMS)]
-    exact = normalised(rows).T @ normalised(rows)
-    np.testing.assert_allclose(states[-1].gram, exact[np.triu_indices(ITEMS)], atol=1e-7)
-    assert states[-1].captured == states[-2].captured
 
 
 @given(
@@ -361,14 +351,3 @@ def test_recommended_values_of_started_tasks_are_accepted(spectrum: Source, trai
         given = parameters_for(name, {"items": train.n_items, "dim": DIM}, started=True)
         recipe(name, started(given, name, spectrum))
     assert parameters_for("colr", {"items": 3, "learning_rate": 0.7}, started=True)["learning_rate"] == 0.7
-
-
-# --- SVD compression: the best low-rank part of what a client trained, and of the mean of all -------------------------
-
-
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 30), rank=st.integers(1, DIM))
-def test_low_rank_is_the_truncated_svd(seed: int, rows: int, rank: int) -> None:
-    matrix = np.random.default_rng(seed).normal(size=(rows, DIM))
-    left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
-    expected = left[:, :rank] * sizes[:rank] @ right[:rank]
-    np.testing.assert_allclose(low_rank(matrix, rank), expected, atol=1e-7)
