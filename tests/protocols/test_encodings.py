@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import catalogue
@@ -177,6 +177,7 @@ ITEMS = st.dictionaries(TEXT.filter(bool), TEXT, min_size=1, max_size=8)
 
 
 @given(ITEMS)
+@settings(max_examples=25)
 def test_decode_undoes_encode(items: dict[str, str]) -> None:
     made = Catalogue(tuple(items), tuple(items.values()))
     body = made.encode()

@@ -13,7 +13,7 @@ from protocols.crypto.http_signature import format_digests
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
-from protocols.messages.base import PROBLEM_TYPES, Key32, Signature64, problem_uri
+from protocols.messages.base import Key32, Signature64, problem_uri
 from protocols.messages.stages import MASKED_MESSAGES, prerequisite_of
 from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
@@ -57,11 +57,6 @@ def test_a_problem_document_knows_its_slug() -> None:
         ProblemDocument(type=uri, title="t", status=409) for uri in (problem_uri("conflict"), "about:blank")
     )
     assert (conflict.slug, conflict.fault, blank.slug) == ("conflict", "client", "about:blank")
-
-
-def test_problem_types_are_errors_with_titles_of_their_own() -> None:
-    assert all(400 <= status <= 599 for status, _ in PROBLEM_TYPES.values())
-    assert len({title for _, title in PROBLEM_TYPES.values()}) == len(PROBLEM_TYPES)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -44,9 +44,10 @@ def capped(most: int) -> WeightedParameters:
 
 
 @given(
-    st.lists(st.tuples(arrays(np.float64, 5, elements=VALUES), st.integers(1, 1000)), min_size=1, max_size=8),
+    st.lists(st.tuples(arrays(np.float64, 3, elements=VALUES), st.integers(1, 1000)), min_size=1, max_size=5),
     st.one_of(st.none(), st.integers(1, 1000)),
 )
+@settings(max_examples=25)
 def test_the_sum_gives_the_mean_of_all_or_the_one_weighted_by_capped_interactions(clients, most):
     p = EQUAL if most is None else capped(most)
     total = np.sum([weigh(p, vector, size) for vector, size in clients], axis=0)

@@ -112,11 +112,6 @@ def test_wrong_parameters_name_what_is_wrong(name: str, changes: dict[str, Any],
         recipe(name, given(name, changes))
 
 
-@pytest.mark.parametrize("consent", [{}, {"noise_scale": 0.5}, {"item_bias": "counts"}, {"rank": 7, "variant": "cf"}])
-def test_what_pfedclr_takes_alone(consent: dict[str, Any]) -> None:
-    assert recipe("pfedclr", given("pfedclr", consent)).parameters.model_dump().items() >= consent.items()
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
