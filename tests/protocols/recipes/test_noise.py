@@ -51,13 +51,9 @@ def test_components_below_the_noise_are_zero_and_the_others_are_those_of_the_dat
     groups = np.kron(np.eye(3), np.ones((20, 1))) / np.sqrt(20)
     np.testing.assert_allclose(np.linalg.norm(groups.T @ state.basis[:, kept], axis=1), 1, atol=0.02)
     assert made.decode_state(4, made.encode_state(state)).round_number == 4
-    assert clear(FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0])
-
-
-def test_the_vectors_of_an_iteration_that_is_not_the_last_span_all_columns() -> None:
-    _, states, _ = played(30.0, components=20, iterations=3, rayleigh_ritz=True)
-    basis = states[-2].basis.astype(float)
+    basis = states[-2].basis.astype(float)  # that of an iteration that is not the last one spans all columns
     np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
+    assert clear(FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0])
 
 
 def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
@@ -144,12 +140,9 @@ def test_arrays_ignore_rows_and_weights_below_the_level_of_the_noise() -> None:
     np.testing.assert_allclose(moved(20)["w"], [0.25, 0.25])
     np.testing.assert_allclose(moved(9)["w"], 0)
     np.testing.assert_allclose(moved(-30)["w"], 0)
-
-
-def test_an_array_without_weights_is_divided_by_the_clients_however_large_the_noise() -> None:
-    made = recipe("arrays", {"shapes": {"w": [2]}, "std": 0})
-    spec = replace(made.round_spec(SEED, 1), noise=500.0)
-    after = made.absorb(made.initial_state(SEED), spec, np.array([50.0, -20.0]), 100)
+    unweighted = recipe("arrays", {"shapes": {"w": [2]}, "std": 0})
+    spec = replace(unweighted.round_spec(SEED, 1), noise=500.0)  # clients are counted exactly, however large the noise
+    after = unweighted.absorb(unweighted.initial_state(SEED), spec, np.array([50.0, -20.0]), 100)
     np.testing.assert_allclose(after.values, [0.5, -0.2])
 
 

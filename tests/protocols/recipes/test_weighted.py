@@ -220,16 +220,6 @@ def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
     assert counts.tolist() == [0.0, *[4.0] * (ITEMS - 1)]
 
 
-def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
-    chosen, plain = counting("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
-    spec = chosen.round_spec(SEED, 1)
-    with pytest.raises(ParameterError, match="CountedFactors is needed"):
-        chosen.absorb(plain.initial_state(SEED), spec, np.zeros(ITEMS), 3)
-    done = chosen.absorb(chosen.initial_state(SEED), spec, np.zeros(ITEMS), 3)
-    with pytest.raises(ParameterError, match="already"):
-        chosen.absorb(done, spec, np.zeros(ITEMS), 3)
-
-
 def test_more_clients_with_an_item_than_clients_are_refused() -> None:
     chosen = counting("fedmf")
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
