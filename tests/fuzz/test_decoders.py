@@ -215,9 +215,7 @@ def test_a_valid_body_is_read_within_its_bound_and_no_other_length_is(decoder: D
 
 @pytest.mark.parametrize("decoder", decoders(), ids=str)
 @given(data=st.data())
-@settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_body_gives_a_value_or_our_own_error(decoder: Decoder, data: st.DataObject) -> None:
     body = data.draw(bodies(decoder.valid))
     assert read(decoder, body) <= decoder.bound + 8 * len(body)

@@ -131,7 +131,7 @@ def cases() -> Iterator[Case]:
     for number in count():
         some: list[Case] = []
         for strategy in strategies:
-            each(4, strategy, some.append, SEED + number)
+            each(min(4, EXAMPLES // 15), strategy, some.append, SEED + number)
         Random(SEED + number).shuffle(some)
         yield from some
 
