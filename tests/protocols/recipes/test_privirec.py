@@ -92,13 +92,8 @@ def play(
 
 def test_the_sums_of_a_task_by_step() -> None:
     chosen = make("privirec")
-    assert [chosen.sum_of(sum_index) for sum_index in range(1, 6)] == ["degrees", *["iteration"] * 3, "gram"]
-    assert [chosen.layout(sum_index).length for sum_index in range(1, 6)] == [
-        ITEMS,
-        *[ITEMS * K] * 3,
-        triangle_length(ITEMS),
-    ]
-    assert [block.segments[0].integral for block in chosen.layout(1).blocks] == [True]
+    lengths = [chosen.layout(sum_index).length for sum_index in range(1, 6)]
+    assert lengths == [ITEMS, *[ITEMS * K] * 3, triangle_length(ITEMS)]
     assert (chosen.by_snapshot, make().steps) == (True, 4)
     assert all(chosen.layout(sum_index).sum_class == REPEATED_ROWS for sum_index in range(1, 6))
     for sum_index in (0, 6):
