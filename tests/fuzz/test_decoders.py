@@ -55,11 +55,8 @@ MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
 }
 RECIPES: Final[dict[str, dict[str, Any]]] = {
     "arrays": {"shapes": {"a": [5, 4], "b": []}, "rows": ["a"], "reveal_rows": True, "optimiser": "adam"},
-    "colr": {"items": 30, "dim": 4, "rank": 2},
     "fair": {"items": 30, "dim": 4, "capacities": [0, 2]},
-    "fedmf": {"items": 30, "dim": 4},
     "privirec-k": {"items": 30, "components": 2},
-    "topk": {"items": 30, "dim": 4, "share": 0.2},
 }
 _ALIKE: Final = frozenset({"pfedclr", "privirec", "scolr", "svd"})
 """Recipes whose states are those of another one."""

@@ -1,4 +1,4 @@
-"""Messages and task bindings, and the table of masked stages."""
+"""Messages and task bindings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
 from protocols.messages.base import Key32, Signature64, problem_uri
-from protocols.messages.stages import MASKED_MESSAGES, prerequisite_of
 from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MASKED, RoundContext
@@ -57,18 +56,6 @@ def test_a_problem_document_knows_its_slug() -> None:
         ProblemDocument(type=uri, title="t", status=409) for uri in (problem_uri("conflict"), "about:blank")
     )
     assert (conflict.slug, conflict.fault, blank.slug) == ("conflict", "client", "about:blank")
-
-
-@pytest.mark.parametrize(
-    ("confirms", "expected"),
-    [
-        (True, [None, "advertise", "share", "contribute", "confirm"]),
-        (False, [None, "advertise", "share", "contribute", "contribute"]),
-    ],
-    ids=["semi-malicious", "curious"],
-)
-def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None]) -> None:
-    assert [prerequisite_of(message, confirms=confirms) for message in MASKED_MESSAGES] == expected
 
 
 SNAPSHOT = bytes(range(32))

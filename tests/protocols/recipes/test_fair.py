@@ -100,16 +100,6 @@ def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     assert peak < 2 * 4 * chosen.parameters.elements / 1.5, "chunks and buckets, not the tables"
 
 
-@pytest.mark.parametrize("weighted", [{}, {"max_interactions": None, "reveal_weights": False}])
-def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any]) -> None:
-    chosen = make((0,), items=50_000, **weighted)
-    view, spec = chosen.initial_view(TASK_SEED, 0), chosen.round_spec(TASK_SEED, 1)
-    change = FairChange(np.arange(9), np.ones(9, dtype=np.float32), np.ones(chosen.dense_values, dtype=np.float32))
-    made, peak = peak_of(lambda: chosen.contribute(view, spec, Local(change, examples=3)))
-    (vector,) = made.blocks
-    assert peak < 1.2 * vector.nbytes
-
-
 def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
     chosen = make((2,))
     change = FairChange(np.array([1]), np.array([np.nan], np.float32), np.zeros(chosen.dense_values, np.float32))

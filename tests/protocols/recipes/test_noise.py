@@ -213,13 +213,6 @@ def test_no_part_of_privirec_is_longer_than_its_bound(seed: int, exponents: tupl
         state = chosen.absorb(state, spec, np.sum(parts, axis=0), USERS)
 
 
-def test_a_client_with_one_item_reaches_the_bound_of_privirec() -> None:
-    chosen = make("privirec-k", components=FEW_ITEMS, item_exponent=0.0)
-    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.ones(FEW_ITEMS), 5)
-    part = chosen.contribute(state, chosen.round_spec(SEED, 2), Local(np.array([4])))
-    assert np.linalg.norm(part.vector) == pytest.approx(1.0)
-
-
 def test_rows_that_can_be_longer_than_1_are_refused() -> None:
     chosen = make("privirec-k", user_exponent=0.25, item_exponent=0.3)
     with pytest.raises(ParameterError, match=r"choose user_exponent >= 0\.5, not 0\.25"):

@@ -194,14 +194,6 @@ def test_no_sum_passes_its_bound(
     assert bound <= iteration.sum_bound == gram_sum.sum_bound
 
 
-def test_the_bound_is_reached() -> None:
-    """One user with one item of its own: P has the entry 1, so no smaller bound would hold."""
-    rows = np.eye(4)
-    assert (normalised(rows).T @ normalised(rows)).max() == 1.0
-    segment = make(items=4, components=2).layout(2).blocks[0].segments[0]
-    assert 1.0 <= segment.bound_on_sum(29_858) <= 1.0 + 1e-6
-
-
 def test_a_sum_that_does_not_follow_is_refused() -> None:
     chosen = make()
     states = play(chosen, matrix(8))

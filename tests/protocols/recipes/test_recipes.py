@@ -54,8 +54,8 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def make_topk(mode: str, **changes: Any) -> TopKRecipe:
-    return recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": 1 / 6, **MODES[mode], **changes})
+def make_topk(mode: str) -> TopKRecipe:
+    return recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": 1 / 6, **MODES[mode]})
 
 
 def sent_by(chosen: TopKRecipe, state: ModelState, update: Update, rng: np.random.Generator) -> Contribution:
