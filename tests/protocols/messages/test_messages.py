@@ -1,4 +1,4 @@
-"""Messages and task bindings."""
+"""Messages, and task bindings, whose every term is in model_digest.json and catalogue.json of tests/vectors."""
 
 from __future__ import annotations
 
@@ -88,29 +88,6 @@ def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> No
     assert terms["mechanism"]["parameters"].keys() == MaskedParameters.model_fields.keys()
     with pytest.raises(ParameterError, match="mechanism 'masked': bits"):
         bound_terms(task(mechanism={"name": "masked", "parameters": {"bits": 8}}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"task_id": "t_2"},
-        {"recipe": {"name": "fedmf", "parameters": {"items": 30, "dim": 5}}},
-        {"mechanism": {"name": "masked", "parameters": {"bits": 33}}},
-        {"schedule": {"cohort_size": 6, "rounds": 10}},
-        {"seed": b64encode(bytes([1]) + bytes(31))},
-        {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
-        {"evaluation": {"every": 5}},
-        {"catalogue_digest": "0" * 64},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_other_terms_give_another_digest(changes: dict[str, Any]) -> None:
-    assert broadcast_digest(task(**changes), 1, None) != broadcast_digest(task(), 1, None)
-
-
-def test_another_model_or_another_sum_gives_another_digest() -> None:
-    digests = {broadcast_digest(task(), sum_index, model) for sum_index in (1, 2) for model in (None, SNAPSHOT)}
-    assert len(digests) == 4
 
 
 def context(number: int) -> RoundContext:
