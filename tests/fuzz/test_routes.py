@@ -46,7 +46,10 @@ class ValidFields:
             self._fill_json(case, template)
         try:
             made = requests.Request(**case.as_transport_kwargs(self._world.server.url)).prepare()
-            headers = [(name.encode("latin-1"), _as_bytes(value)) for name, value in made.headers.items()]
+            headers = [
+                (name.encode("latin-1"), value.encode("latin-1") if isinstance(value, str) else value)
+                for name, value in made.headers.items()
+            ]
             self._world.api.http.request(str(made.method), str(made.url), content=made.body, headers=headers)
         except (requests.exceptions.InvalidHeader, UnicodeError, httpx.LocalProtocolError):  # not valid in HTTP
             return
@@ -119,10 +122,6 @@ class ValidFields:
             generated = case.body if isinstance(case.body, dict) and self._often(0.3) else {}
             name = self._random.choice(sorted(generated, key=str) or ["name"])
             case.body = body | ({name: generated[name]} if name in generated else {})
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    return value.encode("latin-1") if isinstance(value, str) else value
 
 
 def cases() -> Iterator[Case]:

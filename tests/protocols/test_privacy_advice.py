@@ -21,11 +21,9 @@ KEPT: dict[tuple[str, int], dict[int, float]] = {
     ("privirec-k", 10_000): {2: 0.43, 4: 0.50},
     ("privirec-k", 30_000): {2: 0.57, 4: 0.71},
     ("privirec-k", 100_000): {2: 0.79, 4: 0.90},
-    ("privirec-k", 400_000): {2: 0.95},
     ("privirec", 10_000): {2: 0.53, 4: 0.68},
     ("privirec", 30_000): {2: 0.76, 4: 0.88},
     ("privirec", 100_000): {2: 0.96, 4: 0.98},
-    ("privirec", 400_000): {2: 0.99},
 }
 """Recipe and users, resampled from ML-1M's -> epsilon -> share of NDCG@20 without noise that is left: docs/results.md.
 

@@ -144,9 +144,6 @@ def test_members_who_replay_and_who_load_a_snapshot_have_the_same_state() -> Non
     assert recipe.encode_state(states[0]) == recipe.encode_state(states[1])
 
 
-# --- states and parameters --------------------------------------------------------------------------------------------
-
-
 def test_initial_values_follow_from_the_seed() -> None:
     made = make(shapes={"a": [600, 500], "b": [3]}, rows=[], clips={}, std=0.5, stds={"b": 0.0})
     arrays = made.arrays(made.initial_state(SEED))

@@ -54,6 +54,8 @@ def test_components_below_the_noise_are_zero_and_the_others_are_those_of_the_dat
     basis = states[-2].basis.astype(float)  # that of an iteration that is not the last one spans all columns
     np.testing.assert_allclose(basis.T @ basis, np.eye(20), atol=1e-5)
     assert clear(FILTERS["ease"].scores(components_of(made, state), user_row([0, 1, 2], ITEMS))[0])
+    # hidden components do not change the weight to the smallest
+    assert [chosen_weight(np.array(one)) for one in ([9.0, 4.0, 0.0], [9.0, 4.0])] == pytest.approx([16.0, 0.4])
 
 
 def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> None:
@@ -76,11 +78,6 @@ def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
     assert len(states) == 3
     np.testing.assert_allclose(states[-1].singular_values[:3] ** 2, np.linalg.eigvalsh(p)[::-1][:3], rtol=0.05)
     assert components_of(made, states[-1]).gram is not None
-
-
-def test_hidden_components_do_not_change_the_weight_to_the_smallest() -> None:
-    assert chosen_weight(np.array([9.0, 4.0, 0.0])) == pytest.approx(16.0)
-    assert chosen_weight(np.array([9.0, 4.0])) == pytest.approx(0.4)
 
 
 def test_degrees_and_counts_are_at_least_the_level_of_the_noise() -> None:
