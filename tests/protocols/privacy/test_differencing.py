@@ -106,7 +106,7 @@ def test_any_number_of_sums_that_shrink_or_have_nobody_in_common_is_judged() -> 
 def test_many_overlapping_random_cohorts_are_judged() -> None:
     choose = random.Random(1)
     people = [f"c{index:04}" for index in range(1000)]
-    cohorts = [choose.sample(people, 100) for _ in range(40)]
+    cohorts = [choose.sample(people, 100) for _ in range(60)]
     assert newly_isolated(cohorts[:-1], cohorts[-1], 10) is None
 
 
