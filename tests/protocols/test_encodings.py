@@ -133,19 +133,6 @@ def test_widest_leaves_room_for_rounding(bits: int, bound: float, contributions:
 ONE_BLOCK = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        ({"itmes": 5}, "recipe 'colr': itmes: unknown name; choose from: items, dim, .*, rank$"),
-        ({}, "recipe 'colr': items: is required$"),
-        ({"items": 0}, "recipe 'colr': items: must be at least 1$"),
-    ],
-)
-def test_what_is_wrong_with_a_recipe(parameters: Mapping[str, Any], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        recipe("colr", parameters)
-
-
 @pytest.mark.parametrize("name", ["<b>bold</b>", "a" * 41, "two words", "Ünïcode"])
 @pytest.mark.parametrize("build", [lambda p: recipe("colr", {"items": 5, **p}), lambda p: CKKS.plan(p, ONE_BLOCK, 3)])
 def test_a_name_that_is_none_is_not_repeated(build: Callable[[Mapping[str, Any]], object], name: str) -> None:

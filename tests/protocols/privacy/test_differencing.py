@@ -62,6 +62,17 @@ def test_a_large_group_whose_column_others_make_up_changes_nothing() -> None:
     assert smallest_isolated(sets, 4) == {"u"}
 
 
+@settings(max_examples=60)
+@given(st.data())
+def test_it_finds_what_brute_force_finds(data: st.DataObject) -> None:
+    clients = [f"c{index}" for index in range(data.draw(st.integers(1, 7)))]
+    sets = data.draw(st.lists(st.frozensets(st.sampled_from(clients), min_size=1), min_size=1, max_size=5))
+    threshold = data.draw(st.integers(1, 8))
+    found, fewest = smallest_isolated(sets, threshold), brute_force(sets, threshold)
+    assert (None if found is None else len(found)) == fewest
+    assert found is None or freedom(sets, found)
+
+
 @settings(max_examples=25)
 @given(st.data())
 def test_groups_of_many_clients_count_as_many(data: st.DataObject) -> None:

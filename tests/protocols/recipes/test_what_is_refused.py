@@ -101,6 +101,8 @@ def given(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         ("topk", {"start_from": START, "item_bias": "counts"}, "topk cannot start"),
         ("topk", {"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
         ("topk", {"reveal_touched": True}, "no sum of this task shows touched items"),
+        ("colr", {"itmes": 5}, "recipe 'colr': itmes: unknown name; choose from: items, dim, .*, rank$"),
+        ("colr", {"items": 0}, "recipe 'colr': items: must be at least 1$"),
         ("colr", {"normalise": "touched"}, "which items each client has: consent with reveal_touched=true"),
         ("colr", {"reveal_touched": True}, "no sum of this task shows touched items"),
         ("colr", {"rank": 7}, "rank 7 is greater than dim 6"),
