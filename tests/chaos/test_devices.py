@@ -23,7 +23,7 @@ SEED = 40
 STEPS = 20
 """Disturbances: every tenth is a kill -9 of the server, every tenth a pause of it, the others are a device's."""
 TASKS: dict[str, tuple[int, dict[str, Any]]] = {"masked": (6, {"corrupt": 0.0, "dropout": 0.33}), "ckks": (4, {})}
-SCHEDULE = {"rounds": 3, "min_clients": 3, "collect_seconds": 6.0, "stage_seconds": 6.0, "max_failed_rounds": 1000}
+SCHEDULE = {"rounds": 2, "min_clients": 3, "collect_seconds": 6.0, "stage_seconds": 6.0, "max_failed_rounds": 1000}
 
 
 def disturb(server: AggregatorProcess, tasks: list[CountedTask], choose: random.Random) -> None:

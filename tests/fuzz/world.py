@@ -27,7 +27,7 @@ from tests.support.api import Api, TestTask
 from tests.support.server import AggregatorProcess
 
 _GIVEN: Final = os.environ.get("HUSHREC_FUZZ_EXAMPLES", "")
-EXAMPLES: Final = int(_GIVEN or "60")
+EXAMPLES: Final = int(_GIVEN or "30")
 SEED: Final = int(os.environ.get("HUSHREC_SEED", "0")) or (Random().randrange(1, 2**31) if _GIVEN else 1)
 """Fixed in a plain run of the suite; random in longer runs."""
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-import string
-import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import catalogue
@@ -47,30 +43,12 @@ def test_reader_undoes_pack(chunks: list[bytes]) -> None:
     reader.finish()
 
 
-@given(st.lists(st.binary(max_size=8), max_size=4), st.lists(st.binary(max_size=8), max_size=4))
-def test_pack_is_injective(left: list[bytes], right: list[bytes]) -> None:
-    assert (pack(*left) == pack(*right)) == (left == right)
-
-
 @given(st.binary(max_size=60))
 def test_base64_round_trip(body: bytes) -> None:
     text = b64encode(body)
     assert b64decode(text) == body
     assert b64decode(text, len(body)) == body
     assert not set(text) & set("+/=")
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_base64_of_a_few_bytes_has_one_last_character_each(count: int) -> None:
-    alphabet = string.ascii_letters + string.digits + "-_"
-    written = {b64encode(bytes(count - 1) + bytes([last])) for last in range(256)}
-    accepted = set()
-    for end in itertools.product(alphabet, repeat=2):
-        text = "A" * (count - 1) + "".join(end)
-        with suppress(CodecError):
-            if b64decode(text).startswith(bytes(count - 1)):
-                accepted.add(text)
-    assert accepted == written
 
 
 def test_reader_refuses_what_does_not_fit() -> None:
@@ -84,28 +62,6 @@ def test_reader_refuses_what_does_not_fit() -> None:
         Reader(b"\xff" * 8).chunk(1 << 62)
     with pytest.raises(CodecError, match="1 trailing bytes"):
         Reader(b"a").finish()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [  # RFC 8785, appendix B
-        ("8000000000000000", "0"),
-        ("8000000000000001", "-5e-324"),
-        ("7fefffffffffffff", "1.7976931348623157e+308"),
-        ("4430000000000000", "295147905179352830000"),
-        ("44b52d02c7e14af5", "9.999999999999997e+22"),
-        ("444b1ae4d6e2ef4e", "999999999999999700000"),
-        ("444b1ae4d6e2ef50", "1e+21"),
-        ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
-        ("3eb0c6f7a0b5ed8d", "0.000001"),
-        ("41b3de4355555553", "333333333.3333332"),
-        ("becbf647612f3696", "-0.0000033333333333333333"),
-        ("43143ff3c1cb0959", "1424953923781206.2"),
-    ],
-)
-def test_numbers_of_the_rfc(pattern: str, text: str) -> None:
-    (number,) = struct.unpack(">d", bytes.fromhex(pattern))
-    assert canonical_json(number).decode() == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
@@ -137,12 +93,6 @@ def test_sums_within_the_bound_survive_any_wrap_around(bits: int, bound: float, 
     assert np.abs(ring.decode(total) - half[0]).max() <= clients / ring.scale + 1e-9 * bound
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(bad: float) -> None:
-    with pytest.raises(ParameterError, match="not finite"):
-        FixedPoint(32, 1.0, 8.0).encode(np.array([0.0, bad]), 1.0)
-
-
 def test_a_budget_that_does_not_fit_says_what_would() -> None:
     with pytest.raises(BudgetError, match=r"it would fit with 17 bits, or a scale of 2\^12") as refusal:
         FixedPoint(16, 3.0, 2.0**14)
@@ -151,15 +101,6 @@ def test_a_budget_that_does_not_fit_says_what_would() -> None:
     FixedPoint(16, 3.0, 2.0**12)
     with pytest.raises(BudgetError, match="a scale of"):
         FixedPoint(64, 3.0, 2.0**64)
-
-
-@given(BITS, st.floats(1e-3, 1e3), st.integers(0, 10_000))
-def test_widest_leaves_room_for_rounding(bits: int, bound: float, contributions: int) -> None:
-    ring = FixedPoint.widest(bits, bound, contributions)
-    assert bound * ring.scale + contributions < 2 ** (bits - 1)
-
-
-def test_widest_refuses_what_cannot_fit() -> None:
     with pytest.raises(BudgetError, match="rounding errors of .* alone"):
         FixedPoint.widest(16, 1.0, 2**15)
     with pytest.raises(ParameterError):
@@ -168,32 +109,28 @@ def test_widest_refuses_what_cannot_fit() -> None:
         FixedPoint(64, 1.0, 2.0**60).encode(np.zeros(1), 1.0)
 
 
-def test_decoding_refuses_elements_of_another_ring() -> None:
+def test_values_and_elements_that_are_not_of_the_ring_are_refused() -> None:
     ring = FixedPoint(20, 1.0, 8.0)
+    for bad in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ParameterError, match="not finite"):
+            ring.encode(np.array([0.0, bad]), 1.0)
+    with pytest.raises(ParameterError, match="clip"):
+        ring.encode(np.zeros(1), np.nan)
     with pytest.raises(ParameterError, match="uint32"):
         ring.decode(np.zeros(1, np.uint64))
     with pytest.raises(BudgetError, match="reduce it first"):
         ring.decode(np.array([1 << 20], np.uint32))
-    with pytest.raises(ParameterError, match="clip"):
-        ring.encode(np.zeros(1), np.nan)
+
+
+@given(BITS, st.floats(1e-3, 1e3), st.integers(0, 10_000))
+def test_widest_leaves_room_for_rounding(bits: int, bound: float, contributions: int) -> None:
+    ring = FixedPoint.widest(bits, bound, contributions)
+    assert bound * ring.scale + contributions < 2 ** (bits - 1)
 
 
 # --- validation errors as text, and `name=value` pairs from a command line --------------------------------------------
 
 ONE_BLOCK = VectorLayout((Block("b", (Segment("s", 8, 1.0),)),), sum_class=TRAINED)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        ({"itmes": 5}, "recipe 'colr': itmes: unknown name; choose from: items, dim, .*, rank$"),
-        ({}, "recipe 'colr': items: is required$"),
-        ({"items": 0}, "recipe 'colr': items: must be at least 1$"),
-    ],
-)
-def test_what_is_wrong_with_a_recipe(parameters: Mapping[str, Any], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        recipe("colr", parameters)
 
 
 @pytest.mark.parametrize("name", ["<b>bold</b>", "a" * 41, "two words", "Ünïcode"])
@@ -226,19 +163,18 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 ITEMS = st.dictionaries(TEXT.filter(bool), TEXT, min_size=1, max_size=8)
 
 
-def catalogue_of(items: dict[str, str]) -> Catalogue:
-    return Catalogue(tuple(items), tuple(items.values()))
-
-
 @given(ITEMS)
+@settings(max_examples=25)
 def test_decode_undoes_encode(items: dict[str, str]) -> None:
-    made = catalogue_of(items)
+    made = Catalogue(tuple(items), tuple(items.values()))
     body = made.encode()
     decoded = Catalogue.decode(body)
     assert decoded == made and decoded.encode() == body
     assert made.digest == hashlib.sha256(body).hexdigest()
     assert [made.number_of(one) for one in made.ids] == list(range(len(made)))
     assert len(body) <= longest_catalogue(len(made))
+    with pytest.raises(ParameterError, match="no item with the id"):
+        made.number_of("\n")
 
 
 @given(st.lists(st.sampled_from([b"a", b"b", b"\t", b"\n", b"\r", b"\xc3", b"\xa9", b"\x00", b"\x85"]), max_size=12))
@@ -252,20 +188,13 @@ def test_what_encode_does_not_return_is_refused(pieces: list[bytes]) -> None:
         assert decoded.encode() == body
 
 
-@pytest.mark.parametrize(
-    ("ids", "titles", "text"),
-    [
+def test_what_no_encoding_can_hold_is_no_catalogue() -> None:
+    for ids, titles, text in (
         (("a",), (), "one title for each id"),
-        (("a", "b", "a"), ("", "", ""), "line 3 of the catalogue: the id is that of line 1 again"),
-        (("a",), ("one\ntwo",), "line 1 of the catalogue: the title has a control character"),
-        (("\ud800",), ("",), "half of a surrogate pair"),
-        (("é" * 129,), ("",), "the id has 258 bytes in UTF-8, more than 256"),
-        (("a",), ("A" * 1025,), "the title has 1025 bytes"),
-    ],
-)
-def test_what_is_no_catalogue(ids: tuple[str, ...], titles: tuple[str, ...], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        Catalogue(ids, titles)
+        (("\ud800",), ("",), "line 1 .* surrogate pair"),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            Catalogue(ids, titles)
 
 
 def test_the_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,11 +204,6 @@ def test_the_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(Catalogue(("a", "b"), ("A" * 45, "B" * 48)).encode()) == 99
     with pytest.raises(ParameterError, match="more than 99: shorten the titles"):
         Catalogue(("a", "b"), ("A" * 46, "B" * 48))
-
-
-def test_an_unknown_id_has_no_number() -> None:
-    with pytest.raises(ParameterError, match="no item with the id 'c'"):
-        catalogue_of({"a": "", "b": ""}).number_of("c")
 
 
 def test_a_request_without_a_catalogue_has_the_fields_that_it_had() -> None:
@@ -303,10 +227,6 @@ def test_a_segment_needs_a_length_and_bounds(length: int, clip: float) -> None:
     if length == 1:
         with pytest.raises(ParameterError, match="'s': sum_bound"):
             Segment("s", 1, 1.0, sum_bound=clip)
-
-
-def test_a_sum_is_bounded_by_its_contributions_or_by_the_segments_own_bound() -> None:
-    assert VALUES.bound_on_sum(4) == 2.0
     assert [Segment("s", 1, 0.5, sum_bound=1.5).bound_on_sum(count) for count in (2, 4)] == [1.0, 1.5]
 
 

@@ -14,37 +14,24 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.needs import UPGRADED_FROM, required
 from tests.support.server import AggregatorProcess
 from tests.upgrade import federation
 
 
-@pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packages of the earlier state."""
+def test_tasks_go_on_after_an_upgrade(tmp_path: Path) -> None:
+    """First the server is upgraded and then the members, or the other way round; every round is complete."""
+    data, kept, before = tmp_path / "data", tmp_path / "members", tmp_path / "before"
     archive = ["git", "archive", UPGRADED_FROM, "protocols", "client_sdk", "aggregator_service"]
     made = subprocess.run(archive, cwd=required("history"), capture_output=True, check=True)
-    folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as packages:
-        packages.extractall(folder, filter="data")
-    return folder
-
-
-def python(packages: Path) -> list[str]:
-    """The command of a Python whose packages are those of `packages`."""
-    return ["env", f"PYTHONPATH={packages}", sys.executable, "-P"]
-
-
-def test_tasks_go_on_after_an_upgrade(before: Path, tmp_path: Path) -> None:
-    """First the server is upgraded and then the members, or the other way round; every round is complete."""
-    data, kept = tmp_path / "data", tmp_path / "members"
+        packages.extractall(before, filter="data")
+    python = ["env", f"PYTHONPATH={before}", sys.executable, "-P"]
 
     def take_part_before(**until: int) -> dict[str, Any]:
         """Run the members with the code of the earlier state."""
         script, asked = Path(__file__).with_name("federation.py"), [f"{how}={last}" for how, last in until.items()]
-        command = [*python(before), str(script), server.url, server.operator_token, str(kept), *asked]
+        command = [*python, str(script), server.url, server.operator_token, str(kept), *asked]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         assert done.returncode == 0, done.stderr[-4000:]
         return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -52,7 +39,7 @@ def test_tasks_go_on_after_an_upgrade(before: Path, tmp_path: Path) -> None:
     def take_part(**until: int) -> dict[str, Any]:
         return federation.main(server.url, server.operator_token, kept, until)
 
-    server = AggregatorProcess(data, command=[*python(before), "-m", "aggregator_service.cli", "serve"])
+    server = AggregatorProcess(data, command=[*python, "-m", "aggregator_service.cli", "serve"])
     try:
         server.start()
         first = take_part_before(masked=2, ckks=2)

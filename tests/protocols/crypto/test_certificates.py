@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols import errors
 from protocols.crypto import certificates
 from protocols.crypto.certificates import (
     CERTIFICATE_BYTES,
@@ -37,7 +33,6 @@ IDENTITY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
 MAILBOX = X25519PrivateKey.generate().public_key().public_bytes_raw()
 NOW = 1_800_000_000
 LATER = NOW + 3600
-VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "certificates.json").read_text())
 
 
 def certificate(**changes: object) -> Certificate:
@@ -156,21 +151,6 @@ def test_limits_are_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
             revoke(ORGANISER, "s", wrong, NOW)
     with pytest.raises(CodecError, match="at most 2 serials"):
         RevocationList.decode(RevocationList(NOW, frozenset({0, 1, 2}), bytes(64)).encode())
-
-
-@pytest.mark.parametrize("case", [*VECTORS["certificates"], *VECTORS["revocations"]])
-def test_vectors_hold_or_are_refused_as_they_say(case: dict[str, str]) -> None:
-    organiser, scope = bytes.fromhex(case["organiser_key"]), case["scope"]
-    with pytest.raises(getattr(errors, case["error"])) if "error" in case else nullcontext():
-        if "list" in case:
-            listed = RevocationList.decode(bytes.fromhex(case["list"]))
-            check_revocations(organiser, scope, listed)
-            assert ([*map(str, sorted(listed.serials))], listed.issued_at) == (case["serials"], case["issued_at"])
-            return
-        keys = [bytes.fromhex(case[name]) for name in ("identity_key", "mailbox_key")]
-        made = Certificate.decode(bytes.fromhex(case["certificate"]))
-        check_certificate(organiser, scope, *keys, made, float(case["now"]))
-        assert (made.role, str(made.serial), made.not_after) == (case["role"], case["serial"], case["not_after"])
 
 
 def test_a_request_is_for_one_scope_role_and_pair_of_keys() -> None:

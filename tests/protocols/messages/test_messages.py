@@ -1,4 +1,4 @@
-"""Messages and task bindings, and the table of masked stages."""
+"""Messages, and task bindings, whose every term is in model_digest.json and catalogue.json of tests/vectors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from protocols.crypto.http_signature import format_digests
 from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import ProblemDocument, Schedule, TaskRequest, TaskView
-from protocols.messages.base import PROBLEM_TYPES, Key32, Signature64, problem_uri
-from protocols.messages.stages import MASKED_MESSAGES, prerequisite_of
+from protocols.messages.base import Key32, Signature64, problem_uri
 from protocols.recipes.rows import NormalisedParameters
 from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MASKED, RoundContext
@@ -59,23 +58,6 @@ def test_a_problem_document_knows_its_slug() -> None:
     assert (conflict.slug, conflict.fault, blank.slug) == ("conflict", "client", "about:blank")
 
 
-def test_problem_types_are_errors_with_titles_of_their_own() -> None:
-    assert all(400 <= status <= 599 for status, _ in PROBLEM_TYPES.values())
-    assert len({title for _, title in PROBLEM_TYPES.values()}) == len(PROBLEM_TYPES)
-
-
-@pytest.mark.parametrize(
-    ("confirms", "expected"),
-    [
-        (True, [None, "advertise", "share", "contribute", "confirm"]),
-        (False, [None, "advertise", "share", "contribute", "contribute"]),
-    ],
-    ids=["semi-malicious", "curious"],
-)
-def test_the_prerequisite_of_a_message(confirms: bool, expected: list[str | None]) -> None:
-    assert [prerequisite_of(message, confirms=confirms) for message in MASKED_MESSAGES] == expected
-
-
 SNAPSHOT = bytes(range(32))
 
 
@@ -106,29 +88,6 @@ def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> No
     assert terms["mechanism"]["parameters"].keys() == MaskedParameters.model_fields.keys()
     with pytest.raises(ParameterError, match="mechanism 'masked': bits"):
         bound_terms(task(mechanism={"name": "masked", "parameters": {"bits": 8}}))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"task_id": "t_2"},
-        {"recipe": {"name": "fedmf", "parameters": {"items": 30, "dim": 5}}},
-        {"mechanism": {"name": "masked", "parameters": {"bits": 33}}},
-        {"schedule": {"cohort_size": 6, "rounds": 10}},
-        {"seed": b64encode(bytes([1]) + bytes(31))},
-        {"organiser": {"key": b64encode(bytes(32)), "scope": "movies"}},
-        {"evaluation": {"every": 5}},
-        {"catalogue_digest": "0" * 64},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_other_terms_give_another_digest(changes: dict[str, Any]) -> None:
-    assert broadcast_digest(task(**changes), 1, None) != broadcast_digest(task(), 1, None)
-
-
-def test_another_model_or_another_sum_gives_another_digest() -> None:
-    digests = {broadcast_digest(task(), sum_index, model) for sum_index in (1, 2) for model in (None, SNAPSHOT)}
-    assert len(digests) == 4
 
 
 def context(number: int) -> RoundContext:

@@ -109,8 +109,9 @@ def test_a_candidate_is_not_blamed_for_what_earlier_sums_isolate() -> None:
 
 def test_any_number_of_sums_that_shrink_or_have_nobody_in_common_is_judged() -> None:
     everyone = [f"c{index:04}" for index in range(5 * 2 * isolation.MOST_SETS)]
-    assert smallest_isolated([everyone[start:] for start in range(0, len(everyone), 5)], 5) is None
-    assert smallest_isolated([everyone[start : start + 5] for start in range(0, len(everyone), 5)], 5) is None
+    starts = range(0, len(everyone), 5)
+    for sets in ([everyone[start:] for start in starts], [everyone[start : start + 5] for start in starts]):
+        assert newly_isolated(sets[:-1], sets[-1], 5) is newly_isolated(sets[1:], sets[0], 5) is None
 
 
 def test_many_overlapping_random_cohorts_are_judged() -> None:

@@ -14,7 +14,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState
 from protocols.recipes.fair import Fair, FairChange, spaces_of
 from protocols.recipes.registry import recipe
-from protocols.recipes.subspaces import Subspace, bucket_counts, fold, hash_key, splitmix64, unfold
+from protocols.recipes.subspaces import Subspace, bucket_counts, fold, unfold
 from tests.support.measured import peak_of
 
 TASK_SEED = bytes(range(32))
@@ -71,16 +71,6 @@ def test_a_turn_is_the_papers_weighted_mean_of_recovered_models(capacities: tupl
     assert state.sum_index == state.round_number == 2 * chosen.device_groups
 
 
-def test_a_round_that_failed_is_followed_by_one_of_the_same_sum() -> None:
-    chosen = make((0, 2))
-    state = chosen.initial_state(TASK_SEED)
-    spec = chosen.round_spec(TASK_SEED, 3, 1)
-    later = chosen.absorb(state, spec, np.full(chosen.layout(1).length, 0.5), 2)
-    assert (later.round_number, later.sum_index) == (3, 1)
-    with pytest.raises(ParameterError, match="does not follow"):
-        chosen.absorb(later, chosen.round_spec(TASK_SEED, 4, 1), np.zeros(chosen.layout(1).length), 2)
-
-
 @pytest.mark.parametrize("capacities", [(2,), (0, 1, 2)])
 def test_an_abandoned_sum_counts_as_zeros(capacities: tuple[int, ...]) -> None:
     """Whether one sum of a turn or all of them were abandoned, the model and the turns of later sums stay right."""
@@ -110,16 +100,6 @@ def test_the_first_view_is_made_in_the_memory_of_a_view() -> None:
     assert peak < 2 * 4 * chosen.parameters.elements / 1.5, "chunks and buckets, not the tables"
 
 
-@pytest.mark.parametrize("weighted", [{}, {"max_interactions": None, "reveal_weights": False}])
-def test_a_contribution_takes_the_memory_of_one_vector(weighted: dict[str, Any]) -> None:
-    chosen = make((0,), items=50_000, **weighted)
-    view, spec = chosen.initial_view(TASK_SEED, 0), chosen.round_spec(TASK_SEED, 1)
-    change = FairChange(np.arange(9), np.ones(9, dtype=np.float32), np.ones(chosen.dense_values, dtype=np.float32))
-    made, peak = peak_of(lambda: chosen.contribute(view, spec, Local(change, examples=3)))
-    (vector,) = made.blocks
-    assert peak < 1.2 * vector.nbytes
-
-
 def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
     chosen = make((2,))
     change = FairChange(np.array([1]), np.array([np.nan], np.float32), np.zeros(chosen.dense_values, np.float32))
@@ -134,21 +114,12 @@ def test_a_turn_without_weight_and_diverged_training_are_refused() -> None:
 # --- hashed subspaces: nested, consistent, adjoint, and computed in little memory -------------------------------------
 
 
-SEED = bytes(range(32))
 KEYS = st.integers(0, 2**64 - 1)
 SIZES = st.tuples(st.integers(64, 2000), st.sets(st.integers(0, 6), min_size=2).map(sorted).map(tuple))
 
 
 def whole(space: Subspace, psi: np.ndarray) -> np.ndarray:
     return space.recover(psi, slice(0, space.elements))
-
-
-def test_words_are_those_of_splitmix64() -> None:
-    """Of the generator's reference implementation (Vigna), started from 0 and from 1234567."""
-    assert [int(word) for word in splitmix64(0, np.arange(3))] == [
-        0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F,
-    ]  # fmt: skip
-    assert [int(word) for word in splitmix64(1234567, np.arange(2))] == [6457827717110365317, 3203168211198807973]
 
 
 @given(SIZES)
@@ -190,13 +161,3 @@ def test_projection_is_the_nearest_and_recovery_its_adjoint(elements: int, p: in
     np.testing.assert_allclose(space.project(whole(space, psi)), np.where(counts > 0, psi, 0), atol=1e-6)
     # what is left over has nothing in the space: S psi is the nearest there is (eq. 3)
     np.testing.assert_allclose(space.sums(theta - whole(space, space.project(theta))), 0, atol=1e-4)
-
-
-def test_buckets_and_signs_are_even() -> None:
-    space = Subspace(2**18, 2**8, hash_key(SEED, "mlp"))
-    places, signs = space.places(np.arange(space.elements))
-    counts = np.bincount(places, minlength=space.buckets)
-    # chi-squared with 255 degrees of freedom
-    assert abs(((counts - 1024) ** 2 / 1024).sum() - 255) < 6 * np.sqrt(2 * 255)
-    assert abs(signs.sum()) < 6 * np.sqrt(space.elements)
-    assert abs((signs * (places % 2 * 2 - 1)).sum()) < 6 * np.sqrt(space.elements)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from protocols.messages import Evaluation
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
 from protocols.recipes.colr import CoLR
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.factors import CountedFactors, WeightedParameters, item_biases, weigh, weighted_mean, with_weight
+from protocols.recipes.factors import WeightedParameters, item_biases, weigh, weighted_mean, with_weight
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.registry import recipe
 from protocols.recipes.rows import expected_touches
@@ -44,9 +44,10 @@ def capped(most: int) -> WeightedParameters:
 
 
 @given(
-    st.lists(st.tuples(arrays(np.float64, 5, elements=VALUES), st.integers(1, 1000)), min_size=1, max_size=8),
+    st.lists(st.tuples(arrays(np.float64, 3, elements=VALUES), st.integers(1, 1000)), min_size=1, max_size=5),
     st.one_of(st.none(), st.integers(1, 1000)),
 )
+@settings(max_examples=25)
 def test_the_sum_gives_the_mean_of_all_or_the_one_weighted_by_capped_interactions(clients, most):
     p = EQUAL if most is None else capped(most)
     total = np.sum([weigh(p, vector, size) for vector, size in clients], axis=0)
@@ -104,26 +105,6 @@ def test_expected_touches_are_the_mean_of_drawn_ones() -> None:
     np.testing.assert_allclose(expected_touches(counts, clients, 4, 7), expected * 7 / clients)
     assert (expected_touches(counts, 0, 4, 7) == 7).all()  # nobody was counted
     assert (expected_touches(np.full(items, 9.0), 9, 4, 7) == 7).all()  # everybody has every item
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_rows_are_divided_by_expected_touches_where_the_task_has_counts(name: str) -> None:
-    made = recipe(name, {"items": ROW_ITEMS, "dim": 8, "item_bias": "counts", "negatives": 2})
-    assert made.parameters.divides_by == "expected"
-    assert recipe(name, {"items": ROW_ITEMS, "dim": 8}).parameters.divides_by == "clients"
-    counts = np.arange(ROW_ITEMS) % 21.0
-    state = made.absorb(made.initial_state(bytes(32)), made.round_spec(bytes(32), 1), counts, 20)
-    assert isinstance(state, CountedFactors) and state.clients == 20
-    spec = made.round_spec(bytes(32), 2)
-    layout = made.layout(2)
-    total = np.concatenate(
-        [[1.0] * s.length if s.name == "update" else [60.0] for b in layout.blocks for s in b.segments]
-    )
-    moved = made.absorb(state, spec, total, 60).item_factors - state.item_factors
-    one = recipe(name, {"items": ROW_ITEMS, "dim": 8, "item_bias": "counts", "normalise": "clients"})
-    plain = one.absorb(state, spec, total, 60).item_factors - state.item_factors
-    ratio = expected_touches(counts, 20, 2, 60) / 60
-    np.testing.assert_allclose(moved * ratio[:, None], plain, atol=1e-5)
 
 
 def share_found(who: NDArray[np.bool_], has: NDArray[np.bool_], seen: NDArray[np.float64]) -> float:
@@ -196,24 +177,6 @@ def sent(made: PFedCLR, update: Update, size: int, seed: int = 0) -> Contributio
     return made.contribute(made.initial_state(TASK_SEED), made.round_spec(TASK_SEED, 1), local)
 
 
-@pytest.mark.parametrize(("most", "weights"), [(10_000, SIZES), (1000, (3, 40, 900, 1000)), (None, (1, 1, 1, 1))])
-def test_the_model_is_the_mean_of_factors_weighted_by_interactions(most: int | None, weights: tuple[int, ...]) -> None:
-    made, rng = make(max_interactions=most, reveal_weights=most is not None), np.random.default_rng(5)
-    before = made.initial_state(TASK_SEED)
-    own = np.tile(before.item_factors.astype(np.float64), (len(SIZES), 1, 1))  # Q_u, untouched rows being those of Q
-    total, clipped, beyond = np.zeros(made.layout().length), 0, 0
-    for index, (factors, size) in enumerate(zip(own, SIZES, strict=True)):
-        items = np.sort(rng.permutation(PFEDCLR_ITEMS)[: 4 + 3 * index]).astype(np.int32)
-        update = Update(items, (0.3 * rng.standard_normal((items.size, DIM))).astype(np.float32))
-        factors[items] += update.values
-        part = sent(made, update, size, index)
-        total, clipped = total + part.vector, clipped + part.clipped
-        beyond += int((np.abs(update.values) > 1.0).sum())
-    after = made.absorb(before, made.round_spec(TASK_SEED, 1), total, len(SIZES))
-    np.testing.assert_allclose(after.item_factors, np.average(own, axis=0, weights=weights), atol=1e-6)
-    assert clipped == beyond
-
-
 def test_noise_is_drawn_for_every_entry_untouched_items_included() -> None:
     made = make(noise_scale=0.5)
     block = sent(made, Update(np.array([4], np.int32), np.zeros((1, DIM), np.float32)), 50, 1).vector
@@ -257,16 +220,6 @@ def test_counts_outside_the_cohort_are_moved_to_the_bound() -> None:
     assert counts.tolist() == [0.0, *[4.0] * (ITEMS - 1)]
 
 
-def test_a_sum_of_counts_needs_its_state_and_its_turn() -> None:
-    chosen, plain = counting("fedmf"), recipe("fedmf", {"items": ITEMS, "dim": 4})
-    spec = chosen.round_spec(SEED, 1)
-    with pytest.raises(ParameterError, match="CountedFactors is needed"):
-        chosen.absorb(plain.initial_state(SEED), spec, np.zeros(ITEMS), 3)
-    done = chosen.absorb(chosen.initial_state(SEED), spec, np.zeros(ITEMS), 3)
-    with pytest.raises(ParameterError, match="already"):
-        chosen.absorb(done, spec, np.zeros(ITEMS), 3)
-
-
 def test_more_clients_with_an_item_than_clients_are_refused() -> None:
     chosen = counting("fedmf")
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
@@ -277,22 +230,19 @@ def test_more_clients_with_an_item_than_clients_are_refused() -> None:
 @pytest.mark.parametrize(
     ("number", "sum_index", "model_round", "items", "counted", "reason"),
     [
-        (1, 1, 0, [2, 5], None, None),  # never took part
-        (1, 1, 0, [2, 5], 0, None),
-        (2, 1, 0, [2, 5], 1, None),  # the same sum again: round 1 failed
         (2, 2, 1, [2, 5], 0, None),
         (2, 2, 1, [2, 5], 1, "are in sum 1"),
         (2, 1, 1, [2, 5], 1, "repeats sum 1"),  # the model of round 1 shows that its sum was released
         (2, 1, 1, [2, 5], 0, "repeats sum 1"),
-        (1, 1, 0, [], None, "nothing to count"),
+        (1, 1, 0, [], 0, "nothing to count"),
         (4, 3, 2, [2, 5], 1, None),  # a sum of changes
     ],
 )
 def test_when_a_client_abstains(
-    number: int, sum_index: int, model_round: int, items: list[int], counted: int | None, reason: str | None
+    number: int, sum_index: int, model_round: int, items: list[int], counted: int, reason: str | None
 ) -> None:
     chosen, history = counting("fedmf"), History(np.array(items, np.int32))
-    given = GivenData(None if not counted else ("t", counted))
+    given = GivenData(("t", counted) if counted else None)
     state = replace(chosen.initial_state(SEED), round_number=model_round)
     sum_class = chosen.layout(sum_index).sum_class
     found = why_abstain(sum_class, chosen.round_spec(SEED, number, sum_index), state, history, given, "t")
@@ -325,16 +275,6 @@ def test_scores_begin_with_popularity() -> None:
     assert ranked.tolist() == list(range(ITEMS))[::-1]
     np.testing.assert_allclose(logit_offsets(state, 4), item_biases(state) - np.log(4), rtol=1e-6)
     assert logit_offsets(recipe("fedmf", {"items": 3, "dim": 4}).initial_state(SEED), 4) is None
-
-
-def test_the_server_rate_multiplies_the_mean_change() -> None:
-    moved = []
-    for rate in (1.0, 4.0):
-        chosen = recipe("fedmf", {"items": 2, "dim": 1, "server_rate": rate})
-        before = chosen.initial_state(SEED)
-        after = chosen.absorb(before, chosen.round_spec(SEED, 1), np.array([0.5, 0.5]), 3)
-        moved.append(after.item_factors - before.item_factors)
-    np.testing.assert_allclose(moved[1], 4 * moved[0], rtol=1e-5)
 
 
 def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
