@@ -69,11 +69,6 @@ class TestColrWithCounts(TestColr):
     parameters: ClassVar[Any] = {**SMALL, "rank": 2, "item_bias": "counts", "count_sums": 2}
 
 
-class TestColrByTouches(TestColr):
-    parameters: ClassVar[Any] = {**SMALL, "rank": 2, **TOUCHED}
-    reveals: ClassVar[Any] = {"touched": "reveal_touched"}
-
-
 class TestFair(RecipeConformance):
     name = "fair"
     parameters: ClassVar[Any] = {**SMALL, "capacities": [0, 2]}

@@ -15,8 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from client_sdk.errors import LocalFileError
 from client_sdk.store import stores
@@ -24,9 +22,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from client_sdk.store.states import FollowedState
 from client_sdk.store.stores import DirectoryStore, MemoryStore, Store, write_private
-from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
-from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
@@ -75,18 +71,6 @@ def test_identity_files_that_others_can_access_missing_damaged_and_existing_ones
         write_private(path, body)
         with pytest.raises(LocalFileError):
             Identity.load(path)
-
-
-def test_an_enrolment_is_signed_with_the_certificate_in_it() -> None:
-    identity, certificate = Identity.generate(), bytes(range(81))
-    request = identity.enrolment("hri_x", certificate)
-    key, signature = Ed25519PublicKey.from_public_bytes(identity.public_key), b64decode(request.signature)
-    keys = ("hri_x", identity.public_key, identity.mailbox_key)
-    key.verify(signature, enrolment_message(*keys, None, certificate))
-    with pytest.raises(InvalidSignature):
-        key.verify(signature, enrolment_message(*keys, None, bytes(81)))
-    assert request.certificate == b64encode(certificate)
-    assert identity.enrolment("hri_x", None).certificate is None
 
 
 @pytest.fixture(params=["directory", "memory"])
