@@ -88,12 +88,12 @@ HUGE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("evaluation", [None, Evaluation(every=2)], ids=["alone", "measured"])
 @pytest.mark.parametrize(
     "name", sorted(name for name in RECIPES if len(recipe_entry(name).parameters.model_fields) > 1)
 )
-def test_attack_a_task_claims_a_huge_model(name: str, evaluation: Evaluation | None) -> None:
+def test_attack_a_task_claims_a_huge_model(name: str) -> None:
     """The largest parameters that a recipe allows cost the client almost nothing."""
+    evaluation = Evaluation(every=2) if name in ("arrays", "colr", "fair", "privirec-k") else None
     view = task_view(name, {**ITEMS.get(name, {}), **HUGE.get(name, {"dim": 4096})}, evaluation=evaluation)
     assert model_bytes(recipe(view.recipe.name, view.recipe.parameters)) > LIMIT
 

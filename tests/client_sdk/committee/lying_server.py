@@ -15,7 +15,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee.service import CommitteeMember
-from client_sdk.rounds.certificates import MembershipCheck, obtain_certificate
+from client_sdk.rounds.certificates import MembershipCheck, request_for
 from client_sdk.rounds.events import Event, Progress, ignore_event
 from client_sdk.rounds.member import Member
 from client_sdk.store.client_store import ClientStore
@@ -59,8 +59,7 @@ class Person:
     def certified(cls, name: str, role: CertifiedRole) -> Person:
         """A person that the tests' organiser has certified."""
         identity = Identity.generate()
-        runner = ProgramRunner(lambda _: problem("not-found"))
-        issued = runner.run(obtain_certificate(TRIAL.source(role), identity, RetryPolicy()))
+        issued = TRIAL.issue(request_for(identity, TRIAL.scope, role), role)
         return cls(name, identity, b64decode(issued.certificate), role)
 
 

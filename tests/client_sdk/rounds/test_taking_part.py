@@ -50,10 +50,6 @@ from tests.support.tasks import (
 PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
 
 
-def member(server: AggregatorProcess, policy: Policy = PLAIN) -> Client:
-    return new_client(server.url, policy)
-
-
 VOTED = {"dim": 2, "clip": 2.0, "share": 0.2, "support_from": "vote", "reveal_touched": True}
 
 
@@ -178,7 +174,11 @@ def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_
 ) -> None:
     """A server that lists members of its own making: the holder seals nothing for them."""
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
-    with member(server) as first, member(server) as good, member(server) as stranger:
+    with (
+        new_client(server.url, PLAIN) as first,
+        new_client(server.url, PLAIN) as good,
+        new_client(server.url, PLAIN) as stranger,
+    ):
         holder, honest = task.join(first, 0), task.join(good)
         with pytest.raises(KeyringError, match="create the keyring first"):
             holder.model()
@@ -215,7 +215,7 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
 ) -> None:
     """Server and one member together put keys of their own into a mailbox: they open nothing of what is sent."""
     task = small_task(operator, "substituted", users=3, mechanism="ckks")
-    with member(server) as first, member(server) as good:
+    with new_client(server.url, PLAIN) as first, new_client(server.url, PLAIN) as good:
         holder, honest = task.join(first, 0), task.join(good)
         holder.create_keyring()
         insider = Identity.generate()

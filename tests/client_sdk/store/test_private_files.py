@@ -110,14 +110,7 @@ def test_a_client_store_returns_what_was_stored(store: Store) -> None:
 
 
 def test_two_servers_with_the_same_task_id_have_separate_records(store: Store) -> None:
-    """A server that chooses the id of another server's task must not get at the records of that task.
-
-    Stores that do not name their server have one record: the attack succeeds.
-    """
-    unnamed, second = ClientStore(store, "bb"), ClientStore(store, "bb")
-    unnamed.keep_keyring("t_1", KEYRING)
-    assert second.keyring("t_1") == KEYRING
-
+    """A server that chooses the id of another server's task must not get at the records of that task."""
     honest, evil = (ClientStore(store, "aa", url) for url in (MEMBER.url, "https://evil.example"))
     honest.keep_membership(MEMBER)
     honest.keep_keyring("t_1", KEYRING)
