@@ -16,10 +16,11 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError, PolicyRefused
 from client_sdk.model.sync import read_snapshot
+from client_sdk.operator import task_request
 from client_sdk.rounds.join import Account, join
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
-from protocols.messages import Enrolment, RoundView, SnapshotView
+from protocols.messages import Enrolment, RoundView, Schedule, SnapshotView
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import MAX_ITEMS
 from protocols.recipes.registry import OWN as RECIPES
@@ -154,3 +155,10 @@ def test_attack_rfrec_claims_a_million_sums() -> None:
 def test_impossible_policies_are_refused(wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(ParameterError, match=text):
         Policy(**wrong)
+
+
+def test_what_is_invalid_is_an_error_of_ours() -> None:
+    with pytest.raises(ParameterError, match="schedule: rounds: must be at least 1"):
+        Schedule(rounds=0)
+    with pytest.raises(ParameterError, match="task: name: must match the pattern"):
+        task_request("Not A Name", "colr")

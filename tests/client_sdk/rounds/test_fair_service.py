@@ -11,7 +11,7 @@ import pytest
 
 from client_sdk import Operator, Policy, task_request
 from client_sdk.api.http import SyncDriver
-from client_sdk.errors import ContractBroken, InvalidParameters
+from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import Waiting, waiting_to_start
@@ -107,9 +107,12 @@ def test_single_clients_choose_their_group_and_store_their_view(server: Aggregat
             for client, device_group in zip(clients, device_groups, strict=True)
         ]
         assert [part.membership.device_group for part in parts] == device_groups
+        assert sorted(member.group for member in operator.members(task.task_id)) == [0, 0, 0, 1, 1, 1]
         assert operator.task(task.task_id).able_members == [3, 3]
         with pytest.raises(ParameterError, match="group 1 and cannot change it"):
             clients[1].join("fair-joined", device_group=0)
+        with pytest.raises(Conflict, match="enrolled in group 1; a client cannot change its group"):
+            clients[1].join(invitation=task.invitation, device_group=0)
         parts[1] = clients[1].join(invitation=task.invitation, training=TRAINING)
         assert parts[1].membership.device_group == 1
         reports = take_part_together(parts, chosen(6))

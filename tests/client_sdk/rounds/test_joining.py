@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from client_sdk import (
+    AsyncClient,
     Catalogue,
     Client,
     DirectoryStore,
@@ -182,6 +184,12 @@ def test_the_list_agrees_with_the_records_and_a_difference_gives_a_warning(
             (entry.round, entry.survivors, entry.mechanism, entry.contribution_digest) for entry in found.entries
         ] == [(number, USERS, "masked", noted[number].digest) for number in (1, 2)]
         assert all(one.acknowledged for one in noted.values())
+
+        async def asynchronous() -> None:
+            async with AsyncClient(server.url, client._account.identity, store.store) as other:
+                assert await other.ledger(task.name) == found
+
+        asyncio.run(asynchronous())
         assert [entry.round for entry in operator.ledger(task.task_id)] == [1, 2]
         status, shown, err = hushrec("ledger", "--identity", str(key))
         assert (status, "2 sums with your data" in shown, "warning" in err) == (0, True, False)
