@@ -40,8 +40,6 @@ class Frame:
     "items",
     [
         [4, 2, 7],
-        (4, 2, 7),
-        np.array([4, 2, 7]),
         np.array([4, 2, 7], dtype=np.uint8),
         [np.int64(4), 2, np.int32(7)],
         iter([4, 2, 7]),
@@ -94,11 +92,9 @@ def test_no_items_are_an_empty_history() -> None:
         ([1, 10], "interactions, index 1: item 10 is outside 0..9, the items of the task: leave it out"),
         (np.array([-1]), "index 0: item -1 is outside 0..9"),
         ([1, 10**30], f"index 1: item {10**30} is outside 0..9"),
-        ({10: 1.0}, "interactions, index 0: item 10 is outside 0..9"),
         ([3, 1, 2, 1], "index 3: item 1 is there twice, first at index 1: pass it once"),
         (["tt1"], "index 0: 'tt1' is a string, but this task has no item catalogue: pass item numbers 0..9"),
         ([1, 0.5], "index 1: 0.5 is not an integer: convert it with int(...)"),
-        (np.array([3.0]), "index 0: 3.0 is not an integer: convert it with int(...)"),
         ([True], "index 0: True is not an integer: pass item numbers 0..9"),
         ([4, None], "index 1: the item is missing: leave out rows without an item"),
         (Column(1.0, float("nan")), "index 0: 1.0 is not an integer"),
@@ -106,7 +102,6 @@ def test_no_items_are_an_empty_history() -> None:
         (np.zeros((2, 1), dtype=int), "index 0: [0] is a list: pass a flat list"),
         (5, "interactions are 5: pass a list of items, or a mapping from item to rating"),
         (None, "interactions are None: pass a list"),
-        ("tt1", "interactions are 'tt1': pass a list"),
         (Frame(), "the table of interactions has no columns: it needs a column `item`"),
         ({3: "good"}, "the rating of item 3 is 'good': every rating must be a number"),
         ({3: None}, "the rating of item 3 is None: every rating must be a number"),
@@ -126,7 +121,6 @@ def test_errors_name_the_item_and_what_to_do(wrong: object, message: str) -> Non
     [
         (["tt1", "tt9"], "index 1: item 'tt9' is not in the task's item catalogue: leave it out"),
         ({"tt1", "tt9"}, "interactions: item 'tt9' is not in the task's item catalogue"),
-        (["tt1", "tt2", "tt1"], "index 2: item 'tt1' is there twice, first at index 0"),
         (["tt1", 4], "index 1: item 4 is there twice, first at index 0"),
     ],
 )

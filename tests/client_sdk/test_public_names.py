@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import inspect
 import re
 import subprocess
@@ -15,9 +14,9 @@ import pytest
 
 import client_sdk
 import protocols.errors
-from client_sdk import AsyncClient, Client, ClientOptions, Identity, MemoryStore, errors
+from client_sdk import Client, ClientOptions, Identity, MemoryStore, errors
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.errors import ConnectionFailed, ContractBroken, GaveUp, LocalFileError, NotEnrolled
+from client_sdk.errors import ConnectionFailed, ContractBroken, GaveUp, LocalFileError
 from protocols.errors import CodecError, EnvelopeError, KeyringError
 from protocols.messages.base import PROBLEM_TYPES
 from tests.support.server import free_port
@@ -67,48 +66,25 @@ def test_the_tree_in_the_docstring_shows_every_error(module: ModuleType) -> None
         assert shown[errors.PROBLEM_ERRORS[slug].__name__].split() == [str(status), slug]
 
 
-ONCE = ClientOptions(RetryPolicy(attempts=1))
-
-
 def test_a_remedy_is_a_note_and_no_part_of_the_sentence() -> None:
-    """An error can replace or leave out that of its class."""
+    """An error can replace or leave out that of its class; one of several attempts keeps that of the last answer."""
     error = EnvelopeError("the envelope does not open")
     assert str(error) == "the envelope does not open"
     assert error.remedy is not None and error.remedy in "".join(traceback.format_exception(error))
     assert EnvelopeError.remedy != KeyringError.remedy
     assert LocalFileError("x", remedy="Free space.").__notes__ == ["Free space."]
     assert LocalFileError("x", remedy="").remedy is CodecError("x").remedy is None
+    last = ContractBroken("GET", "https://example.org/v1", 503, "a page of a proxy")
+    assert GaveUp(3, last).remedy == ContractBroken.remedy
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_server_that_does_not_answer_is_named_in_plain_words(asynchronous: bool) -> None:
+def test_a_server_that_does_not_answer_is_named_in_plain_words() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-
-    async def join() -> None:
-        async with AsyncClient(url, Identity.generate(), MemoryStore(), options=ONCE) as client:
-            await client.join(invitation="hri_x")
-
-    with pytest.raises(GaveUp) as caught:
-        if asynchronous:
-            asyncio.run(join())
-        else:
-            with Client(url, Identity.generate(), MemoryStore(), options=ONCE) as client:
-                client.join(invitation="hri_x")
+    with (
+        Client(url, Identity.generate(), MemoryStore(), options=ClientOptions(RetryPolicy(attempts=1))) as client,
+        pytest.raises(GaveUp) as caught,
+    ):
+        client.join(invitation="hri_x")
     asked = "is the server running, is the address right?"
     assert str(caught.value) == f"no answer from {url} after 1 attempt: connection refused; {asked}"
     assert caught.value.remedy == ConnectionFailed.remedy
-
-
-def test_after_an_answer_the_servers_words_and_remedy_are_kept() -> None:
-    error = GaveUp(3, ContractBroken("GET", "https://example.org/v1", 503, "a page of a proxy"))
-    assert str(error) == "gave up after 3 attempts: GET https://example.org/v1: 503 a page of a proxy"
-    assert error.remedy == ContractBroken.remedy
-
-
-def test_without_an_invitation_the_error_says_to_pass_one() -> None:
-    with (
-        Client("http://127.0.0.1:9", Identity.generate(), MemoryStore(), options=ONCE) as client,
-        pytest.raises(NotEnrolled, match=r"no membership of any task .*pass invitation=") as caught,
-    ):
-        client.join()
-    assert "client.join(invitation=...)" in caught.value.remedy

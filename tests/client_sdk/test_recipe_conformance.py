@@ -20,8 +20,6 @@ from protocols.recipes.colr import FedMF
 from protocols.recipes.registry import OWN
 
 SMALL = {"items": 30, "dim": 4}
-TOUCHED = {"normalise": "touched", "reveal_touched": True}
-WEIGHTS = {"max_interactions": 100, "reveal_weights": True}
 
 
 class MovesAlike:
@@ -67,11 +65,6 @@ class TestColr(RecipeConformance):
 
 class TestColrWithCounts(TestColr):
     parameters: ClassVar[Any] = {**SMALL, "rank": 2, "item_bias": "counts", "count_sums": 2}
-
-
-class TestColrByTouches(TestColr):
-    parameters: ClassVar[Any] = {**SMALL, "rank": 2, **TOUCHED}
-    reveals: ClassVar[Any] = {"touched": "reveal_touched"}
 
 
 class TestFair(RecipeConformance):
@@ -203,9 +196,9 @@ def test_the_battery_finds_faults(test: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "segment"),
     [
-        ("fedmf", TOUCHED, "touched"),
+        ("fedmf", {"normalise": "touched", "reveal_touched": True}, "touched"),
         ("topk", {"support_from": "vote", "reveal_touched": True, "share": 0.2}, "votes"),
-        ("fair", {**WEIGHTS, "capacities": [0]}, "weight"),
+        ("fair", {"max_interactions": 100, "reveal_weights": True, "capacities": [0]}, "weight"),
     ],
 )
 def test_the_battery_finds_constants_that_nobody_was_asked_about(name: str, parameters: Any, segment: str) -> None:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from client_sdk.torch import arrays_of, load_arrays
 from protocols.errors import ParameterError
-from protocols.recipes.arrays_update import ArraysParameters, contribution
 from tests.support.needs import required
 
 
@@ -221,16 +218,3 @@ def test_strided_parameters_and_strided_arrays(torch: Any) -> None:
     load_arrays(model, {"weight": reversed_rows, "bias": np.zeros(8, ">f8")[::2]})
     assert model.weight.detach().numpy().tolist() == reversed_rows.tolist() and not model.bias.any()
     assert not model.weight.is_contiguous(), "the module's own memory was written to"
-
-
-def test_an_update_of_a_module_fits_a_task_with_its_shapes(torch: Any, tmp_path: Path) -> None:
-    """From the module to the task's parameters, its file of initial values, and a contribution."""
-    model = normalised(torch)
-    before = arrays_of(model)
-    shapes = {name: array.shape for name, array in before.items()}
-    parameters = ArraysParameters(shapes=shapes, max_weight=10, reveal_weights=True)
-    save_file(before, tmp_path / "model.safetensors")
-    load_arrays(model, load_file(tmp_path / "model.safetensors"))
-    train(torch, model, torch.randn(8, 4))
-    made = contribution(parameters, {name: after - before[name] for name, after in arrays_of(model).items()}, 8)
-    assert made.vector.size == parameters.values + 1 and made.vector[-1] == pytest.approx(0.8)

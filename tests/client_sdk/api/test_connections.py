@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from client_sdk import AsyncClient, Client, ClientOptions, Identity, Issuer, MemoryStore, Operator
+from client_sdk import Client, ClientOptions, Identity, Issuer, MemoryStore, Operator
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import AsyncDriver, SyncDriver, download
 from client_sdk.api.retry import RetryPolicy
@@ -148,19 +148,6 @@ def elsewhere() -> Iterator[LyingServer]:
         yield server
 
 
-def join(url: str, options: ClientOptions) -> None:
-    with Client(url, Identity.generate(), MemoryStore(), options=options) as client:
-        client.join(invitation="hri_x")
-
-
-def join_async(url: str, options: ClientOptions) -> None:
-    async def run() -> None:
-        async with AsyncClient(url, Identity.generate(), MemoryStore(), options=options) as client:
-            await client.join(invitation="hri_x")
-
-    asyncio.run(run())
-
-
 def operate(url: str, options: ClientOptions) -> None:
     with Operator(url, "hro_token", options) as operator:
         operator.task("t_1")
@@ -171,7 +158,7 @@ def ask_organiser(url: str, options: ClientOptions) -> None:
         client.join(invitation="hri_x", certificate=Issuer(url, "movies", "code"))
 
 
-@pytest.mark.parametrize("send", [join, join_async, operate, ask_organiser], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("send", [operate, ask_organiser], ids=lambda function: function.__name__)
 def test_no_http_to_another_machine(elsewhere: LyingServer, send: Callable[[str, ClientOptions], None]) -> None:
     with pytest.raises(ParameterError, match=MESSAGE):
         send(elsewhere.url, ClientOptions(ONCE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from client_sdk import Client, Identity, MemoryStore, Operator, Policy
+from client_sdk import Identity
 from client_sdk.api import http as drivers
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
@@ -21,8 +20,6 @@ from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRe
 from protocols.messages import ProblemDocument
 from protocols.messages.base import problem_uri
 from tests.support.programs import ProgramRunner, problem
-from tests.support.server import AggregatorProcess
-from tests.support.tasks import small_task
 
 URL = "https://example.org/prefix"
 NOW = 1790000000
@@ -162,25 +159,3 @@ def test_the_repr_of_a_signer_omits_the_key() -> None:
     signer = Signer(CLIENT, KEY, ServerTime())
     assert repr(signer) == f"<Signer {CLIENT}>"
     assert KEY.private_bytes_raw().hex() not in repr(vars(signer)) + repr(calls())
-
-
-def test_a_device_with_a_wrong_clock_takes_part(
-    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real server, and a device whose clock is two hours ahead."""
-    task, refused = small_task(operator, "wrong-clock", users=3), list[str]()
-    monkeypatch.setattr(drivers, "time", SimpleNamespace(time=lambda: time.time() + 7200.0, sleep=time.sleep))
-
-    class Count(httpx.HTTPTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            answer = super().handle_request(request)
-            if answer.status_code == httpx.codes.UNAUTHORIZED:
-                refused.append(request.url.path)
-            return answer
-
-    with SyncDriver(transport=Count()) as driver:
-        policy = Policy(mechanisms=frozenset({"plain"}))
-        client = Client(server.url, Identity.generate(), MemoryStore(), policy, driver=driver)
-        task.join(client)
-        client.join("wrong-clock")
-    assert len(refused) == 1

@@ -16,7 +16,7 @@ from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.committee import CommitteeMember
 from client_sdk.rounds.events import Event, Progress, ignore_event
-from client_sdk.rounds.member import Member, MembershipCheck, obtain_certificate
+from client_sdk.rounds.member import Member, MembershipCheck, request_for
 from client_sdk.store import Store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
@@ -58,8 +58,7 @@ class Person:
     def certified(cls, name: str, role: CertifiedRole) -> Person:
         """A person that the tests' organiser has certified."""
         identity = Identity.generate()
-        runner = ProgramRunner(lambda _: problem("not-found"))
-        issued = runner.run(obtain_certificate(TRIAL.source(role), identity, RetryPolicy()))
+        issued = TRIAL.issue(request_for(identity, TRIAL.scope, role), role)
         return cls(name, identity, b64decode(issued.certificate), role)
 
 

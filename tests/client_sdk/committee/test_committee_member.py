@@ -346,8 +346,3 @@ def test_a_process_of_the_committee_is_killed(server: AggregatorProcess, operato
     kept = [path for path in (tmp_path / "home").rglob("committee*") if path.is_file()]
     assert {path.name for path in kept} == {"committee.json", "committee.sum-1.json", "committee_keys.bin"}
     assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
-    items = tmp_path / "items.txt"
-    items.write_text("1\n2\n3\n", encoding="utf-8")
-    join = ("join", server.url, "--task", "films", "--interactions", str(items))
-    status, _, err = hushrec(*join, *who, **environment)
-    assert status == 1 and "hushrec committee serve" in err

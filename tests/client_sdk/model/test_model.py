@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,15 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
-from client_sdk.model.follow import ModelFollower, curve_of, keep_if_best
+from client_sdk.model.follow import ModelFollower
 from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
 from client_sdk.store import MemoryStore
-from client_sdk.store.client_store import ClientStore, read_best_state
+from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
+from tests.support.one_member import OneMember, aggregate_of
 from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
 TERMS = TaskTerms.of(task_view())
@@ -236,19 +236,6 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
         ProgramRunner(Server(40, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
 
 
-@pytest.mark.parametrize("mode", ["each", "once"])
-def test_followers_that_share_a_cache_open_once_and_download_as_it_says(mode: str) -> None:
-    cache = ModelCache(mode)
-    first, second = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
-    made = ProgramRunner(Server(2)).run(first.follow(2))
-    runner = ProgramRunner(Server(2))
-    assert runner.run(second.follow(2)).state is made.state
-    assert second.known == 2
-    assert (second.spared, len(downloads(runner))) == (
-        (2 * TERMS.sum_plan.aggregate_bytes, 0) if mode == "once" else (0, 2)
-    )
-
-
 def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
     cache = ModelCache(keep=1)
     slow, fast = (SharedFollower(CALLS, TERMS, cache=cache) for _ in range(2))
@@ -303,21 +290,16 @@ def test_the_server_s_snapshot_of_the_best_model_is_checked_against_the_curve() 
 
 
 def test_members_of_encrypted_tasks_request_nothing_and_keep_the_best_themselves() -> None:
-    terms, store = TaskTerms.of(view("ckks", BEST)), ClientStore(MemoryStore(), "owner")
-    made = states(terms, CURVE)
-    server = Server(states={2: made[2]}, best=2, terms=terms)
+    terms = TaskTerms.of(view("ckks", BEST))
+    keyring = terms.mechanism.generate_keyring(terms.sum_plan)
+    values = {1: 0.01, 2: 0.01, 3: 0.05, 4: 0.02}  # measured in round 3: the model after round 2
+    member = OneMember(
+        terms, keyring, {number: aggregate_of(terms, keyring, 4, each) for number, each in values.items()}
+    )
+    follower = member.part.follower
+    newest = member.runner.run(follower.follow(4)).state
+    requests = len(member.runner.requests)
+    found = member.runner.run(follower.final(newest))
+    assert (found.round_number, len(member.runner.requests)) == (2, requests)
     with pytest.raises(ModelUnavailable, match="of round 2, was not kept on this device"):
-        best_of(server, made[-1], store)
-    for before, after in pairwise(made):
-        keep_if_best(terms, store, before, after)
-    found, requests = best_of(server, made[-1], store)
-    assert (terms.recipe.encode_state(found), requests) == (terms.recipe.encode_state(made[2]), 0)
-
-
-def test_nothing_is_kept_where_the_task_ends_with_its_newest_model() -> None:
-    terms, store = TaskTerms.of(view("ckks", {"every": 1})), ClientStore(MemoryStore(), "owner")
-    made = states(terms, CURVE)
-    keep_if_best(terms, store, made[2], made[3])
-    assert read_best_state(store, "t_1", terms.recipe) is None
-    plain = TaskTerms.of(view("plain", None))
-    assert curve_of(plain.recipe, plain.recipe.initial_state(plain.seed)) is None
+        best_of(Server(states={2: found}, best=2, terms=terms), newest, ClientStore(MemoryStore(), "another device"))

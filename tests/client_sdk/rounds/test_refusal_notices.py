@@ -16,7 +16,6 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Program, Request, Response
 from client_sdk.errors import Abstained, ConnectionFailed, GaveUp, LocalFileError, NotAttested, PolicyRefused
 from client_sdk.history import History
-from client_sdk.lab import fleet_rounds
 from client_sdk.rounds import loop
 from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
@@ -107,14 +106,13 @@ def test_the_reason_follows_from_the_error(
         ("advertising", "policy"),
         ("sharing", "roster"),
         ("collecting", "sharers"),
-        ("confirming", "survivors"),
         ("unmasking", "survivors"),
     ],
 )
 def test_the_reason_follows_from_the_state_of_a_masked_round(
     member: OneMember, monkeypatch: pytest.MonkeyPatch, state: str, reason: str
 ) -> None:
-    """The text of the refusal, which may name clients, stays on the device. A fleet tells it too."""
+    """The text of the refusal, which may name clients, stays on the device."""
     opened = member.asked.model_copy(update={"state": state})
     monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
 
@@ -123,14 +121,6 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
 
     monkeypatch.setattr(loop, "take_unmasked_part", masked_part)
     assert notices(member) == [(NOTICE, {"reason": reason})]
-    one = fleet_rounds._MaskedMember(
-        fleet_rounds.CohortMember(member.part, HISTORY, drops=False),
-        masked_rounds.MaskedRound(member.part, opened, HISTORY),
-    )
-    runner = ProgramRunner(lambda _: problem("round-closed"))
-    runner.run(one.send_message(opened))
-    assert [json.loads(request.body) for request in runner.requests] == [{"reason": reason}]
-    assert one.missed == "of c_3"
 
 
 # --- revocation lists at the client: stored, and never older than before, also after a restart ------------------------

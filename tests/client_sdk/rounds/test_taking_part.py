@@ -8,9 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from client_sdk import Client, ClientOptions, Identity, MFConfig, NotEnrolled, Operator, Policy, PolicyRefused
+from client_sdk import (
+    Client,
+    ClientOptions,
+    Identity,
+    MemoryStore,
+    MFConfig,
+    NotEnrolled,
+    Operator,
+    Policy,
+    PolicyRefused,
+)
+from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.errors import ContributionConflict, Forbidden, GaveUp, ModelUnavailable, RoundClosed, TaskFailed
 from client_sdk.organiser import TrialOrganiser
@@ -35,14 +47,9 @@ from tests.support.tasks import (
     take_part_together,
 )
 
-PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1, reveal_indices=True)
+PLAIN = Policy(mechanisms=frozenset({"plain", "ckks", "paillier"}), snapshot_every=1)
 
 
-def member(server: AggregatorProcess, policy: Policy = PLAIN) -> Client:
-    return new_client(server.url, policy)
-
-
-OWN = {"dim": 2, "clip": 2.0, "share": 0.1, "support": "own", "reveal_indices": True}
 VOTED = {"dim": 2, "clip": 2.0, "share": 0.2, "support_from": "vote", "reveal_touched": True}
 
 
@@ -50,7 +57,6 @@ VOTED = {"dim": 2, "clip": 2.0, "share": 0.2, "support_from": "vote", "reveal_to
     ("recipe", "mechanism", "how", "parameters"),
     [
         ("colr", "ckks", {"wire": "expanded"}, None),
-        ("topk", "plain", {}, {**OWN, "error_feedback": True}),
         ("topk", "paillier", {"key_bits": 2048}, VOTED),
     ],
 )
@@ -76,7 +82,7 @@ def test_three_clients_finish_a_task(
         operator, f"finished-{recipe}-{mechanism}", users=3, recipe=recipe, mechanism=mechanism,
         mechanism_parameters=how, recipe_parameters=parameters,
     )  # fmt: skip
-    chunks = ClientOptions(chunk_bytes={"plain": 50, "paillier": 500, "ckks": 5_000}[mechanism])
+    chunks = ClientOptions(chunk_bytes={"paillier": 500, "ckks": 5_000}[mechanism])
     with joined(server.url, task, 3, PLAIN, chunks) as parts:
         reports = take_part_together(parts, interactions(3))
         for part, items in zip(parts, interactions(3), strict=True):
@@ -86,6 +92,38 @@ def test_three_clients_finish_a_task(
     assert set(ahead) == ({mechanism} if mechanism == "paillier" else set())
     assert [(view.state, view.survivors) for view in operator.rounds(task.task_id)] == [("complete", 3)] * 2
     assert operator.task(task.task_id).state == "complete"
+
+
+class LosingTheFirstAnswer(httpx.HTTPTransport):
+    """Breaks the connection of the first upload before its answer is here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploads: list[tuple[str, int]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if "/contributions/" in request.url.path:
+            self.uploads.append((request.method, len(request.content)))
+            if len(self.uploads) == 1:
+                answer.read()
+                raise httpx.ReadError("cut")
+        return answer
+
+
+def test_a_contribution_whose_answer_is_lost_is_resumed_at_the_servers_offset(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task, transport = small_task(operator, "cut", users=3, rounds=1), LosingTheFirstAnswer()
+    with (
+        SyncDriver(transport=transport) as driver,
+        joined(server.url, task, 2, PLAIN) as others,
+        Client(server.url, Identity.generate(), MemoryStore(), PLAIN, driver=driver) as client,
+    ):
+        (report,), *_ = take_part_together([task.join(client), *others], interactions(3))
+    length = report.contribution_bytes
+    assert transport.uploads == [("PUT", length), ("HEAD", 0), ("PATCH", 0)]
+    assert report.bytes_up >= length
 
 
 def test_a_client_rejoins_without_an_invitation_and_recommends_while_the_server_is_away(
@@ -136,7 +174,11 @@ def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_
 ) -> None:
     """A server that lists members of its own making: the holder seals nothing for them."""
     task, other = small_task(operator, "certified", users=3, mechanism="ckks"), TrialOrganiser("tests")
-    with member(server) as first, member(server) as good, member(server) as stranger:
+    with (
+        new_client(server.url, PLAIN) as first,
+        new_client(server.url, PLAIN) as good,
+        new_client(server.url, PLAIN) as stranger,
+    ):
         holder, honest = task.join(first, 0), task.join(good)
         with pytest.raises(KeyringError, match="create the keyring first"):
             holder.model()
@@ -173,7 +215,7 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
 ) -> None:
     """Server and one member together put keys of their own into a mailbox: they open nothing of what is sent."""
     task = small_task(operator, "substituted", users=3, mechanism="ckks")
-    with member(server) as first, member(server) as good:
+    with new_client(server.url, PLAIN) as first, new_client(server.url, PLAIN) as good:
         holder, honest = task.join(first, 0), task.join(good)
         holder.create_keyring()
         insider = Identity.generate()
