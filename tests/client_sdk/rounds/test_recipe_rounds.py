@@ -1,4 +1,4 @@
-"""Recipes through whole rounds of a real server: the plain sum's model, data counted once, measured models.
+"""Recipes through whole rounds of a real server: the plain sum's model, coins, data counted once, measured models.
 
 That encrypted sums are those of plain ones is in the battery: `RecipeConformance`.
 """
@@ -21,10 +21,12 @@ from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import PFedCLRHalf
+from client_sdk.training.rfrec import SUM_INDEX
 from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
+from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
@@ -40,6 +42,27 @@ from tests.support.tasks import (
     small_task,
     take_part_together,
 )  # fmt: skip
+
+
+def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
+    """RFRecF: cohorts of 3 of 6 clients, and a schedule of more sums than the coins need."""
+    users, items, rng = 6, 24, np.random.default_rng(7)
+    rated = [
+        {item: float(rng.integers(1, 6)) for item in range(items) if (item + user) % 3 == 0} for user in range(users)
+    ]
+    schedule = Schedule(rounds=50, cohort_size=3, start_clients=users)
+    parameters = {"items": items, "dim": 4, "iterations": 10, "variant": "paper", "moves": "coin"}
+    request = task_request("coins", "rfrecf", "plain", schedule, parameters, {}, bytes(32))
+    with enrolled_fleet(server.url, SmallTask.of(operator, request, users), rated) as fleet:
+        assert {done.state for done in fleet.run()} == {"complete"}
+        recipe, state = fleet.clients[0].member.terms.recipe, state_as(fleet.model(), RFRecState)
+        sums = len(recipe.stretches(state))
+        assert recipe.is_done(state)
+        assert state.sum_index == sums < 10
+        states = [client.client_state() for client in fleet.clients]
+        steps = sorted(int(client_state[SUM_INDEX][0]) for client_state in states if client_state)
+        assert steps[-3:] == [sums] * 3
+        assert steps[0] < sums
 
 
 @pytest.mark.parametrize(("recipe", "mechanism"), [("colr", "ckks"), ("colr", "oneshot"), ("scolr", "masked")])
