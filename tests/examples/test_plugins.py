@@ -32,7 +32,7 @@ from protocols import plugins
 from protocols.errors import CombinationError, ParameterError
 from protocols.messages import Schedule
 from protocols.messages.tasks import OtherPlanView
-from protocols.recipes.registry import OWN, recipe, recipe_entry, recipes
+from protocols.recipes.registry import recipe, recipe_entry, recipes
 from protocols.recipes.state import state_as
 from protocols.sums.registry import mechanism, mechanism_entry, mechanisms
 from protocols.task_terms import carriers, check_combination
@@ -150,13 +150,6 @@ def test_an_entry_that_does_not_work_is_named(monkeypatch: pytest.MonkeyPatch, p
     with pytest.raises(ParameterError, match=fault):
         recipe("broken", {})
     assert recipe("fedmf", {"items": 3}).name == "fedmf"  # the others go on
-
-
-def test_client_and_server_compare_versions_of_recipes() -> None:
-    assert recipe_entry("colr", 1).version == 1
-    with pytest.raises(ParameterError, match="install the same version"):
-        recipe("colr", {"items": 3}, version=2)
-    assert {recipe_entry(name).version for name in OWN} == {1}
 
 
 # --- the mechanism ----------------------------------------------------------------------------------------------------

@@ -128,14 +128,6 @@ def test_malformed_item_files_name_the_line(tmp_path: Path, text: str, line: int
     assert (caught.value.path, caught.value.line) == (path, line)
 
 
-def test_malformed_file_is_reported_in_one_sentence_and_creates_no_identity(home: Path) -> None:
-    (home / "items").write_text("1\nx\n", encoding="utf-8")
-    code, _, err = hushrec("join", "http://127.0.0.1:9", "--interactions", str(home / "items"), "--invitation", "i")
-    assert (code, err.count("\n")) == (1, 1)
-    assert "items, line 2: not an item number: 'x'" in err
-    assert not (home / "home").exists()
-
-
 def test_traceback_is_shown_only_with_debug(home: Path) -> None:
     arguments = ("recommend", "--identity", str(home / "me.key"))
     code, _, err = hushrec(*arguments)
@@ -165,11 +157,6 @@ def test_data_commands(home: Path) -> None:
     code, out, _ = hushrec("data", "list")
     assert code == 0
     assert "ml-100k: 4.9 MB from https://files.grouplens.org/" in out
-    (home / "ratings.csv").write_text("user,item\n1,10\n1,11\n2,10\n2,12\n2,11\n", encoding="utf-8")
-    code, out, _ = hushrec("data", "show", str(home / "ratings.csv"))
-    assert code == 0
-    assert ["users", "2"] in cells(out)
-    assert ["training interactions", "3"] in cells(out)
     code, _, err = hushrec("data", "fetch", "netflix", "--data-dir", str(home))
     assert code == 1
     assert "cannot fetch 'netflix'" in err
@@ -202,7 +189,7 @@ def test_every_event_has_a_line(kind: type[Event]) -> None:
     assert ("no reason" in line) == ("reason" in names)
 
 
-@pytest.mark.parametrize("invitation", ["", " ", "hri_ünïcode", "hri_x\n"])
+@pytest.mark.parametrize("invitation", ["", "hri_ünïcode", "hri_x\n"])
 def test_an_invitation_that_is_none_is_refused_before_a_request(home: Path, invitation: str) -> None:
     items = home / "items.txt"
     items.write_text("1\n")

@@ -117,7 +117,7 @@ def test_times_of_parquet_may_be_timestamps(tmp_path) -> None:
         assert read_data_file(path).interactions.timestamps.tolist() == [1577923200000000, 1577836800000000]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=9),
     st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=-30)), timezone(-timedelta(hours=11))]),

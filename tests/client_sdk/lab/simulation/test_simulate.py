@@ -64,11 +64,9 @@ def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) ->
     assert json.loads(json.dumps(asdict(result)))["points"][0]["values"] == result.points[0].values
 
 
-@pytest.mark.parametrize("recipe", ["colr", "privirec-k", "rfrec"])
+@pytest.mark.parametrize("recipe", ["colr", "privirec-k"])
 def test_sum_without_masks_has_the_bits_of_the_masked_protocol(split: Split, recipe: str) -> None:
     parameters = {"items": split.train.n_items, **SMALL.get(recipe, {})}
-    if recipe == "rfrec":
-        parameters |= {"rating_min": 0.5, "rating_max": 4.0}
     states = []
     for masks in (True, False):
         made = Federation(
@@ -166,6 +164,12 @@ def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Sp
     assert (ours.recipe_parameters["item_bias"], ours.recipe_parameters["batch_size"]) == ("counts", 32)
     assert papers.recipe_parameters["item_bias"] == "none"
     assert (ours.cohort, ours.recipe_parameters["count_sums"]) == (24, 1)
+    started, random, paper = (
+        simulate(split, SimulationRequest("pfedclr", rounds=1, **change)).recipe_parameters["start_from"]
+        for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
+    )
+    assert started["item_exponent"] == 0.3125
+    assert random is paper is None
 
 
 def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(split: Split) -> None:
@@ -194,16 +198,6 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) ->
     assert not simulate(split, SimulationRequest("fedmf", rounds=1)).chosen
     with pytest.raises(ParameterError, match="more than the budget of 400 bytes"):
         simulate(split, SimulationRequest(budget=400))
-
-
-def test_pfedclr_starts_from_a_spectrum_unless_told_otherwise(split: Split) -> None:
-    request = SimulationRequest("pfedclr", rounds=1)
-    started, random, paper = (
-        simulate(split, replace(request, **change)).recipe_parameters["start_from"]
-        for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
-    )
-    assert started["item_exponent"] == 0.3125
-    assert random is paper is None
 
 
 def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
