@@ -19,7 +19,7 @@ from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import demo_figures, seconds_of
 from bench.scaling import measure_round
 from bench.service import bare_server, one_round
-from bench.service_load import closed_loop, forward, request_bytes
+from bench.service_load import closed_loop, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
 from tests.support.forked_programs import fork_programs
@@ -28,13 +28,6 @@ from tests.support.forked_programs import fork_programs
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> None:
     fork_programs(monkeypatch)
-
-
-def test_a_proxys_field_is_added_to_each_request() -> None:
-    call = forward(request_bytes("PUT", "/echo", {}, b"abc"))
-    assert call.head.startswith(b"PUT /echo HTTP/1.1\r\n")
-    assert call.head.endswith(b"content-length: 3\r\nx-forwarded-for: 192.0.2.1\r\n\r\n")
-    assert call.body == b"abc"
 
 
 def test_each_request_is_sent_once_and_the_bare_server_stores_its_body() -> None:

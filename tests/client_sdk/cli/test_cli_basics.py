@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from re import fullmatch
 from typing import Any, get_args
 
-import httpx
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -246,21 +243,6 @@ def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[
     assert status == 0, err
     assert Certificate.decode(b64decode(json.loads(out)["certificate"])).role == "committee"
     assert "'chair' is not one of 'member'" in hushrec(*certify, "--role", "chair")[2]
-
-
-def test_serve_prints_its_scopes_and_address_and_answers_there(tmp_path: Path, folder: tuple[str, str]) -> None:
-    command = (sys.executable, "-m", "client_sdk.cli", "organiser", "serve", *folder, "--port", "0")
-    with subprocess.Popen([*command, "--scope", "movies", "--scope", "songs"], stderr=subprocess.PIPE) as process:
-        try:
-            line = process.stderr.readline().decode()
-            found = fullmatch(r"issuing certificates for movies, songs at (http://127\.0\.0\.1:\d+); .*\n", line)
-            assert found is not None, line
-            shown = httpx.get(f"{found[1]}/v1/organiser", timeout=30)
-            assert shown.json()["scopes"] == ["movies", "songs"]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=30) == 130
-        finally:
-            process.kill()
 
 
 def test_no_certificate_is_valid_for_ever_and_one_of_an_earlier_version_that_is_can_be_shown(tmp_path: Path) -> None:

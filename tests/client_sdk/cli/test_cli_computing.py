@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.data.published import load_dataset
 from protocols.privacy_advice import NOISY_RECIPES
 from tests.support.pages import cells, hushrec
 
@@ -99,28 +95,6 @@ def test_without_the_extra_a_plan_has_our_bounds_and_says_how_to_install_it(monk
     assert "pip install 'hushrec[privacy]'" in err
     assert "epsilon, taking part is known" in out
     assert "the same, Gaussian" not in out
-
-
-def spectrum(train: Interactions, most: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Eigenvalues of X^T X, X with rows of length 1, descending, as shares of their sum."""
-    from scipy.sparse import csr_array, diags_array
-    from scipy.sparse.linalg import svds
-
-    kept = interaction_rows(train).astype(np.float64)
-    kept = kept[np.diff(kept.indptr) > 0]
-    scaled = csr_array(diags_array(np.diff(kept.indptr) ** -0.5) @ kept)
-    values = svds(scaled, k=most, return_singular_vectors=False, random_state=0) ** 2
-    return np.asarray(np.sort(values)[::-1] / kept.shape[0])
-
-
-@pytest.mark.parametrize("name", ["ml-1m", "gowalla"])
-def test_the_modelled_spectrum_is_that_of_data_sets(published_data: Path, name: str) -> None:
-    from protocols.privacy_advice import modelled_eigenvalue
-
-    train = load_dataset(name, published_data).train
-    found, mean = spectrum(train, 64), train.size // train.n_users
-    model = np.array([modelled_eigenvalue(j, 1, train.n_items, mean) for j in range(1, 65)])
-    assert np.abs(np.log(found / model)).max() < np.log(2.5)
 
 
 # --- privacy laplace -------------------------------------------------------------------------------------------------
