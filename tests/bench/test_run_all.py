@@ -15,7 +15,7 @@ from bench.doc_tables import ROWS
 from bench.doc_tables import main as write_tables
 from bench.experiments.quality import RANKING_SETS
 from bench.figures import Entry, absent, entries, markdown, read_results, rows
-from bench.overhead import Costs, measure_mechanism
+from bench.overhead import measure_mechanism
 from bench.run_all import COMMITTED, jobs, main, run
 from protocols.advice import QUALITY_BY_COMPONENTS
 
@@ -108,13 +108,6 @@ def test_every_mechanism_is_measured(mechanism: str) -> None:
     assert min(costs.seal, costs.open, costs.server) > 0
     assert costs.sent >= 400, "four bytes for each value"
     assert (costs.member is not None) == (mechanism == "oneshot")
-
-
-def test_figures_of_a_row() -> None:
-    figures = Costs(0.04, 0.02, 0.006, 1_186_000, member=(0.001, 200)).figures(BY_KEY["fedmf"], "oneshot")
-    assert figures["fedmf.oneshot.client_ms"] == pytest.approx(60)
-    assert figures["fedmf.oneshot.ratio"] == pytest.approx(1.25, abs=0.01)
-    assert figures["fedmf.oneshot.member_bytes"] == 200
 
 
 def test_the_committed_pages_are_those_of_the_committed_figures(capsys: pytest.CaptureFixture[str]) -> None:

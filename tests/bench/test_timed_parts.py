@@ -54,7 +54,7 @@ def test_a_round_ends_with_the_right_sum() -> None:
 SMALL = Shape(clients=12, values=50, dropouts=1)
 
 
-def test_a_small_round_has_all_stages() -> None:
+def test_a_small_round_has_all_stages_and_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(1).uniform(-CLIP, CLIP, (SMALL.clients, SMALL.values))
     clock = play_round(SMALL, vectors)
     assert set(clock.server) == {"advertise", "share", "contribute", "confirm", "unmask"}
@@ -62,14 +62,12 @@ def test_a_small_round_has_all_stages() -> None:
     assert len(clock.clients["unmask"]) == 11
     assert clock.server_seconds == sum(clock.server.values()) > 0
 
-
-def test_a_wrong_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def one_too_many(*arguments: object) -> bytes:
         return bytes(4 * SMALL.values)
 
     monkeypatch.setattr(sums.MASKED.__class__, "release", one_too_many)
     with pytest.raises(AssertionError, match="the sum is wrong"):
-        play_round(SMALL, np.full((SMALL.clients, SMALL.values), CLIP / 2))
+        play_round(SMALL, vectors)
 
 
 # --- bench/demo.py: medians over whole runs of one seed ---------------------------------------------------------------

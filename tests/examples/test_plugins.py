@@ -91,12 +91,6 @@ def without_packages(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "_found", lambda group: ())
 
 
-@pytest.mark.usefixtures("without_packages")
-def test_without_its_package_the_recipe_is_unknown() -> None:
-    with pytest.raises(ParameterError, match="unknown recipe: choose one of arrays"):
-        recipe("popularity", {"items": 3})
-
-
 def test_it_passes_the_battery(installed: Path) -> None:
     paths = os.pathsep.join([str(installed), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

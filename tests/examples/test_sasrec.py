@@ -82,20 +82,6 @@ def test_what_is_held_out_is_not_trained_on() -> None:
     assert clients.test.negatives.shape == (12, 99)
 
 
-def test_ndcg_is_that_of_the_held_out_item() -> None:
-    clients = data.choose(split_of(), 7, others=4)
-    held = clients.test.data.test_items
-
-    def knowing(histories: Histories) -> NDArray[np.float64]:
-        scores = np.zeros((len(histories), clients.items))
-        scores[np.arange(len(histories)), held[clients.users]] = 1.0
-        return scores
-
-    assert clients.test.ndcg(knowing, clients.users) == 1.0
-    assert clients.test.ndcg(lambda histories: np.zeros((len(histories), clients.items)), clients.users) == 0.0
-    assert 0 <= clients.test.popularity(clients.users, clients.users) < 0.5
-
-
 def test_the_mean_is_over_weights_and_that_of_a_row_over_those_who_touched_it() -> None:
     class Fixed(Popular):
         def train(self, arrays: Arrays, items: NDArray[np.int32], seed: Sequence[int]) -> tuple[Arrays, int]:

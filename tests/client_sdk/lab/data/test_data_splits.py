@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.experiments.leaks import users_with_at_least
 from client_sdk.lab.data import fetch as module
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet, describe, fetch, fetch_set
@@ -323,14 +322,6 @@ def test_ratings_are_read_with_their_values(published_data, name, users, items, 
     read = load_interactions(name, published_data)
     assert (read.n_users, read.n_items, read.size, read.merged) == (users, items, rows, merged)
     assert (read.ratings.min(), read.ratings.max()) == scale
-
-
-def test_filmtrust_as_pfedclr_uses_it(published_data) -> None:
-    whole = load_interactions("filmtrust", published_data)
-    assert np.all(np.diff(np.unique(whole.items, return_index=True)[1]) > 0), "items are numbered as they first appear"
-    kept = users_with_at_least(whole, 10)
-    # the paper's count, 33,372, includes the three repeated rows
-    assert (kept.n_users, kept.n_items, kept.size + kept.merged) == (1002, 2042, 33_372)
 
 
 def test_goodreads_as_fair_uses_it(published_data) -> None:

@@ -285,17 +285,9 @@ def interactions() -> Interactions:
     return Interactions.from_pairs(users, items, n_users=MANY, n_items=RANKED)
 
 
-@pytest.fixture(scope="module")
-def data() -> LeaveOneOut:
-    return leave_one_out(interactions(), 0)
-
-
-@pytest.fixture(scope="module")
-def candidates(data: LeaveOneOut) -> np.ndarray:
-    return candidates_of(data, np.random.default_rng(0)).negatives
-
-
-def test_each_control_is_evaluated_against_candidates_and_all_items(data, candidates) -> None:
+def test_each_control_is_evaluated_against_candidates_and_all_items() -> None:
+    data = leave_one_out(interactions(), 0)
+    candidates = candidates_of(data, np.random.default_rng(0)).negatives
     table = controls(data, candidates, np.random.default_rng(1), k=5)
     assert table.metrics == ("HR@5", "NDCG@5")
     assert len({(row.name, row.against) for row in table.rows}) == len(table.rows) == 4

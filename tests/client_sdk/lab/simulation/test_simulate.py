@@ -130,17 +130,6 @@ def test_users_without_training_rows_are_counted_and_left_out() -> None:
     assert result.left_out == 1
 
 
-def test_recommendations_name_the_ids_of_the_data(split: Split) -> None:
-    result = simulate(split, SimulationRequest("colr", rounds=1, recommend=("user 3",)))
-    found = result.recommendations["user 3"]
-    number = split.train.user_ids.tolist().index("user 3")
-    seen = set(split.train.item_ids[split.train.positives(number)].tolist())
-    assert len(found) == len(set(found)) == 10
-    assert set(found) <= set(split.train.item_ids.tolist()) - seen
-    with pytest.raises(DataError, match="no user has the id 'nobody'"):
-        simulate(split, SimulationRequest("colr", rounds=1, recommend=("nobody",)))
-
-
 def test_what_does_not_fit_is_refused(split: Split) -> None:
     for request, what in (
         (SimulationRequest("colr", cohort=25), "cohort of 25 is greater than the 24 users"),
@@ -151,6 +140,8 @@ def test_what_does_not_fit_is_refused(split: Split) -> None:
     ):
         with pytest.raises(ParameterError, match=what):
             simulate(split, request)
+    with pytest.raises(DataError, match="no user has the id 'nobody'"):
+        simulate(split, SimulationRequest("colr", rounds=1, recommend=("nobody",)))
     with pytest.raises(DataError, match="the data has none"):
         simulate(load_split("synthetic"), SimulationRequest("rfrec"))
 
