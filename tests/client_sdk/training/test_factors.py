@@ -65,6 +65,19 @@ def test_full_training_equals_the_steps_of_the_released_code(seed: int, batch: i
     np.testing.assert_allclose(got.user_factor, p, atol=2e-4)
 
 
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_low_rank_training_of_full_rank_equals_full_training(seed: int) -> None:
+    """With r = d and an orthonormal B (sqrt(d/r) = 1) the trained A B is FedMF's change."""
+    item_factors, user, positives = problem(seed)
+    rotation = np.linalg.qr(np.random.default_rng(seed).standard_normal((DIM, DIM)))[0].astype(np.float32)
+    full = train_locally(None, item_factors, user, positives, MFConfig(), np.random.default_rng(seed))
+    low = train_locally(rotation, item_factors, user, positives, MFConfig(), np.random.default_rng(seed))
+    np.testing.assert_array_equal(full.items, low.items)
+    np.testing.assert_allclose(low.values @ rotation, full.values, atol=2e-4)
+    np.testing.assert_allclose(low.user_factor, full.user_factor, atol=2e-4)
+
+
 def test_invalid_input_is_refused() -> None:
     item_factors, user, own = problem(0)
     wrong = (

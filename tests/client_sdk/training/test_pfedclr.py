@@ -21,6 +21,7 @@ from client_sdk.training.pfedclr import (
     LowRank,
     PFedCLRConfig,
     PFedCLRHalf,
+    descend,
 )
 from protocols.errors import ParameterError
 from protocols.recipes.base import FactorState
@@ -118,6 +119,19 @@ def test_adam_equals_the_papers_algorithm() -> None:
         adam.step(gradients)
         for value, wanted in zip(arrays, expected, strict=True):
             np.testing.assert_allclose(value, wanted, atol=1e-6)
+
+
+def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
+    """Dense Adam over all items with the same draws gives the same rows."""
+    chosen = half("cf", PFedCLRConfig(epochs=2, batch_size=7))
+    client_state, local, _ = run_client(chosen, seed=4)
+    factors, user = state(chosen).item_factors.astype(np.float32).copy(), client_state[USER_FACTOR].copy()
+    rng = np.random.default_rng(4)
+    samples = draw_samples(MINE.items, ITEMS, 4, rng)
+    everything = Samples(np.arange(ITEMS, dtype=np.int32), samples.items[samples.rows].astype(np.intp), samples.labels)
+    whole = FrozenUser(None, factors, user, 0.01)
+    descend(whole, everything, chosen.training, rng)
+    np.testing.assert_allclose(local.blocks[0].reshape(ITEMS, DIM), whole.rows - factors, atol=1e-6)
 
 
 # --- what each step changes and sends --------------------------------------------------------------------------------
