@@ -79,16 +79,13 @@ def result(hr: float, seconds: float) -> dict[str, Any]:
     return {"users": 20, "rounds": 3, "cohort": 10, "arms": [arm, arm, arm, {**arm, "contributions": 0}]}
 
 
-def test_figures_are_medians_over_the_runs() -> None:
+def test_figures_are_medians_over_the_runs_which_must_agree() -> None:
     figures = demo_figures([(10.0, result(0.5, 0.3)), (14.0, result(0.5, 0.6)), (11.0, result(0.5, 0.9))])
     assert figures["demo.seconds"] == 11.0
     assert figures["demo.contribution_ms"] == pytest.approx(20.0)
     assert figures["demo.enrol_ms_per_client"] == pytest.approx(60.0)
     assert figures["demo.hr10.plain"] == 0.5
     assert (figures["demo.clients"], figures["demo.runs"]) == (20, 3)
-
-
-def test_runs_of_one_seed_must_agree() -> None:
     with pytest.raises(RuntimeError, match="the same seed gave different figures"):
         demo_figures([(10.0, result(0.5, 0.3)), (10.0, result(0.6, 0.3))])
 

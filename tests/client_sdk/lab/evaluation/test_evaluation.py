@@ -135,21 +135,6 @@ def test_metrics_equal_those_of_a_simple_loop_for_any_chunk_size(seed, k, chunk)
     assert (sampled.protocol, full.protocol) == ("99 sampled negatives", "full ranking")
 
 
-def test_perfect_scores_give_one_for_the_requested_users() -> None:
-    data = random_data(2)
-    candidates = candidates_of(data, np.random.default_rng(2)).negatives
-    tested = np.flatnonzero(data.test_items >= 0)
-    asked = np.concatenate([tested[:3], np.flatnonzero(data.test_items < 0)])
-    result = evaluate_scores(
-        lambda users, items: items == data.test_items[users, None], data, candidates, 1, users=asked
-    )
-    assert (result.hr, result.ndcg, result.users) == (1, 1, 3)
-    full = evaluate_full_scores(lambda users: np.arange(ITEMS) == data.test_items[users, None], data, 1, users=asked)
-    assert (full.hr, full.users) == (1, 3)
-    with pytest.raises(ParameterError, match="users must lie"):
-        evaluate_full_scores(lambda users: np.zeros((users.size, ITEMS)), data, users=np.array([USERS]))
-
-
 def test_wrong_shapes_are_refused() -> None:
     data, (users, items) = random_data(3), factors(3)
     candidates = candidates_of(data, np.random.default_rng(3)).negatives
@@ -162,6 +147,7 @@ def test_wrong_shapes_are_refused() -> None:
             "scores must have shape",
         ),
         (lambda: evaluate_full_scores(lambda asked: np.zeros((asked.size, 3)), data), "scores must have shape"),
+        (lambda: evaluate_full_scores(lambda _: np.zeros((1, ITEMS)), data, users=np.array([USERS])), "users must lie"),
         (lambda: ranks_of(np.zeros(3), np.zeros((2, 5))), "does not match"),
         *((lambda metric=metric: metric(np.zeros(0, np.int64), 10), "no user") for metric in (hit_ratio, ndcg)),
         *((lambda metric=metric: metric(np.array([1]), 0), "k must be") for metric in (hit_ratio, ndcg)),
