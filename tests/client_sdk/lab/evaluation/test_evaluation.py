@@ -133,6 +133,8 @@ def test_metrics_equal_those_of_a_simple_loop_for_any_chunk_size(seed, k, chunk)
     assert (full.hr, full.ndcg) == pytest.approx(slow(users, items, data, lambda user: outside[user], k))
     assert sampled.users == full.users == np.count_nonzero(data.test_items >= 0)
     assert (sampled.protocol, full.protocol) == ("99 sampled negatives", "full ranking")
+    some = evaluate_full_scores(lambda asked: users[asked] @ items.T, data, k, users=np.arange(1, USERS))
+    np.testing.assert_array_equal(some.ranks, full.ranks[int(data.test_items[0] >= 0) :])
 
 
 def test_wrong_shapes_are_refused() -> None:
