@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.experiments.rfrec import Devices
-from bench.experiments.ring_sums import RingSums, blocks, normalised, power_iteration, product_of, start_vectors
+from bench.experiments.ring_sums import RingSums, normalised, power_iteration, product_of, start_vectors
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
 from protocols.recipes.registry import recipe
@@ -77,13 +77,6 @@ def test_the_power_iteration_converges_and_its_first_columns_are_those_of_a_smal
     np.testing.assert_allclose(many.vectors[:, :3], few.vectors, atol=1e-9)
     assert many.eigenvalues[0] == pytest.approx(values[-1])
     assert np.abs(start_vectors(ITEMS, 5, 2) - start_vectors(ITEMS, 9, 2)[:, :5]).max() == 0
-
-
-def test_blocks_cover_every_index_once(monkeypatch) -> None:
-    monkeypatch.setattr("bench.experiments.ring_sums.CHUNK_VALUES", 10)
-    for sizes in ([3, 3, 3, 3], [25, 1, 0, 0, 30], [0], []):
-        found = [index for part in blocks(np.array(sizes, dtype=np.int64)) for index in range(len(sizes))[part]]
-        assert found == list(range(len(sizes)))
 
 
 # --- RFRec's devices train the same model as a federation, also with absent clients -----------------------------------

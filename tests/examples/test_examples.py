@@ -88,13 +88,6 @@ def test_compose_matches_its_schema_and_names_the_programs() -> None:
     assert f"--scope {coordinator.SCOPE} " in services["organiser"]["command"][0]
 
 
-def test_each_organisation_has_the_rows_of_its_own_users(tmp_path: Path) -> None:
-    coordinator.write_rows(tmp_path)
-    found = {name: organisation.load(tmp_path / f"{name}.npz") for name in coordinator.ORGANISATIONS}
-    assert {name: len(histories) for name, histories in found.items()} == coordinator.ORGANISATIONS
-    assert all(items.size >= 2 for histories in found.values() for items in histories)
-
-
 # --- the two-tower model ----------------------------------------------------------------------------------------------
 
 

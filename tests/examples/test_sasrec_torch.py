@@ -63,37 +63,6 @@ def test_windows_hold_the_whole_history_and_negatives_are_not_in_it(size: int) -
         assert not np.isin(drawn.numpy(), history).any()
 
 
-def test_training_is_a_function_of_its_arguments_and_changes_rows_of_its_items() -> None:
-    learner, items = SASRecLearner(60, SMALL), np.arange(0, 20, 2, dtype=np.int32)
-    start = learner.initial()
-    held = {name: array.copy() for name, array in start.items()}
-    torch.manual_seed(1)
-    one, examples = learner.train(start, items, (3, 1))
-    torch.manual_seed(2)
-    same, _ = learner.train(start, items, (3, 1))
-    other, _ = learner.train(start, items, (3, 2))
-    assert examples == 9
-    for name, array in start.items():
-        np.testing.assert_array_equal(array, held[name])
-        np.testing.assert_array_equal(one[name], same[name])
-    touched = (one["items.weight"] != start["items.weight"]).any(axis=1)
-    assert touched[items].all() and 10 < touched.sum() < 60
-    assert (one["items.weight"] != other["items.weight"]).any()
-
-
-def test_local_training_lowers_the_loss() -> None:
-    learner = SASRecLearner(60, Settings(dim=8, blocks=1, length=12, epochs=30, rate=1.0))
-    items = np.arange(12, dtype=np.int32)
-    new, _ = learner.train(learner.initial(), items, (0, 1))
-
-    def loss(arrays: Any) -> float:
-        windows, padded, drawn = training_windows([items], 60, learner.settings, np.random.default_rng(5))
-        with torch.no_grad():
-            return float(learner.module(arrays).loss(windows, drawn, padded))
-
-    assert loss(new) < loss(learner.initial()) - 0.2
-
-
 def test_ndcg_rises_over_masked_sums_and_equals_plain_fedavg(tmp_path: Path) -> None:
     clients = choose(read("synthetic", None), 16, others=40)
     learner = SASRecLearner(clients.items, Settings(dim=16, blocks=1, length=20))

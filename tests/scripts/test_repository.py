@@ -189,36 +189,18 @@ def test_data(): required("data")
 """
 
 
-def run_tests(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-    (folder / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
-    (folder / "test_needing.py").write_text(NEEDING)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTEST_"))}
-    bare = {"PATH": str(folder), "HUSHREC_TEST_POSTGRES": "postgresql://postgres@127.0.0.1:1/none"}
-    bare |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**kept, **bare, **variables}, capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-def test_a_run_passes_and_ends_with_what_was_not_run(tmp_path: Path) -> None:
+def test_a_gap_is_a_failure_in_ci_unless_ci_cannot_have_it_and_is_then_listed(tmp_path: Path) -> None:
     """Also where another process reports."""
-    code, output = run_tests(tmp_path, "-p", "xdist", "-n", "1")
-    assert code == 0, output
-    _, _, end = output.partition(" not run on this machine ")
-    listed = dict(reversed(line.split("  needs ", 1)) for line in end.splitlines() if "  needs " in line)
-    assert [need.split(":")[0] for need in listed] == [
-        "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
-        "published data sets",
-        "systemd-analyze",
-    ]
-    assert listed["systemd-analyze: apt-get install systemd"].split() == ["tests", "1"]
-
-
-def test_a_gap_is_a_failure_in_ci_unless_ci_cannot_have_it(tmp_path: Path) -> None:
-    code, output = run_tests(tmp_path, HUSHREC_TEST_ALL="1")
-    assert code == 1
-    assert "needs systemd-analyze" in output and "needs PostgreSQL" in output
-    assert "1  needs published data sets: HUSHREC_TEST_DATA=" in output
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_terminal_summary\n")
+    (tmp_path / "test_needing.py").write_text(NEEDING)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HUSHREC_", "PYTEST_"))}
+    bare = {"PATH": str(tmp_path), "HUSHREC_TEST_POSTGRES": "postgresql://postgres@127.0.0.1:1/none"}
+    bare |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HUSHREC_TEST_ALL": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "xdist", "-n", "1", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env={**kept, **bare}, capture_output=True, text=True, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "needs systemd-analyze: apt-get install systemd" in output
+    assert "needs PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES" in output
+    assert "1  needs published data sets: HUSHREC_TEST_DATA=" in output.partition(" not run on this machine ")[2]
     assert "2 failed, 1 skipped" in output

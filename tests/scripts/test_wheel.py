@@ -26,16 +26,15 @@ WORKS = {
     "ckks,paillier": "from protocols.sums.registry import mechanism as of; of('ckks').plan, of('paillier').plan",
     "lab": "import client_sdk.lab.whole",
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
-    "organiser": "import client_sdk.organiser.app",
-    "plots": "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
+    "organiser,plots,data": "import client_sdk.organiser.app, client_sdk.lab.data.tables; "
+    "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
     "privacy": "from client_sdk.cli.privacy_plan import loss_epsilon; from dp_accounting import GaussianDpEvent; "
     "assert 0 < loss_epsilon(GaussianDpEvent(4), 1, 1e-6) < 2",
-    "data": "import client_sdk.lab.data.tables",
     "demo": "import client_sdk.lab.demo.arms, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres,s3,cluster,otel": "import psycopg, opentelemetry.sdk, aggregator_service.app; "
     "import aggregator_service.storage.postgres, aggregator_service.storage.s3, aggregator_service.compute.cluster",
 }
-"""Extras -> what works with them."""
+"""Extras -> what works with them. Those that are installed together have no dependency in common."""
 
 
 def run(*command: object, cwd: Path | None = None, bytecode: Path | None = None) -> subprocess.CompletedProcess[str]:

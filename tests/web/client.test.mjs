@@ -79,6 +79,7 @@ for (const [of, name, value, from = TASK] of [
 }
 
 for (const from of [TASK, MASKED]) {
+  const { bound } = readTask(from, { organiser: from.organiser });
   for (const of of ["recipe", "mechanism"]) {
     for (const [name, own] of Object.entries(from.resolved[of].parameters)) {
       test(`attack: a server resolves another ${name} of ${from.mechanism.name} for one client`, async () => {
@@ -86,7 +87,6 @@ for (const from of [TASK, MASKED]) {
         const lie = changed(`resolved.${of}.parameters.${name}`, other, from);
         assert.throws(() => readTask(lie, { organiser: from.organiser }), { name: "RefusalError" });
         // and masks are bound to all parameters, so that those of two clients with different ones do not cancel
-        const { bound } = readTask(from, { organiser: from.organiser });
         assert.ok(bound.includes(JSON.stringify(name)));
         const resolved = (task) => boundTerms(task, { recipe: task.resolved.recipe.parameters, mechanism: task.resolved.mechanism.parameters });
         assert.equal(resolved(from), bound);

@@ -81,8 +81,12 @@ class Server {
     return body;
   }
 
-  /** {neighbours, context}: the graph, and the context of the mask streams. */
-  async facts() {
+  /** {neighbours, context}: the graph, and the context of the mask streams, once all shares are there. */
+  facts() {
+    return (this.known ??= this.computed());
+  }
+
+  async computed() {
     const { bits, length } = TERMS.planAt(1);
     const seed = await roundSeed(fromBase64Url(TASK.seed), 1);
     const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TERMS.bound, this.step, null), cohort: CLIENTS };
@@ -124,6 +128,7 @@ class Server {
       },
       bytes: async (path) => {
         const what = path.split("/").at(-1);
+        if (id !== "c0" && this.lies.refused && what in this.lies) return new Promise(() => {}); // the test ends with c0
         const honest = await this[what](id);
         return id === "c0" && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
       },
@@ -131,7 +136,10 @@ class Server {
   }
 }
 
-/** Plays a round; returns the server and what became of each client. store: of c0, from an earlier round. */
+/**
+ * Plays a round; returns the server and what became of each client, of c0 only if the lies are to be `refused`.
+ * store: of c0, from an earlier round.
+ */
 async function play(lies = {}, store = new MemoryStore(), step = 1) {
   const people = {};
   for (let i = 0; i < CLIENTS; i++) {
@@ -146,7 +154,8 @@ async function play(lies = {}, store = new MemoryStore(), step = 1) {
     const client = { api: server.api(id), terms: TERMS, revoked: lies.revoked ?? new Set(), uniform: secureUniform(), ...own };
     return takeMaskedPart(client, view, [i, i + 1, 30], () => {}, undefined, () => server.next()).finally(() => server.leave(id));
   });
-  return { server, outcomes: await Promise.allSettled(parts) };
+  const [whole, first] = [Promise.allSettled(parts), Promise.allSettled(parts.slice(0, 1))];
+  return { server, outcomes: await (lies.refused ? first : whole) };
 }
 
 /** The sum that the server opens from the replies: all clients survive, so from the shares of their seeds. */
@@ -211,7 +220,7 @@ for (const [name, lies, error, sent] of [
   ["forged confirmations", { confirmations: (body) => body.map((byte) => byte ^ 1) }, "ThresholdError", "confirm"],
 ]) {
   test(`a client refuses ${name}`, async () => {
-    const { server, outcomes } = await play(lies);
+    const { server, outcomes } = await play({ ...lies, refused: true });
     assert.equal(outcomes[0].reason?.name, error, String(outcomes[0].reason));
     const order = Object.values(MESSAGE);
     const last = order.findLast((stage) => server.messages[stage].c0);

@@ -136,6 +136,8 @@ def test_the_first_federation_ends_with_recommendations(federation: Federation, 
     assert [row for row in cells(log) if "rounds" in row[0]] == [["rounds completed", "2"], ["rounds missed", "0"]], log
     assert "sums can be opened by its members" in log and "the task ended: complete" in log
     assert ["members given keys", "3"] in cells((federation.folder / "keyring.log").read_text())
+    shown = (federation.folder / "organiser.log").read_text()
+    assert f"issuing certificates for movies, shop at http://127.0.0.1:{federation.organiser}; " in shown
     assert (federation.folder / "holder/hushrec/identity.key").stat().st_mode & 0o777 == 0o600
 
 

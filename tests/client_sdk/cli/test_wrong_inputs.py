@@ -39,7 +39,6 @@ ITEMS = [
     ("item;rating\n1;2\n", "line 1: neither an item number nor a header"),
     ("50\n", "line 1: item 50 is outside 0..49, the items of the task"),
     (b"1\n\x00\n", "line 2: not a text file"),
-    ("", "the file is empty"),
 ]
 ADDRESSES = {
     "must have the form https://host": ("", "foo", "ftp://127.0.0.1", "http://", "http://[::1", "https://exa mple.org"),
@@ -52,11 +51,10 @@ ADDRESSES = {
 FILES = {"FOLDER": "", "ITEMS": "items.txt", "SHOP": "shop.csv", "REQUEST": "request.json"}
 FILES |= {"STAR_FILE": "stars.csv", "STAR_KEY": "stars.key"}
 JOIN = "join URL --interactions ITEMS --invitation"
-COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALED: invitations
+COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALED: invitations; |: both are said
     ("join URL --interactions FOLDER/none --invitation hri_x", "FOLDER/none: cannot read the file: No such file"),
     ("join URL --interactions FOLDER --invitation hri_x", "FOLDER: cannot read the file: Is a directory"),
-    (f"{JOIN} hri_x", "the invitation is unknown"),
-    (f"{JOIN} hri_x", "Check that the invitation is copied in full"),
+    (f"{JOIN} hri_x", "the invitation is unknown | Check that the invitation is copied in full"),
     (f"{JOIN} {'x' * 999}", "the invitation has more than 200 characters"),
     ("join URL --interactions ITEMS --identity ITEMS/me.key", "cannot write the identity file ITEMS/me.key: "),
     ("join URL --interactions ITEMS --identity /proc/x/me.key", "cannot write the identity file /proc/x/me.key: "),
@@ -72,12 +70,10 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     (f"{JOIN} OPEN --allow-plain", "releases sums of 2 clients"),
     (f"{JOIN} OPEN --allow-plain --min-cohort 2 --max-model-bytes 100", "policy allows 100 (change it with --max-mod"),
     (f"{JOIN} OPEN --allow-plain --min-cohort 2 --device-group 7", "has one device group"),
-    (f"{JOIN} USED --allow-plain --min-cohort 2", "used up"),
-    (f"{JOIN} USED --allow-plain --min-cohort 2", "hushrec-server invite TASK"),
+    (f"{JOIN} USED --allow-plain --min-cohort 2", "used up | hushrec-server invite TASK"),
     (f"{JOIN} STARS --allow-plain --identity STAR_KEY", "learns from ratings"),
     ("join URL --interactions STAR_FILE --invitation STARS --allow-plain --identity STAR_KEY", "1 .. 5 in this task"),
-    (f"{JOIN} SEALED", "needs a membership certificate from its organiser"),
-    (f"{JOIN} SEALED", "--issuer with --scope and --code, or --certificate"),
+    (f"{JOIN} SEALED", "needs a membership certificate from its organiser | --issuer with --scope and --code"),
     (f"{JOIN} SEALED --certificate FOLDER/none.json", "cannot read the membership certificate"),
     (f"{JOIN} SEALED --issuer https://login.example.org", "--issuer needs --scope and --code"),
     (f"{JOIN} SEALED --certificate FOLDER/wrong.json", "not signed by the organiser"),
@@ -86,11 +82,8 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     ("recommend --task nope", "is not a member of task 'nope'"),
     ("membership move http://127.0.0.1:1", "say which server has moved, with --from"),
     ("certificate request --scope=", "the name of a scope must have 1 to 100 bytes"),
-    ("certificate request --scope m --role king", "'king' is not one of 'member', 'holder', 'committee'"),
     ("data show FOLDER/none", "FOLDER/none: cannot read the file: No such file"),
     ("data show SHOP --columns user=9,item=1", "no column 9: the file has 2"),
-    ("data show SHOP --columns user=nope,item=item", "no column named 'nope'"),
-    ("data show SHOP --columns user=0", "columns must say where user and item are"),
     ("data fetch ml-100k --data-dir ITEMS", "ITEMS: cannot create the folder"),
     ("simulate --dataset SHOP --recipe nope", "unknown recipe: choose one of"),
     ("simulate --dataset SHOP --recipe colr -r bogus=1", "bogus: unknown name; choose from"),
@@ -103,20 +96,15 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     ("evaluate --dataset SHOP -k 0", "k must be at least 1, got 0"),
     ("organiser init --folder ITEMS", "cannot write the organiser's key ITEMS/organiser.key: "),
     ("organiser init --folder FOLDER/organiser", "an organiser's key is never overwritten"),
-    ("organiser codes --scope= --folder FOLDER/organiser", "the name of a scope must have 1 to 100 bytes"),
     (f"organiser codes --scope {'s' * 101} --folder FOLDER/organiser", "the name of a scope must have 1 to 100 bytes"),
     ("organiser codes --scope movies --count 0", "'--count': must be at least 1"),
-    ("organiser serve --scope= --folder FOLDER/organiser", "the name of a scope must have 1 to 100 bytes"),
     ("organiser serve --scope m --days 3651 --folder FOLDER/organiser", "'--days': must be at most 3650"),
     ("organiser codes --scope m --folder FOLDER/none", "the organiser's key FOLDER/none/organiser.key does not exist"),
     ("organiser codes --scope m --folder FOLDER/damaged", "FOLDER/damaged/issued.sqlite3 cannot be used"),
     ("organiser certify ITEMS --subject ann --folder FOLDER/organiser", "ITEMS is not a certificate request"),
     ("organiser certify REQUEST --subject= --folder FOLDER/organiser", "a subject must have 1 to 255 printable"),
     ("organiser certify FOLDER/none --subject ann", "cannot read the certificate request"),
-    *(
-        (f"organiser certify REQUEST --subject ann --days {days}", "'--days': must be at ")
-        for days in ("100000000", "3651", "inf", "nan", "0")
-    ),
+    *((f"organiser certify REQUEST --subject ann --days {days}", "'--days': must be at ") for days in (3651, "nan", 0)),
     ("organiser serve --scope m --port PORT --folder FOLDER/organiser", "cannot listen on 127.0.0.1:PORT: Address alr"),
     ("organiser serve --scope m --port 99999", "'--port': must be at most 65535"),
     ("organiser serve --scope m --host= --folder FOLDER/organiser", "--host is empty"),
@@ -125,7 +113,6 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
         "organiser serve --scope m --folder FOLDER/organiser --tls-certificate ITEMS --tls-key ITEMS",
         "cannot use --tls-certificate ITEMS with --tls-key ITEMS",
     ),
-    ("demo --dataset nowhere", "unknown data set 'nowhere'"),
     ("demo --rounds 0", "'--rounds': must be at least 1"),
     ("demo --rounds many", "'--rounds': must be a whole number"),
     ("demo --mechanism maskd", "'--mechanism': 'maskd' is not one of 'ckks', 'masked', 'oneshot'."),
@@ -202,12 +189,13 @@ def test_a_wrong_table_is_named_with_the_line(folder: Path, content: str | bytes
 
 @pytest.mark.parametrize(("content", "fault"), ITEMS)
 def test_a_wrong_file_of_items_uses_nothing_up(
-    folder: Path, server: AggregatorProcess, operator: Operator, invitations: dict[str, str],
+    folder: Path, server: AggregatorProcess, operator: Operator, invitations: dict[str, str], tmp_path: Path,
     content: str | bytes, fault: str,
 ) -> None:  # fmt: skip
     path = write(folder / "wrong.txt", content)
     options = ("--interactions", path, "--invitation", invitations["OPEN"], "--allow-plain", "--min-cohort", "2")
-    assert fault in refusal("join", server.url, *options)
+    assert fault in refusal("join", server.url, *options, "--identity", str(tmp_path / "new.key"))
+    assert "of the task" in fault or not (tmp_path / "new.key").exists()
     (films,) = (task.task_id for task in operator.tasks() if task.name == "films")
     assert (0, 20) in [(one.used, one.uses) for one in operator.invitations(films)]
     assert not CliRunner().invoke(app, ["membership", "list"]).stdout.count("films")
@@ -237,7 +225,8 @@ def test_a_wrong_input_is_named(
         for name, value in {**places, "URL": server.url, **invitations}.items():
             command, fault = command.replace(name, str(value)), fault.replace(name, str(value))
         text = refusal(*command.split(" "))
-    assert fault in text
+    for part in fault.split(" | "):
+        assert part in text
 
 
 def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:

@@ -199,7 +199,7 @@ def sent(half: TopKHalf, state: Any, blocks: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, seed: int) -> None:
     """Over several rounds, the whole change has been sent or is in the residual, including clipped parts."""
     half, rng = half_of(mode, error_feedback=True, clip=0.01), np.random.default_rng(seed)

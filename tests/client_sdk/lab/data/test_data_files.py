@@ -53,7 +53,7 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("files")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(INTEGERS | TEXTS)),
     st.sampled_from(["\t", "::", ",", ";", "|", " "]),
@@ -75,7 +75,7 @@ def test_round_trip_of_tables_in_text(folder, rows, separator, crlf, packed, siz
     assert found.interactions.merged == len(rows) - len(expected(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     rows_of(QUOTED | ANY_TEXT),
     ANY_TEXT | st.just(""),
@@ -117,7 +117,7 @@ def test_quotes_inside_fields_are_kept(tmp_path, monkeypatch, size) -> None:
     assert read.merged == 19
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text('ab",\n', min_size=1, max_size=30))
 @example('""a"",b')
 @example(',"a"",b')
@@ -143,7 +143,7 @@ def test_wrong_quotes_are_never_misread(folder, text) -> None:
     assert set(pairs) == {(user.strip(), item.strip()) for user, item in rows}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.one_of(rows_of(INTEGERS), rows_of(TEXTS), rows_of(QUOTED)))
 def test_round_trip_of_parquet(folder, rows) -> None:
     users, items, ratings, times = zip(*rows, strict=True)
@@ -153,7 +153,7 @@ def test_round_trip_of_parquet(folder, rows) -> None:
     assert content(read_data_file(path).interactions) == expected(rows)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), min_size=2, max_size=9, unique=True), min_size=2, max_size=20))
 def test_round_trip_of_id_lists(folder, lists) -> None:
     path = folder / "lists.txt"

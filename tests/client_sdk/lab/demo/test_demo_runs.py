@@ -21,22 +21,12 @@ from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import DemoRequest, spectrum
-from client_sdk.lab.demo.arms import (
-    Arm,
-    SharedSetup,
-    arms_of,
-    chosen_settings,
-    demo_identities,
-    run_arm,
-    shared_setup,
-    task_seed,
-)
+from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, run_arm, shared_setup
 from client_sdk.lab.demo.report import Display, result_table, write_results
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
 from client_sdk.rounds.part import Part
-from protocols.crypto.keys import repeatable_place
 from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -158,25 +148,15 @@ def test_the_same_seed_lets_the_same_clients_drop_out(data: Path, plain: Run, de
     """With the clients in another order, the figures are others."""
     shared, (_, in_the_clear, _) = prepared(data)
     reordered = Run(replace(shared, identities=shared.identities[::-1]), in_the_clear, demo)
-    few, same_few = (Run(prepared(data, 0.3)[0], in_the_clear, demo) for _ in range(2))
+    setups = [prepared(data, 0.3)[0] for _ in range(2)]
+    few, same_few = (Run(one, in_the_clear, demo) for one in setups)
+    one, other = ({identity.public_key for identity in setup.identities} for setup in setups)
+    assert not one & other, "every run makes new keys"
     assert few.curve == same_few.curve
     np.testing.assert_array_equal(few.model, same_few.model)
     for other in (reordered, few):
         assert np.abs(other.model - plain.model).max() > 1e-3
     assert few.result.dropouts > 0
-
-
-def test_identities_are_new_in_every_run_and_their_order_is_the_seeds() -> None:
-    def order(seed: int) -> tuple[list[int], set[bytes]]:
-        """The rank of each key in the order in which the server asks the clients of the demo's task."""
-        keys = [one.public_key for one in demo_identities(20, seed)]
-        places = [repeatable_place(task_seed(seed), key) for key in keys]
-        return [sorted(places).index(place) for place in places], set(keys)
-
-    (first, keys), (again, others), (other_seed, _) = order(0), order(0), order(1)
-    assert sorted(first) == list(range(20))
-    assert first == again != other_seed
-    assert not keys & others
 
 
 @pytest.mark.parametrize(("recipe", "mechanism"), [("privirec-k", "oneshot"), ("privirec", "masked")])

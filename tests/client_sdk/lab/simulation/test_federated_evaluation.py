@@ -251,17 +251,6 @@ def draws() -> np.random.Generator:
     return np.random.default_rng(4)
 
 
-def test_held_out_items_are_ranked_against_all_items_that_the_client_does_not_have() -> None:
-    scores = np.random.default_rng(0).standard_normal(ITEMS)
-    counts = np.random.default_rng(1).integers(0, 3, ITEMS).astype(np.float64)
-    others = np.setdiff1d(np.arange(ITEMS), [1, 2, 5, 9])
-    expected = []
-    for values in (scores, counts):
-        ranks = ranks_of(values[HELD], np.stack([values[others]] * 2))
-        expected += [hit_ratio(ranks), ndcg(ranks)]
-    np.testing.assert_allclose(rank_measures([scores, counts], TRAINED, HELD, None, draws()), expected)
-
-
 def test_drawn_negatives_are_the_same_for_every_ranking_and_leave_out_the_clients_items() -> None:
     scores = np.zeros(ITEMS)
     scores[[1, 2]] = 9.0  # its training items would be above the held-out ones

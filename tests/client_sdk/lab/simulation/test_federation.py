@@ -80,18 +80,6 @@ def test_uniform_sampling_draws_each_cohort_independently_without_repetition(dat
     turns = np.bincount(np.concatenate(cohorts), minlength=USERS)
     assert turns.max() - turns.min() > 1  # taking turns, no two users would differ by more
     assert turns.min() > 0
-    again = federation(data, "colr", "plain", sampling="uniform")
-    np.testing.assert_array_equal(again.cohort(again.recipe.round_spec(again.task_seed, 7)), cohorts[6])
-
-
-def test_the_run_depends_on_the_seed_only(data: LeaveOneOut) -> None:
-    def factors(seed: int) -> np.ndarray:
-        made = federation(data, "colr", "plain", seed=seed)
-        list(made.run(2))
-        return made.state.item_factors
-
-    np.testing.assert_array_equal(factors(1), factors(1))
-    assert np.abs(factors(1) - factors(2)).max() > 0.01
 
 
 # --- sums computed as whole matrix products are what the clients' contributions add up to -----------------------------
