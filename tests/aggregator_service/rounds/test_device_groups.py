@@ -21,13 +21,11 @@ from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
 from aggregator_service.storage.stores import named_blobs
 from aggregator_service.tasks.tasks import agreed_digest, task_view
 from protocols.messages import Schedule, TaskView
-from protocols.recipes.fair import FairState
 from protocols.recipes.registry import recipe
-from protocols.recipes.state import state_as
 from protocols.task_terms import broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, contribute, detail, signed_enrolment
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
-from tests.support.world import World, client_row
+from tests.support.world import World, client_row, request_json
 
 FAIR = {"items": 8, "dim": 4, "capacities": [0, 2]}
 RECIPE = recipe("fair", FAIR)
@@ -36,10 +34,9 @@ RECIPE = recipe("fair", FAIR)
 class Groups(World):
     """Members in device groups, with contributions of the length that each sum needs."""
 
-    def fair(self, *device_groups: int, mechanism: str = "plain", **schedule: Any) -> str:
-        """Create a FAIR task and enrol one member for each entry of `groups`."""
-        how = {"cohort_size": 2, **schedule}
-        task_id = self.task({}, recipe=("fair", FAIR), mechanism=mechanism, **how)
+    def fair(self, *device_groups: int, **schedule: Any) -> str:
+        """Create a FAIR task and enrol one member for each of these groups."""
+        task_id = self.task({}, recipe=("fair", FAIR), cohort_size=2, **schedule)
         self.join(task_id, *device_groups)
         return task_id
 
@@ -134,15 +131,6 @@ def test_each_group_has_a_view_and_the_newest_two_are_kept(world: Groups) -> Non
         assert sum(key.startswith("snapshots/") for key in world.blobs.keys()) == min(number, 2)  # noqa: SIM118
     with world.database.read() as session:
         assert set(named_blobs(session)) == set(world.blobs.keys())
-    state = RECIPE.initial_state(world.row(task).seed)
-    for number in range(1, 4):
-        spec = RECIPE.round_spec(world.row(task).seed, number)
-        state = RECIPE.absorb(state, spec, np.full(RECIPE.layout(number).length, 2.0), 2)
-    for row in rows[-2:]:
-        body = bytes(world.blobs.view(str(row.blob_key), row.digest))
-        assert body == RECIPE.encode_view(RECIPE.view(state, row.device_group), row.device_group)
-    first = RECIPE.initial_state(world.row(task).seed)
-    assert np.abs(state_as(state, FairState).tables - state_as(first, FairState).tables).max() > 0.5
 
 
 def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
@@ -159,9 +147,7 @@ def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
 
 
 def fair_task(api: Api, name: str) -> TestTask:
-    schedule = {"rounds": 2, "cohort_size": 2, "min_clients": 2}
-    parts = {"recipe": {"name": "fair", "parameters": FAIR}, "mechanism": {"name": "plain"}, "schedule": schedule}
-    return api.task_of({"name": name, **parts})
+    return api.task_of(request_json(name, "fair", FAIR, rounds=2, cohort_size=2))
 
 
 def test_a_client_cannot_change_its_group(api: Api) -> None:

@@ -39,13 +39,6 @@ def kinds(blobs: BlobStore) -> set[str]:
     return {key.partition("/")[0] for key in blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
 
-@pytest.mark.parametrize(("start", "cohorts"), [(0, []), (3, [3])])
-def test_a_round_waits_for_its_cohort_or_for_start_clients(world: World, start: int, cohorts: list[int]) -> None:
-    task = world.task(members=3, start_clients=start)
-    assert world.run(task) is not None
-    assert [row.cohort for row in world.rounds(task)] == cohorts
-
-
 def test_a_round_ends_when_all_have_contributed(world: World) -> None:
     """The end of collecting wakes no poll: in `folding` no client can do anything but poll once more."""
     topics = list[tuple[str, ...]]()
@@ -150,17 +143,6 @@ def test_uniform_sampling_differs_from_round_to_round(world: World) -> None:
         cohorts.add(tuple(cohort))
         world.clock.advance(SECONDS)
     assert len(cohorts) > 1
-
-
-def test_round_robin_asks_everybody_equally_often(world: World) -> None:
-    task = world.task(members=6, sampling="round-robin", max_failed_rounds=50)
-    asked: dict[str, int] = {}
-    for _ in range(6):
-        world.run(task)
-        for client in world.cohort(task):
-            asked[client] = asked.get(client, 0) + 1
-        world.clock.advance(SECONDS)
-    assert asked == {f"c_{index:02}": 4 for index in range(6)}
 
 
 def test_a_full_batch_is_folded_while_collecting_and_by_one_of_two_engines(world: World) -> None:

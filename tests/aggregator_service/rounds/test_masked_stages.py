@@ -10,6 +10,7 @@ from protocols.crypto.keys import public_key
 from protocols.sums.masked.roster import sign_advertisement
 from tests.support.api import Api, detail, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
+from tests.support.world import request_json
 
 COHORT = 6
 SERVER = {"fold_batch": 3}
@@ -102,13 +103,17 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(api: A
     task = masked_task(api, "rules", COHORT)
     clients = enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
+    (outside,) = enrol_masked(task, 1).values()
+    assert refusal(outside.take(1, "advertise")) == (403, "not-in-cohort")
+    (other,) = api.create_task("no-stages", cohort=2).enrol(1)
+    assert other.deliver(f"rounds/1/stages/advertise/{other.client_id}", bytes(160)).status_code == 404
     one, two, silent = clients[0], clients[1], clients[5]
     roster = f"{task.path}/rounds/1/roster"
 
     def status(client: MaskedClient) -> list[bool]:
         return [client.view(1)[name] for name in ("in_cohort", "expected", "delivered")]
 
-    assert status(one) == [True, True, False]
+    assert [status(client) for client in (one, outside)] == [[True, True, False], [False] * 3]
     body = one.make(1, "advertise")
 
     # lengths, digests, signatures, other people's places, other stages
@@ -158,31 +163,21 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(api: A
     assert two.send(1, "share", two.bodies["share"]).status_code == 200
 
 
-def test_clients_outside_the_cohort_and_plain_rounds(api: Api) -> None:
-    task = masked_task(api, "unasked", COHORT)
-    enrol_masked(task, COHORT)
-    task.wait_round(1, "advertising")
-    stranger = enrol_masked(task, 1)[0]
-    assert stranger.take(1, "advertise").status_code == 403
-    assert [stranger.view(1)[name] for name in ("in_cohort", "expected")] == [False, False]
-    first, _ = api.create_task("no-stages", cohort=2).begin(2)
-    assert first.deliver(f"rounds/1/stages/advertise/{first.client_id}", bytes(160)).status_code == 404
+IMPOSSIBLE: list[tuple[str, str, dict[str, Any], dict[str, float], dict[str, int]]] = [
+    (
+        "must be at least 6, or 0", "privirec-k", {"components": 2, "iterations": 2}, {"dropout": 0.2},
+        {"cohort_size": 9, "min_clients": 3, "start_clients": 5},
+    ),
+    (
+        "a masked round of min_clients clients cannot work", "fedmf", {"dim": 3, "clip": 1.0},
+        {"corrupt": 0.0, "dropout": 0.34}, {"cohort_size": 6, "min_clients": 3},
+    ),
+]  # fmt: skip
 
 
-PRIVIREC, FEDMF = {"components": 2, "iterations": 2}, {"dim": 3, "clip": 1.0}
-SIX = {"cohort_size": 6, "min_clients": 3}
-IMPOSSIBLE: dict[str, tuple[str, dict[str, Any], dict[str, float], dict[str, int]]] = {
-    "must be at least 6, or 0": ("privirec-k", PRIVIREC, {"dropout": 0.2}, {"cohort_size": 9, "start_clients": 5}),
-    "a masked round of min_clients clients cannot work": ("fedmf", FEDMF, {"corrupt": 0.0, "dropout": 0.34}, SIX),
-    "no neighbourhood of 6 clients": ("fedmf", FEDMF, {"corrupt": 0.9}, SIX),
-}
-
-
-@pytest.mark.parametrize("reason", IMPOSSIBLE)
-def test_a_task_that_could_not_be_summed_is_refused(api: Api, reason: str) -> None:
-    recipe, own, mechanism, schedule = IMPOSSIBLE[reason]
-    parts = {"recipe": {"name": recipe, "parameters": {"items": 6, **own}}, "schedule": schedule}
-    request = {"name": "impossible", "mechanism": {"name": "masked", "parameters": mechanism}, **parts}
-    refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
-    assert refusal(refused) == (422, "invalid-parameters")
-    assert reason in refused.json()["detail"]
+def test_a_task_that_could_not_be_summed_is_refused(api: Api) -> None:
+    for reason, recipe, own, mechanism, schedule in IMPOSSIBLE:
+        request = request_json("impossible", recipe, {"items": 6, **own}, "masked", mechanism, **schedule)
+        refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
+        assert refusal(refused) == (422, "invalid-parameters")
+        assert reason in refused.json()["detail"]

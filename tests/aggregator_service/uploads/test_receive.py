@@ -65,17 +65,17 @@ def cut(body: bytes, size: int) -> list[bytes]:
 WHOLE = len(BODY)
 
 
-@pytest.mark.parametrize("verify_first", [False, True])
 @pytest.mark.parametrize(
     ("length", "size", "start"),
-    [(WHOLE, 1000, 0), (WHOLE, 2**18, 1000), (WHOLE, 2**20, 4096), (1, 1, 0), (5000, 1, 0), (2**18 + 1, 2**19, 0)],
+    [(WHOLE, 1000, 0), (WHOLE, 2**18, 1000), (WHOLE, 2**20, 4096), (1, 1, 0), (2**18 + 1, 2**19, 0)],
 )
 def test_a_body_of_any_length_in_chunks_of_any_size_is_written_completely(
-    tmp_path: Path, length: int, size: int, start: int, verify_first: bool
+    tmp_path: Path, length: int, size: int, start: int
 ) -> None:
-    path = tmp_path / "new" / "body"
-    receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
-    assert path.read_bytes() == bytes(start) + BODY[:length]
+    for verify_first in (False, True):
+        path = tmp_path / f"new-{verify_first}" / "body"
+        receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
+        assert path.read_bytes() == bytes(start) + BODY[:length]
 
 
 WRONG = {
