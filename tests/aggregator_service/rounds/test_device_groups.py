@@ -212,11 +212,13 @@ MIN_CLIENTS = 4
 SCOLR = {"recipe_name": "scolr", "recipe_parameters": {"rank": 4}, "dim": 4, "min_clients": MIN_CLIENTS}
 
 
-def smallest_group(task: TestTask, clients: Mapping[int, MaskedClient] | Mapping[int, TestMember]) -> list[int]:
-    """The numbers of the clients of the level that fewest clients have in round 1."""
+def smallest_group(
+    task: TestTask, clients: Mapping[int, MaskedClient] | Mapping[int, TestMember], number: int = 1
+) -> list[int]:
+    """The numbers of the clients of the level that fewest clients have in a round."""
     groups: dict[int, list[int]] = {}
     for index, client in clients.items():
-        groups.setdefault(len(task.recipe.route(task.spec(1), client.client_id)), []).append(index)
+        groups.setdefault(len(task.recipe.route(task.spec(number), client.client_id)), []).append(index)
     assert len(groups) > 1 and min(map(len, groups.values())) > MIN_CLIENTS
     return min(groups.values(), key=len)
 
@@ -232,10 +234,14 @@ def assert_too_few_of_a_level(task: TestTask) -> None:
 def test_dropouts_that_leave_few_clients_of_a_level(api: Api) -> None:
     task = api.create_task("levels-plain", cohort=COHORT, max_failed_rounds=1, collect_seconds=3600, **SCOLR)
     members = dict(enumerate(task.enrol(COHORT)))
-    away = smallest_group(task, members)[MIN_CLIENTS - 1 :]
-    contribute([member for index, member in members.items() if index not in away], 1, 1.0)
-    task.expire(1)
-    assert_too_few_of_a_level(task)
+    for number, left in ((1, MIN_CLIENTS - 1), (2, MIN_CLIENTS)):
+        task.wait_round(number, "collecting")
+        away = smallest_group(task, members, number)[left:]
+        contribute([member for index, member in members.items() if index not in away], number, 1.0)
+        task.expire(number)
+        if number == 1:
+            assert_too_few_of_a_level(task)
+    assert task.wait_round(2, "complete", "failed")["state"] == "complete"
 
 
 def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_is_refused(api: Api) -> None:
@@ -252,5 +258,3 @@ def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_i
     lied_to.view = view
     play(task, clients, drop=dict.fromkeys(smallest[MIN_CLIENTS - 1 :], "contribute"), value=lambda _: 1.0)
     assert_too_few_of_a_level(task)
-    play(task, clients, 2, drop=dict.fromkeys(smallest[MIN_CLIENTS:], "contribute"), value=lambda _: 1.0)
-    assert task.wait_round(2, "complete", "failed")["state"] == "complete"
