@@ -23,10 +23,9 @@ from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
-from tests.support.api import Api, TestMember, checked, contribute, services
+from tests.support.api import Api, TestMember, contribute, services
 from tests.support.clock import ManualClock
 from tests.support.replicas import wait_until
-from tests.support.signing import UNSIGNED, know
 from tests.support.world import client_row, round_row, task_row
 
 
@@ -106,18 +105,6 @@ def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(inside: Api
     after = [poll(member).headers["etag"] for member in (first, second)]
     assert after[0] != before[0]
     assert after[1] == before[1], "deliveries of other clients change nothing"
-
-
-def test_the_cache_answers_signed_requests_of_members_only(inside: Api) -> None:
-    first, second, *_ = started(inside)
-    assert poll(first).status_code == 200
-    assert poll(first, **UNSIGNED).status_code == 401
-    stranger = TestMember(first.task, second.client_id, second.token)
-    know(first.token, first.client_id, Ed25519PrivateKey.generate())
-    assert poll(first).json()["type"].endswith("bad-signature")
-    assert poll(stranger).status_code == 200
-    other = inside.create_task("other").enrol(1)[0]
-    checked(inside.http.get(f"{first.task.path}/rounds/current", headers=other.auth), 404)
 
 
 def test_a_replaced_token_is_void_at_once(inside: Api) -> None:
