@@ -55,10 +55,6 @@ class Groups(World):
         self.contribute(task_id, *self.cohort(task_id), vector=lambda _: np.ones(length))
         self.run(task_id)
 
-    def able(self, task_id: str) -> list[int]:
-        """Members that can contribute, by group, as the task view shows them."""
-        return self.view(task_id).able_members
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Groups]:
@@ -69,10 +65,10 @@ def world(tmp_path: Path) -> Iterator[Groups]:
 def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
     task = world.fair(0, 0, 0, 0, 1)
     world.run(task)
-    assert (len(world.rounds(task)), world.able(task)) == (0, [4, 1])
+    assert (len(world.rounds(task)), world.view(task).able_members) == (0, [4, 1])
     world.join(task, 1)
     world.run(task)
-    assert (len(world.rounds(task)), world.able(task)) == (1, [4, 2])
+    assert (len(world.rounds(task)), world.view(task).able_members) == (1, [4, 2])
 
 
 def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
@@ -108,7 +104,7 @@ def test_a_group_below_the_floor_gets_no_round(world: Groups) -> None:
     with world.database.write() as session:  # the service deletes no member, so the test deletes the row
         session.get_one(ClientRow, "c_03").device_group = 0
     world.deliver(task)
-    assert (world.round(task).state, len(world.rounds(task)), world.able(task)) == ("complete", 1, [3, 1])
+    assert (world.round(task).state, len(world.rounds(task)), world.view(task).able_members) == ("complete", 1, [3, 1])
     assert world.state(task) == "open"
     world.join(task, 1)
     world.run(task)

@@ -40,30 +40,21 @@ def kinds(blobs: BlobStore) -> set[str]:
 
 
 def test_a_round_ends_when_all_have_contributed(world: World) -> None:
-    """The end of collecting wakes no poll: in `folding` no client can do anything but poll once more."""
-    topics = list[tuple[str, ...]]()
-    task = world.task(members=4, rounds=1)
-    assert world.run(task) == SECONDS
+    """With a batch of three: one fold while collecting, one of the fourth contribution, and the sum at once after it.
+
+    The end of collecting wakes no poll: in `folding` no client can do anything but poll once more.
+    """
+    (task, _), topics, states = begun(world, rounds=1), list[tuple[str, ...]](), list[tuple[str, int]]()
     world.database.listeners.append(lambda effects: topics.extend(one.topics for one in effects.announcements))
-    world.contribute(task, *world.cohort(task))
-    assert world.run(task) is None
-    assert (world.round(task).state, world.round(task).survivors) == ("complete", 4)
-    assert world.total(task, 1)[0] == 0b1111
-    assert world.state(task) == "complete"
-    assert kinds(world.blobs) == {"aggregates", "snapshots"}
-    assert topics == [("folding",), ("round", "snapshot")]
-
-
-def test_the_sum_is_released_at_once_after_the_last_fold(world: World) -> None:
-    """With a batch of three: one fold while collecting, and one of the fourth contribution, which is the last."""
-    task, _ = begun(world, rounds=1)
-    states: list[tuple[str, int]] = []
     for _ in range(4):
         row = world.round(task)
         states.append((row.state, row.folded))
         asyncio.run(world.engine.advance(task))
     assert states == [("collecting", 0), ("folding", 0), ("folding", 3), ("complete", 4)]
-    assert world.total(task, 1)[0] == 0b1111
+    assert world.run(task) is None
+    assert (world.state(task), world.round(task).survivors, world.total(task, 1)[0]) == ("complete", 4, 0b1111)
+    assert kinds(world.blobs) == {"aggregates", "snapshots"}
+    assert topics == [("folding",), ("round", "snapshot")]
 
 
 def test_a_round_ends_at_the_deadline_with_enough_survivors(world: World) -> None:
@@ -251,18 +242,14 @@ def test_what_is_woken_and_cancelled_ends(waiting: Callable[[], Awaitable[asynci
     assert asyncio.run(play())
 
 
-EARLY = 4
-"""So many slow contributions a worker are folded as soon as they are there."""
-
-
-@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", EARLY), ("plain", COHORT - 1)], ids=["slow", "fast"])
+@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", 4), ("plain", COHORT - 1)], ids=["slow", "fast"])
 def test_slow_contributions_are_folded_while_collecting(tmp_path: Path, mechanism_name: str, early: int) -> None:
-    """A fold of a few fast ones would cost more than it adds: they wait for a whole batch."""
+    """As soon as there are four a worker. A fold of a few fast ones would cost more than it adds: they wait."""
     with aggregator_inside(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as api:
         round_ = KeyedRound(api, mechanism_name)
         round_.contribute(0, early)
-        if early == EARLY:
-            wait_until(lambda: round_.task.round(1)["folded"] >= EARLY, "a few are folded while collecting")
+        if mechanism_name == "ckks":
+            wait_until(lambda: round_.task.round(1)["folded"] >= early, "a few are folded while collecting")
         else:
             time.sleep(0.5)
             assert round_.task.round(1)["folded"] == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from protocols.crypto.keys import public_key
@@ -163,21 +161,17 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(api: A
     assert two.send(1, "share", two.bodies["share"]).status_code == 200
 
 
-IMPOSSIBLE: list[tuple[str, str, dict[str, Any], dict[str, float], dict[str, int]]] = [
-    (
-        "must be at least 6, or 0", "privirec-k", {"components": 2, "iterations": 2}, {"dropout": 0.2},
-        {"cohort_size": 9, "min_clients": 3, "start_clients": 5},
-    ),
-    (
-        "a masked round of min_clients clients cannot work", "fedmf", {"dim": 3, "clip": 1.0},
-        {"corrupt": 0.0, "dropout": 0.34}, {"cohort_size": 6, "min_clients": 3},
-    ),
-]  # fmt: skip
-
-
 def test_a_task_that_could_not_be_summed_is_refused(api: Api) -> None:
-    for reason, recipe, own, mechanism, schedule in IMPOSSIBLE:
-        request = request_json("impossible", recipe, {"items": 6, **own}, "masked", mechanism, **schedule)
+    spectral, few_first = {"items": 6, "components": 2, "iterations": 2}, {"cohort_size": 9, "start_clients": 5}
+    none_may_go = {"corrupt": 0.0, "dropout": 0.34}
+    for reason, request in {
+        "must be at least 6, or 0": request_json(
+            "a", "privirec-k", spectral, "masked", {"dropout": 0.2}, min_clients=3, **few_first
+        ),
+        "a masked round of min_clients clients cannot work": request_json(
+            "b", "fedmf", {"items": 6, "dim": 3, "clip": 1.0}, "masked", none_may_go, cohort_size=6, min_clients=3
+        ),
+    }.items():
         refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
         assert refusal(refused) == (422, "invalid-parameters")
         assert reason in refused.json()["detail"]

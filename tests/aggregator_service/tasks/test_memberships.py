@@ -59,28 +59,19 @@ def test_an_invitation_counts_its_uses_and_expires(api: Api, clock: ManualClock)
     assert (api.enrol(other).status_code, preview().status_code) == (410, 410)
 
 
-def test_a_revoked_member_cannot_return(api: Api) -> None:
-    task, keys = api.create_task(cohort=3, rounds=2), new_keys()
+def test_a_revoked_member_cannot_return_and_what_it_has_contributed_stays(api: Api) -> None:
+    task, keys = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60), new_keys()
     invitation = api.invite(task.id, uses=9)
     known = api.enrol(invitation, *keys).json()
-    revoked_member = TestMember(task, known["client_id"], known["token"])
-    assert [task.revoke(revoked_member)["revoked"] for _ in range(2)] == [True, True]
-    assert api.http.get(task.path, headers=revoked_member.auth).status_code == 401
-    assert "revoked" in detail(api.enrol(invitation, *keys), 403)
-    view = task.now()
-    assert (view["members"], view["able_members"]) == (0, [0])
-    members = task.begin(3)
-    assert task.cohort(1) == {member.client_id for member in members}
-    assert [one["revoked"] for one in task.found("members")["members"]] == [True, False, False, False]
-
-
-def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api) -> None:
-    task, (first, *others) = api.begin(3, rounds=2, min_clients=2, collect_seconds=60)
-    by_mistake = f"{api.create_task('other').path}/members/{first.client_id}"
+    revoked, others = TestMember(task, known["client_id"], known["token"]), task.begin(2)
+    contribute([revoked], 1, 2.0)
+    by_mistake = f"{api.create_task('other').path}/members/{revoked.client_id}"
     assert api.http.delete(by_mistake, headers=api.operator).status_code == 404
-    contribute([first], 1, 2.0)
-    task.revoke(first)
-    assert first.put(1, first.contribution(1, 2.0)).status_code == 401
+    assert [task.revoke(revoked)["revoked"] for _ in range(2)] == [True, True]
+    assert revoked.put(1, revoked.contribution(1, 2.0)).status_code == 401
+    assert "revoked" in detail(api.enrol(invitation, *keys), 403)
+    assert [one["revoked"] for one in task.found("members")["members"]] == [True, False, False]
+    assert (task.now()["members"], task.now()["able_members"]) == (2, [2])
     contribute(others, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
     task.wait_round(2, "collecting")

@@ -26,7 +26,7 @@ from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
-from tests.support.world import SECONDS, World
+from tests.support.world import World
 
 BODY = os.urandom(2**20 + 17)
 
@@ -182,12 +182,3 @@ def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_th
     assert stored(world) == {
         client: write.body for client, write in zip(CLIENTS, (first, second, third, fourth), strict=True)
     }
-
-
-def test_a_group_after_the_deadline_is_refused(world: World) -> None:
-    task_id = begun(world)
-    writes = [contribution(world, task_id, client, 1.0) for client in CLIENTS]
-    world.clock.advance(SECONDS)
-    outcomes = at_once(world.database, *writes)
-    assert [outcome.slug for outcome in outcomes if isinstance(outcome, Problem)] == ["round-closed"] * 4
-    assert stored(world) == {}
