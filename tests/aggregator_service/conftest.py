@@ -66,31 +66,10 @@ def new_prefix(s3: S3Server) -> Callable[[], str]:
 @pytest.fixture(params=["directory", "s3"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """An empty blob store of each kind."""
-    return _blobs(request, request.param, tmp_path)
-
-
-def _blobs(request: pytest.FixtureRequest, kind: str, folder: Path) -> BlobStore:
-    place = f"dir:{folder / 'blobs'}" if kind == "directory" else request.getfixturevalue("new_prefix")()
-    store = open_store(place, folder / "scratch")
+    place = f"dir:{tmp_path / 'blobs'}" if request.param == "directory" else request.getfixturevalue("new_prefix")()
+    store = open_store(place, tmp_path / "scratch")
     store.prepare()
     return store
-
-
-@pytest.fixture(params=["alone", "shared"])
-def parts(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, BlobStore]:
-    """Database and blobs for the service's parts: SQLite and a directory, or PostgreSQL and S3."""
-    if request.param == "alone":
-        return f"sqlite:///{tmp_path / 'test.db'}", _blobs(request, "directory", tmp_path)
-    return request.getfixturevalue("postgres").schema(), _blobs(request, "s3", tmp_path)
-
-
-@pytest.fixture(params=["alone", "shared"], scope="module")
-def storage(request: pytest.FixtureRequest) -> dict[str, str]:
-    """Settings of a server's storage: SQLite and a directory, or PostgreSQL and S3. Empty, one for each test module."""
-    if request.param == "alone":
-        return {}
-    url, prefix = request.getfixturevalue("postgres").schema(), request.getfixturevalue("new_prefix")()
-    return {"database_url": url, "blobs": prefix}
 
 
 @pytest.fixture

@@ -91,24 +91,22 @@ def test_workers_without_the_project_its_version_or_the_blob_store_are_refused(
     S3 credentials are never part of a job: each worker has its own.
     """
     shared = {"executor": bare_cluster.executor, "blobs": new_prefix()}
-    bare_cluster.start_worker(PYTHONPATH=without_package(tmp_path / "without"))
-    said = refusal(tmp_path / "first", **shared)
-    assert "has no hushrec: install the server's version there" in said
-    assert "pip install 'hushrec[cluster]==" in said
-    bare_cluster.workers[0].kill()
     bare_cluster.start_worker()
     said = refusal(tmp_path / "first", **shared)
     assert "cannot use the blob store" in said
     assert "credentials for the bucket" in said
-    bare_cluster.workers[1].kill()
+    bare_cluster.workers[0].kill()
     with serving(tmp_path / "second", split_bytes=1, **shared) as (server, api):
         assert api.found("/readyz")["executor"] == "waiting for workers"
-        bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
+        bare_cluster.start_worker(PYTHONPATH=without_package(tmp_path / "without"))
         wait_until(lambda: api.http.get("/readyz").status_code == 503, "the server is not ready")
-        assert "has hushrec 0.0.1, and this server is" in server.log()
+        assert "has no hushrec: install the server's version there" in server.log()
+        assert "pip install 'hushrec[cluster]==" in server.log()
+        bare_cluster.start_worker(PYTHONPATH=of_version(tmp_path / "other", "0.0.1"))
         bare_cluster.start_worker(**s3.environment)
-        expected = {"status": "ready", "executor": "unfit workers: 1"}
-        wait_until(lambda: api.http.get("/readyz").json() == expected, "one worker is unfit")
+        expected = {"status": "ready", "executor": "unfit workers: 2"}
+        wait_until(lambda: api.http.get("/readyz").json() == expected, "two workers are unfit")
+        assert "has hushrec 0.0.1, and this server is" in server.log()
         sum_exactly(api)
 
 

@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 from aggregator_service.crash_points import CrashPoint
-from tests.support.api import Api, TestTask, contribute, piece_fields
+from tests.support.api import Api, TestTask, contribute, piece_fields, serving
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.oneshot import committee_turn, enrol_clients, enrol_committee, oneshot_task, publish_keys
 from tests.support.replicas import wait_until
@@ -23,9 +23,9 @@ from tests.support.signing import SIGNED, raw_head
 
 
 @pytest.fixture
-def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AggregatorProcess]:
-    """It is not started. Its settings can be given as the fixture's parameter."""
-    process = AggregatorProcess(tmp_path / "data", fold_batch=4, **getattr(request, "param", {}))
+def server(tmp_path: Path) -> Iterator[AggregatorProcess]:
+    """It is not started."""
+    process = AggregatorProcess(tmp_path / "data", fold_batch=4)
     yield process
     process.stop()
 
@@ -47,15 +47,8 @@ POINTS = {
         "stage.collecting-ended",
         "stage.confirming-ended",
         "release.blob-written-before-commit",
-        "release.committed",
     ],
-    "oneshot": [
-        "round.opened",
-        "stage.collecting-ended",
-        "stage.stored-before-ack",
-        "stage.confirming-ended",
-        "release.blob-written-before-commit",
-    ],
+    "oneshot": ["round.opened", "stage.collecting-ended", "release.blob-written-before-commit"],
 }
 """Where the server dies in one round, in the order in which the round comes there."""
 
@@ -130,22 +123,21 @@ def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: Aggregat
         assert_exact(task, server)
 
 
-@pytest.mark.parametrize("server", [{"test_spawns_workers": 1}], indirect=True, ids=["its-own-worker"])
-def test_death_while_folding(server: AggregatorProcess, api: Api) -> None:
+def test_death_while_folding(tmp_path: Path) -> None:
     """The worker stands still in the last batch. Without its server it exits, and what it writes does not count."""
-    server.start()
-    task, (*first, last) = api.begin(COHORT)
-    contribute(first, 1)  # the first batch is folded while other clients upload
-    wait_until(lambda: task.round(1)["folded"] == COHORT - 1, "the first batch is folded while collecting")
-    worker = server.fold_worker()
-    worker.suspend()
-    contribute([last], 1, 16.0)
-    assert task.wait_round(1, "folding")["folded"] == COHORT - 1
-    server.kill()
-    worker.resume()
-    server.start()
-    assert_exact(task, server)
-    worker.wait(timeout=15)
+    with serving(tmp_path / "data", fold_batch=4, test_spawns_workers=1) as (server, api):
+        task, (*first, last) = api.begin(COHORT)
+        contribute(first, 1)  # the first batch is folded while other clients upload
+        wait_until(lambda: task.round(1)["folded"] == COHORT - 1, "the first batch is folded while collecting")
+        worker = server.fold_worker()
+        worker.suspend()
+        contribute([last], 1, 16.0)
+        assert task.wait_round(1, "folding")["folded"] == COHORT - 1
+        server.kill()
+        worker.resume()
+        server.start()
+        assert_exact(task, server)
+        worker.wait(timeout=15)
 
 
 def test_two_servers_never_share_a_data_directory(server: AggregatorProcess, tmp_path: Path) -> None:

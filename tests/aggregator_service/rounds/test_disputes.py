@@ -17,7 +17,6 @@ from protocols.task_terms import ROUND_BINDING, binding_digests, broadcast_diges
 from tests.support.api import Api, TestMember, TestTask, checked, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, frozen_task, masked_task, play
 from tests.support.replicas import wait_until
-from tests.support.server import AggregatorProcess
 
 COHORT = 6
 Clients = dict[int, Any]
@@ -137,9 +136,9 @@ def test_attack_a_neighbour_that_reports_good_shares(api: Api) -> None:
     assert (done["state"], done["survivors"], task.retired()) == ("complete", COHORT, set())
 
 
-@pytest.mark.parametrize("kind", [Liar, Garbage])
-def test_in_a_small_cohort_the_one_in_dispute_with_all_others_leaves(api: Api, kind: type[MaskedClient]) -> None:
-    task, clients = small(api, f"small-{kind.__name__}".lower(), kind)
+def test_in_a_small_cohort_the_one_in_dispute_with_all_others_leaves(api: Api) -> None:
+    """Whether it reports their good shares or they report its bad ones is not known."""
+    task, clients = small(api, "small", Liar)
     assert play_while_open(task, clients, 1)["state"] == "failed"
     assert task.retired() == ids(clients, 0)
     done = play_while_open(task, clients, 2)
@@ -185,7 +184,7 @@ def test_only_shares_of_neighbours_are_reported_and_only_while_collecting(api: A
 
 @pytest.mark.parametrize(("kind", "cohort", "places"), [(Dealer, COHORT, (2,)), (Holder, 9, (1, 4, 5, 7))])
 def test_attack_failing_every_round(
-    server: AggregatorProcess, api: Api, kind: type[MaskedClient], cohort: int, places: tuple[int, ...]
+    api: Api, caplog: pytest.LogCaptureFixture, kind: type[MaskedClient], cohort: int, places: tuple[int, ...]
 ) -> None:
     """The members at fault are retired, and the others complete the next round."""
     task, clients = begun(api, f"faulty-{len(places)}", cohort=cohort)
@@ -194,8 +193,7 @@ def test_attack_failing_every_round(
     at_fault = ids(clients, *places)
     assert (task.now()["state"], task.retired()) == ("open", at_fault)
     assert all(one in failed["failure"] for one in at_fault)
-    logged = [line for line in server.log().splitlines() if "client at fault, retired" in line and task.id in line]
-    assert len(logged) == len(places)
+    assert [record.message for record in caplog.records].count("client at fault, retired") == len(places)
     honest = {index: one for index, one in clients.items() if index not in places}
     play(task, honest, 2)
     done = task.wait_round(2, "complete", "failed")
@@ -257,18 +255,6 @@ def assert_state(task: TestTask, **expected: object) -> None:
     wait_until(lambda: task.now()["state"] != "open", "the task is over")
     view = task.now()
     assert {name: view[name] for name in expected} == expected
-
-
-def test_it_is_asked_again_of_its_survivors_though_there_are_others(api: Api) -> None:
-    task, clients = begun(api, "again", enrolled=2 * COHORT, rounds=3)
-    first = in_cohort(task, clients, 1)
-    play(task, first, drop={5: "contribute"} | VANISHING)
-    task.wait_round(1, "failed")
-    assert (asked(task, 2), task.round(2)["step"]) == (ids(first, *range(COHORT - 1)), 1)
-    play(task, in_cohort(task, clients, 2), 2)
-    assert task.wait_round(2, "complete", "failed")["survivors"] == COHORT - 1
-    assert task.wait_round(3, "advertising")["step"] == 2
-    assert (task.now()["state"], task.now()["abandoned_sums"]) == ("open", 0)
 
 
 def test_a_survivor_that_does_not_come_back_ends_the_sum_and_not_the_task(api: Api) -> None:

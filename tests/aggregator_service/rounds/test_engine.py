@@ -1,18 +1,15 @@
-"""The round engine: deadlines, the floor of clients, sampling, failures, when it reads a task; plain rounds by HTTP."""
+"""The round engine: deadlines, the floor of clients, sampling, failures, when it reads a task, what it folds early."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from aggregator_service.compute.jobs import BlobRef
@@ -24,18 +21,10 @@ from aggregator_service.rounds.transactions import LostRaceError, record_fold
 from aggregator_service.storage.blobs import BlobStore, new_key
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stores import collect_orphans
-from tests.support.api import Api, contribute, serving
+from tests.support.api import aggregator_inside, services
 from tests.support.replicas import wait_until
-from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.sums import COHORT, KeyedRound
 from tests.support.world import SECONDS, World
-
-
-@pytest.fixture
-def any_world(tmp_path: Path, parts: tuple[str, BlobStore]) -> Iterator[World]:
-    """A world over SQLite and a directory, and one over PostgreSQL and S3."""
-    with closing(World(tmp_path, database_url=parts[0], blobs=parts[1])) as made:
-        yield made
 
 
 def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
@@ -46,42 +35,26 @@ def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
     return task, world.cohort(task)
 
 
-def kinds(world: World) -> set[str]:
-    return {key.partition("/")[0] for key in world.blobs.keys()}  # noqa: SIM118 - a store, not a dict
+def kinds(blobs: BlobStore) -> set[str]:
+    return {key.partition("/")[0] for key in blobs.keys()}  # noqa: SIM118 - a store, not a dict
 
 
-@pytest.mark.parametrize(("start", "cohorts"), [(0, []), (3, [3])])
-def test_a_round_waits_for_its_cohort_or_for_start_clients(world: World, start: int, cohorts: list[int]) -> None:
-    task = world.task(members=3, start_clients=start)
-    assert world.run(task) is not None
-    assert [row.cohort for row in world.rounds(task)] == cohorts
+def test_a_round_ends_when_all_have_contributed(world: World) -> None:
+    """With a batch of three: one fold while collecting, one of the fourth contribution, and the sum at once after it.
 
-
-def test_a_round_ends_when_all_have_contributed(any_world: World) -> None:
-    """The end of collecting wakes no poll: in `folding` no client can do anything but poll once more."""
-    world, topics = any_world, list[tuple[str, ...]]()
-    task = world.task(members=4, rounds=1)
-    assert world.run(task) == SECONDS
+    The end of collecting wakes no poll: in `folding` no client can do anything but poll once more.
+    """
+    (task, _), topics, states = begun(world, rounds=1), list[tuple[str, ...]](), list[tuple[str, int]]()
     world.database.listeners.append(lambda effects: topics.extend(one.topics for one in effects.announcements))
-    world.contribute(task, *world.cohort(task))
-    assert world.run(task) is None
-    assert (world.round(task).state, world.round(task).survivors) == ("complete", 4)
-    assert world.total(task, 1)[0] == 0b1111
-    assert world.state(task) == "complete"
-    assert kinds(world) == {"aggregates", "snapshots"}
-    assert topics == [("folding",), ("round", "snapshot")]
-
-
-def test_the_sum_is_released_at_once_after_the_last_fold(world: World) -> None:
-    """With a batch of three: one fold while collecting, and one of the fourth contribution, which is the last."""
-    task, _ = begun(world, rounds=1)
-    states: list[tuple[str, int]] = []
     for _ in range(4):
         row = world.round(task)
         states.append((row.state, row.folded))
         asyncio.run(world.engine.advance(task))
     assert states == [("collecting", 0), ("folding", 0), ("folding", 3), ("complete", 4)]
-    assert world.total(task, 1)[0] == 0b1111
+    assert world.run(task) is None
+    assert (world.state(task), world.round(task).survivors, world.total(task, 1)[0]) == ("complete", 4, 0b1111)
+    assert kinds(world.blobs) == {"aggregates", "snapshots"}
+    assert topics == [("folding",), ("round", "snapshot")]
 
 
 def test_a_round_ends_at_the_deadline_with_enough_survivors(world: World) -> None:
@@ -107,7 +80,7 @@ def test_below_the_floor_nothing_is_released(world: World) -> None:
     first, second = world.rounds(task)
     assert (first.state, first.survivors, first.aggregate_key, first.partial_key) == ("failed", 0, None, None)
     assert first.failure == "1 of 4 clients contributed in time, but 2 are needed"
-    assert not kinds(world)
+    assert not kinds(world.blobs)
     assert (second.number, second.state) == (2, "collecting")
     world.clock.advance(SECONDS)
     assert world.run(task) is None
@@ -138,7 +111,7 @@ def test_the_floor_is_checked_again_at_the_release(world: World) -> None:
     for _ in range(3):
         assert world.run(task) is not None
     assert (world.round(task).state, world.round(task).aggregate_key) == ("folding", None)
-    assert kinds(world) == {"contributions", "partials"}
+    assert kinds(world.blobs) == {"contributions", "partials"}
 
 
 def test_closing_a_task_fails_its_round(world: World) -> None:
@@ -148,7 +121,7 @@ def test_closing_a_task_fails_its_round(world: World) -> None:
             close_task(session, session.get_one(TaskRow, task), world.clock.now())
     assert (world.round(task).state, world.round(task).failure) == ("failed", "the task was closed")
     assert world.run(task) is None
-    assert not kinds(world)
+    assert not kinds(world.blobs)
 
 
 def test_uniform_sampling_differs_from_round_to_round(world: World) -> None:
@@ -163,19 +136,7 @@ def test_uniform_sampling_differs_from_round_to_round(world: World) -> None:
     assert len(cohorts) > 1
 
 
-def test_round_robin_asks_everybody_equally_often(world: World) -> None:
-    task = world.task(members=6, sampling="round-robin", max_failed_rounds=50)
-    asked: dict[str, int] = {}
-    for _ in range(6):
-        world.run(task)
-        for client in world.cohort(task):
-            asked[client] = asked.get(client, 0) + 1
-        world.clock.advance(SECONDS)
-    assert asked == {f"c_{index:02}": 4 for index in range(6)}
-
-
-def test_a_full_batch_is_folded_while_collecting_and_by_one_of_two_engines(any_world: World) -> None:
-    world = any_world
+def test_a_full_batch_is_folded_while_collecting_and_by_one_of_two_engines(world: World) -> None:
     task = world.task(members=4)
     world.run(task)
     cohort = world.cohort(task)
@@ -191,8 +152,7 @@ def test_a_full_batch_is_folded_while_collecting_and_by_one_of_two_engines(any_w
     assert world.round(task).folded == 3
 
 
-def test_only_orphans_are_deleted(any_world: World) -> None:
-    world = any_world
+def test_only_orphans_are_deleted(world: World) -> None:
     task, _ = begun(world)
     kept = set(world.blobs.keys())
     for kind in ("contributions", "partials", "aggregates", "snapshots"):
@@ -282,58 +242,19 @@ def test_what_is_woken_and_cancelled_ends(waiting: Callable[[], Awaitable[asynci
     assert asyncio.run(play())
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str]) -> Iterator[AggregatorProcess]:
-    data_dir: Path = tmp_path_factory.mktemp("aggregator") / "data"
-    with running_aggregator(data_dir, fold_batch=3, **storage) as running:
-        yield running
-
-
-def test_two_rounds_sum_every_contribution_once(api: Api) -> None:
-    task = api.create_task("two-rounds", cohort=8, rounds=2)
-    members = task.enrol(8)
-    for number in (1, 2):
-        task.wait_round(number, "collecting")
-        contribute(members, number)
-        task.assert_sum(number, (2.0**index for index in range(8)))
-    assert task.now()["state"] == "complete"
-    snapshot = members[0].found("snapshots/latest").json()
-    assert (snapshot["round"], snapshot["author"]) == (2, "server")
-    state = task.recipe.decode_state(2, members[0].found("snapshots/2").content)
-    expected = task.recipe.initial_state(task.spec_seed)
-    for number in (1, 2):
-        expected = task.recipe.absorb(expected, task.spec(number), task.opened(number), 8)
-    assert np.array_equal(state.item_factors, expected.item_factors)
-
-
-def test_of_different_uploads_of_one_client_at_the_same_moment_one_is_stored(api: Api) -> None:
-    task, (first, second) = api.begin(2, "at-once")
-    bodies = [first.contribution(1, 2.0 + index) for index in range(6)]
-    with ThreadPoolExecutor(len(bodies)) as pool:
-        answers = list(pool.map(lambda body: first.put(1, body), bodies))
-    assert sorted(answer.status_code for answer in answers) == [201, *[409] * 5]
-    (digest,) = (answer.json()["digest"] for answer in answers if answer.status_code == 201)
-    (winner,) = (place for place, body in enumerate(bodies) if hashlib.sha256(body).hexdigest() == digest)
-    assert second.put(1, second.contribution(1, 100.0)).status_code == 201
-    task.assert_sum(1, [2.0 + winner, 100.0])
-
-
-EARLY = 4
-"""So many slow contributions a worker are folded as soon as they are there."""
-
-
-@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", EARLY), ("plain", COHORT - 1)], ids=["slow", "fast"])
+@pytest.mark.parametrize(("mechanism_name", "early"), [("ckks", 4), ("plain", COHORT - 1)], ids=["slow", "fast"])
 def test_slow_contributions_are_folded_while_collecting(tmp_path: Path, mechanism_name: str, early: int) -> None:
-    """A fold of a few fast ones would cost more than it adds: they wait for a whole batch."""
-    with serving(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as (server, api):
+    """As soon as there are four a worker. A fold of a few fast ones would cost more than it adds: they wait."""
+    with aggregator_inside(tmp_path / "data", split_bytes=1, fold_batch=COHORT) as api:
         round_ = KeyedRound(api, mechanism_name)
         round_.contribute(0, early)
-        if early == EARLY:
-            wait_until(lambda: round_.task.round(1)["folded"] >= EARLY, "a few are folded while collecting")
+        if mechanism_name == "ckks":
+            wait_until(lambda: round_.task.round(1)["folded"] >= early, "a few are folded while collecting")
         else:
-            time.sleep(1.0)
+            time.sleep(0.5)
             assert round_.task.round(1)["folded"] == 0
         assert round_.task.round(1)["state"] == "collecting"
         round_.contribute(early)
         round_.assert_exact()
-        assert not server.kinds().keys() & {"contributions", "partials"}
+        sent = {"contributions", "partials"}
+        wait_until(lambda: not kinds(services(api).blobs) & sent, "what clients sent is deleted")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
@@ -18,9 +20,7 @@ from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keys import Keyring
 from protocols.messages import Attestation
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, TestTask, checked, signed_enrolment, slug
-from tests.support.server import AggregatorProcess
-from tests.support.signing import SIGNED
+from tests.support.api import Api, TestMember, TestTask, checked, serving, signed_enrolment, slug
 
 SERVER = {"fold_batch": 2}
 
@@ -51,20 +51,12 @@ def contribute(members: list[TestMember], number: int, keyring: Keyring) -> None
 
 
 @contextmanager
-def polled(path: str, member: TestMember) -> Iterator[list[httpx.Response]]:
-    """Poll meanwhile, with a connection of its own; the answer has arrived when the block ends."""
-    got: list[httpx.Response] = []
-
-    def poll() -> None:
-        with httpx.Client(base_url=member.task.api.http.base_url, timeout=60, auth=SIGNED) as http:
-            got.append(http.get(f"{member.task.path}/{path}", headers=member.auth))
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    time.sleep(0.2)
-    yield got
-    thread.join(timeout=60)
-    assert got, "the long poll did not end"
+def polled(path: str, member: TestMember) -> Iterator[Future[httpx.Response]]:
+    """Poll meanwhile; the answer has arrived when the block ends."""
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(member.get, path)
+        time.sleep(0.2)
+        yield answer
 
 
 def test_an_encrypted_round_end_to_end(api: Api) -> None:
@@ -74,7 +66,7 @@ def test_an_encrypted_round_end_to_end(api: Api) -> None:
     with polled("members?unkeyed=true&wait=20", holder) as waiting:
         members = task.enrol(3)
     known = [member.client_id for member in members]
-    assert {row["client_id"] for row in waiting[0].json()["members"]} <= set(known)
+    assert {row["client_id"] for row in waiting.result().json()["members"]} <= set(known)
 
     # no round opens before the members have keys
     first = members[0]
@@ -84,7 +76,7 @@ def test_an_encrypted_round_end_to_end(api: Api) -> None:
     with polled("keyring?wait=20", first) as got:
         for client_id, envelope in envelopes.items():
             assert leave_envelope(holder, client_id, envelope).status_code == 201
-    assert got[0].content == envelopes[first.client_id]
+    assert got.result().content == envelopes[first.client_id]
     assert leave_envelope(holder, first.client_id, envelopes[first.client_id]).status_code == 200
     for sender, client_id, body, why in (
         (holder, first.client_id, b"another", "conflict"),
@@ -157,15 +149,16 @@ def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
     assert put(members[0], 9, b"x") == "not-found"
 
 
-def test_the_server_keeps_no_token_and_no_key(api: Api, server: AggregatorProcess) -> None:
+def test_the_server_keeps_no_token_and_no_key(tmp_path: Path) -> None:
     """Neither logs nor data directory contain a token, an invitation, a secret key or a plain value."""
-    task, holder, keyring = make_task(api, "greps")
-    invitation = api.invite(task.id, uses=3)
-    body = signed_enrolment(invitation)
-    token = api.http.post("/v1/enrolments", json=body).json()["token"]
-    api.http.get(task.path, headers={"Authorization": f"Bearer {token}"})
-    api.http.post("/v1/enrolments", json={**body, "signature": "A" * 86})
-    api.http.get(f"/v1/tasks?name={invitation}", headers=api.operator)
+    with serving(tmp_path / "data") as (server, api):
+        task, holder, keyring = make_task(api, "greps")
+        invitation = api.invite(task.id, uses=3)
+        body = signed_enrolment(invitation)
+        token = api.http.post("/v1/enrolments", json=body).json()["token"]
+        api.http.get(task.path, headers={"Authorization": f"Bearer {token}"})
+        api.http.post("/v1/enrolments", json={**body, "signature": "A" * 86})
+        api.http.get(f"/v1/tasks?name={invitation}", headers=api.operator)
     secrets = [invitation, token, holder.token, server.operator_token, body["signature"]]
     raw = [text.encode() for text in secrets] + [keyring.secret_key[64:128], keyring.state_key]
     stored = {path: path.read_bytes() for path in server.data_dir.rglob("*") if path.is_file()}
@@ -198,6 +191,7 @@ def named(task: TestTask) -> bool:
 def test_the_first_key_stays_and_no_envelope_is_accepted_before_it(api: Api) -> None:
     task, holder, keyring = paillier_task(api, "one-key")
     (member,) = task.enrol(1)
+    assert slug(api.enrol(api.invite(task.id, role="holder"))) == "conflict"  # there is one already
     assert not named(task)
     assert slug(publish(member, keyring.public_key)) == "forbidden"
     assert slug(publish(holder, keyring.public_key[:-1])) == "invalid-parameters"
@@ -232,14 +226,16 @@ def test_a_contribution_under_another_key_is_refused_on_arrival(api: Api) -> Non
     assert total[~counts].tolist() == [0.75] * int((~counts).sum())
 
 
-def test_contributions_state_the_aggregates_that_the_server_released(server: AggregatorProcess, api: Api) -> None:
+def test_contributions_state_the_aggregates_that_the_server_released(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
     task, holder, keyring = make_task(api, "stated", rounds=2)
     members = enrol_with_keys(task, holder, 3)
     task.wait_round(1, "collecting")
     body = members[0].contribution(1, 0.25, keyring)
     other = members[0].put(1, body, {"Aggregate-Chain": os.urandom(32).hex()})
     assert (other.status_code, slug(other)) == (409, "aggregate-mismatch")
-    assert "absorbed other aggregates" in server.log()
+    assert "absorbed other aggregates" in caplog.text
     escaped = api.put(members[0].path(1).replace("c_", "c%5F"), body, members[0].auth | task.chain(1))
     assert slug(escaped) == "bad-contribution"
     assert members[0].put(1, body).status_code == 201

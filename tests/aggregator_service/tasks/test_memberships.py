@@ -19,15 +19,12 @@ from tests.support.api import (
     TestMember,
     TestTask,
     aggregator_inside,
-    checked,
     contribute,
     detail,
     refusal,
-    services,
-    serving,
-    signed_enrolment,
 )
 from tests.support.clock import ManualClock
+from tests.support.replicas import TestDatabase
 
 
 @pytest.fixture
@@ -52,6 +49,9 @@ def test_an_invitation_counts_its_uses_and_expires(api: Api, clock: ManualClock)
     assert [api.enrol(invitation).status_code for _ in range(2)] == [201, 410]  # enrolling again takes no use
     assert preview().json()["task_id"] == task.id
     assert [preview("hri_" + "0" * 40).status_code, preview("hro_" + "0" * 40).status_code] == [403, 422]
+    assert refusal(api.enrol("hri_made-up")) == (403, "forbidden")
+    assert refusal(api.enrol(invitation, keys[0], renewal=3)) == (409, "conflict")  # with another mailbox
+    assert refusal(api.enrol(invitation, mailbox=keys[1])) == (410, "gone")
     other = api.invite(task.id, uses=5, expires_seconds=60)
     clock.advance(59.0)
     assert api.enrol(other).status_code == 201
@@ -59,28 +59,19 @@ def test_an_invitation_counts_its_uses_and_expires(api: Api, clock: ManualClock)
     assert (api.enrol(other).status_code, preview().status_code) == (410, 410)
 
 
-def test_a_revoked_member_cannot_return(api: Api) -> None:
-    task, keys = api.create_task(cohort=3, rounds=2), new_keys()
+def test_a_revoked_member_cannot_return_and_what_it_has_contributed_stays(api: Api) -> None:
+    task, keys = api.create_task(cohort=3, rounds=2, min_clients=2, collect_seconds=60), new_keys()
     invitation = api.invite(task.id, uses=9)
     known = api.enrol(invitation, *keys).json()
-    revoked_member = TestMember(task, known["client_id"], known["token"])
-    assert [task.revoke(revoked_member)["revoked"] for _ in range(2)] == [True, True]
-    assert api.http.get(task.path, headers=revoked_member.auth).status_code == 401
-    assert "revoked" in detail(api.enrol(invitation, *keys), 403)
-    view = task.now()
-    assert (view["members"], view["able_members"]) == (0, [0])
-    members = task.begin(3)
-    assert task.cohort(1) == {member.client_id for member in members}
-    assert [one["revoked"] for one in task.found("members")["members"]] == [True, False, False, False]
-
-
-def test_the_contribution_of_a_revoked_member_stays_and_it_is_not_asked_again(api: Api) -> None:
-    task, (first, *others) = api.begin(3, rounds=2, min_clients=2, collect_seconds=60)
-    by_mistake = f"{api.create_task('other').path}/members/{first.client_id}"
+    revoked, others = TestMember(task, known["client_id"], known["token"]), task.begin(2)
+    contribute([revoked], 1, 2.0)
+    by_mistake = f"{api.create_task('other').path}/members/{revoked.client_id}"
     assert api.http.delete(by_mistake, headers=api.operator).status_code == 404
-    contribute([first], 1, 2.0)
-    task.revoke(first)
-    assert first.put(1, first.contribution(1, 2.0)).status_code == 401
+    assert [task.revoke(revoked)["revoked"] for _ in range(2)] == [True, True]
+    assert revoked.put(1, revoked.contribution(1, 2.0)).status_code == 401
+    assert "revoked" in detail(api.enrol(invitation, *keys), 403)
+    assert [one["revoked"] for one in task.found("members")["members"]] == [True, False, False]
+    assert (task.now()["members"], task.now()["able_members"]) == (2, [2])
     contribute(others, 1, 2.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
     task.wait_round(2, "collecting")
@@ -131,29 +122,11 @@ def test_a_revoked_invitation_enrols_nobody(api: Api) -> None:
     assert api.http.get(task.path, headers={"Authorization": f"Bearer {again.json()['token']}"}).status_code == 200
 
 
-def test_invalid_enrolments_are_refused(api: Api) -> None:
-    task, keys = api.create_task(mechanism_name="ckks", clip=0.5), new_keys()
-    task.enrol(1, role="holder")
-    invitation = api.invite(task.id, uses=1)
-    good = signed_enrolment(invitation, *keys)
-    forged = api.http.post("/v1/enrolments", json={**good, "signature": "A" * 86})
-    assert refusal(forged) == (403, "forbidden")
-    assert refusal(api.enrol("hri_made-up", *keys)) == (403, "forbidden")
-    first = checked(api.http.post("/v1/enrolments", json=good), 201)
-    # the same identity again: the same client, a new token, no use counted
-    assert refusal(api.http.post("/v1/enrolments", json=good)) == (409, "conflict")
-    again = api.enrol(invitation, *keys, renewal=1)
-    assert (again.status_code, again.json()["client_id"]) == (200, first.json()["client_id"])
-    assert refusal(api.enrol(invitation, keys[0])) == (409, "conflict")  # with another mailbox
-    assert refusal(api.enrol(invitation, mailbox=keys[1])) == (410, "gone")
-    assert refusal(api.enrol(api.invite(task.id, role="holder"))) == (409, "conflict")  # there is one already
-
-
 CROWD, PLACES = 12, 4
 
 
-def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, database_url: str) -> None:
-    with serving(tmp_path / "data", database_url=database_url) as (server, api):
+def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, postgres: TestDatabase) -> None:
+    with aggregator_inside(tmp_path / "data", database_url=postgres.schema()) as api:
         task = api.create_task()
         counted, revoked = api.invite(task.id, uses=PLACES), api.invite(task.id, uses=CROWD)
         _, entry = task.found("invitations")["invitations"]
@@ -175,51 +148,34 @@ def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, database
         assert task.now()["members"] == PLACES + answers[revoked, 201]
 
 
-def play(task: TestTask, members: list[TestMember], rounds: int, away_in_2: int) -> None:
-    """All members contribute, but not member `away_in_2` to round 2."""
-    for number in range(1, rounds + 1):
-        task.wait_round(number, "collecting")
-        is_away = number == 2
-        contribute([one for place, one in enumerate(members) if not (is_away and place == away_in_2)], number, 1.0)
-        if is_away:
-            services(task.api).clock.advance(601.0)
-        task.wait_round(number, "complete", "failed")
-
-
 def mine(member: TestMember, query: str = "") -> dict[str, Any]:
     return dict(member.found(f"members/me/ledger{query}").json())
 
 
-def test_a_client_sees_the_sums_that_contain_it(api: Api) -> None:
-    task = api.create_task(cohort=3, rounds=3)
+def test_a_client_sees_the_sums_that_contain_it_and_operators_see_every_sum(api: Api, clock: ManualClock) -> None:
+    """A round that failed is in neither list."""
+    task = api.create_task(cohort=3, rounds=3, data_set="ratings")
     members = task.enrol(3)
-    play(task, members, 3, away_in_2=0)
-    assert [entry["round"] for entry in mine(members[0])["entries"]] == [1, 3]
-    entries = mine(members[1])["entries"]
+    for number, away in enumerate((0, 1, 2, 0), 1):  # so many do not contribute, and two are needed
+        task.wait_round(number, "collecting")
+        contribute(members[away:], number, 1.0)
+        if away:
+            clock.advance(601.0)
+        task.wait_round(number, "complete", "failed")
+    assert task.round(3)["state"] == "failed"
+    assert [entry["round"] for entry in mine(members[0])["entries"]] == [1, 4]
+    entries = mine(members[2])["entries"]
     seen = [(entry["round"], entry["step"], entry["survivors"]) for entry in entries]
-    assert seen == [(1, 1, 3), (2, 2, 2), (3, 3, 3)]
-    body = members[1].contribution(2, 1.0)
+    assert seen == [(1, 1, 3), (2, 2, 2), (4, 3, 3)]
+    body = members[2].contribution(2, 1.0)
     assert entries[1]["contribution_digest"] == hashlib.sha256(body).hexdigest()
     assert entries[0]["survivors_digest"] == entries[2]["survivors_digest"] != entries[1]["survivors_digest"]
-    assert (entries[0]["recipe"], entries[0]["mechanism"], entries[0]["data_set"]) == ("fedmf", "plain", None)
-    assert [entry["released_at"] for entry in entries] == [1_790_000_000.0, 1_790_000_601.0, 1_790_000_601.0]
-    for query, rounds, more in (("?limit=2", [1, 2], True), ("?after=1&limit=2", [2, 3], False)):
-        page = mine(members[1], query)
+    assert (entries[0]["recipe"], entries[0]["mechanism"], entries[0]["data_set"]) == ("fedmf", "plain", "ratings")
+    assert [entry["released_at"] - 1_790_000_000.0 for entry in entries] == [0.0, 601.0, 1202.0]
+    for query, rounds, more in (("?limit=2", [1, 2], True), ("?after=1&limit=2", [2, 4], False)):
+        page = mine(members[2], query)
         assert ([entry["round"] for entry in page["entries"]], page["more"]) == (rounds, more)
-    everything = task.found("ledger", after=2)
-    assert ([entry["round"] for entry in everything["entries"]], everything["more"]) == ([3], False)
-
-
-def test_operators_see_every_sum_and_no_failed_round(api: Api) -> None:
-    task = api.create_task(cohort=2, rounds=2, data_set="ratings")
-    members = task.enrol(2)
-    play(task, members, 3, away_in_2=0)  # below the floor: fails
-    assert task.round(2)["state"] == "failed"
-    entries = task.found("ledger")["entries"]
-    assert [(entry["round"], entry["step"], entry["data_set"]) for entry in entries] == [
-        (1, 1, "ratings"),
-        (3, 2, "ratings"),
-    ]
-    assert all(entry["contribution_digest"] is None for entry in entries)
-    # It contributed to round 2, too, which failed.
-    assert [entry["round"] for entry in mine(members[1])["entries"]] == [1, 3]
+    everything = task.found("ledger")["entries"]
+    assert [(entry["round"], entry["contribution_digest"]) for entry in everything] == [(1, None), (2, None), (4, None)]
+    later = task.found("ledger", after=2)
+    assert ([entry["round"] for entry in later["entries"]], later["more"]) == ([4], False)

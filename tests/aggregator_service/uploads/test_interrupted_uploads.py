@@ -44,11 +44,6 @@ def begun(api: Api, name: str, **how: Any) -> tuple[TestTask, TestMember, TestMe
     return task, first, second, first.contribution(1, 101.0)
 
 
-def finish(task: TestTask, second: TestMember) -> None:
-    assert second.put(1, second.contribution(1, 103.0)).status_code == 201
-    task.assert_sum(1, [101.0, 103.0])
-
-
 @contextmanager
 def half_sent(
     server: AggregatorProcess, member: TestMember, method: str, body: bytes, headers: dict[str, str]
@@ -105,7 +100,8 @@ def test_a_whole_upload_replaces_a_partial_one(server: AggregatorProcess, api: A
         assert not chunks(server, task)  # they are not needed any more
         connection.sendall(body[20:][len(body[20:]) // 2 :])
         assert answer_of(connection)[0] == 200  # the same bytes: the receipt again
-    finish(task, second)
+    assert second.put(1, second.contribution(1, 103.0)).status_code == 201
+    task.assert_sum(1, [101.0, 103.0])
 
 
 def test_simultaneous_uploads_of_one_client_are_limited(server: AggregatorProcess, api: Api) -> None:

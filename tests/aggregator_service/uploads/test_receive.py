@@ -26,7 +26,7 @@ from aggregator_service.uploads.admission import Admission
 from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
-from tests.support.world import SECONDS, World
+from tests.support.world import World
 
 BODY = os.urandom(2**20 + 17)
 
@@ -65,17 +65,17 @@ def cut(body: bytes, size: int) -> list[bytes]:
 WHOLE = len(BODY)
 
 
-@pytest.mark.parametrize("verify_first", [False, True])
 @pytest.mark.parametrize(
     ("length", "size", "start"),
-    [(WHOLE, 1000, 0), (WHOLE, 2**18, 1000), (WHOLE, 2**20, 4096), (1, 1, 0), (5000, 1, 0), (2**18 + 1, 2**19, 0)],
+    [(WHOLE, 1000, 0), (WHOLE, 2**18, 1000), (WHOLE, 2**20, 4096), (1, 1, 0), (2**18 + 1, 2**19, 0)],
 )
 def test_a_body_of_any_length_in_chunks_of_any_size_is_written_completely(
-    tmp_path: Path, length: int, size: int, start: int, verify_first: bool
+    tmp_path: Path, length: int, size: int, start: int
 ) -> None:
-    path = tmp_path / "new" / "body"
-    receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
-    assert path.read_bytes() == bytes(start) + BODY[:length]
+    for verify_first in (False, True):
+        path = tmp_path / f"new-{verify_first}" / "body"
+        receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
+        assert path.read_bytes() == bytes(start) + BODY[:length]
 
 
 WRONG = {
@@ -182,12 +182,3 @@ def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_th
     assert stored(world) == {
         client: write.body for client, write in zip(CLIENTS, (first, second, third, fourth), strict=True)
     }
-
-
-def test_a_group_after_the_deadline_is_refused(world: World) -> None:
-    task_id = begun(world)
-    writes = [contribution(world, task_id, client, 1.0) for client in CLIENTS]
-    world.clock.advance(SECONDS)
-    outcomes = at_once(world.database, *writes)
-    assert [outcome.slug for outcome in outcomes if isinstance(outcome, Problem)] == ["round-closed"] * 4
-    assert stored(world) == {}
