@@ -60,7 +60,6 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
     ("fields", "words"),
     [
         ({"recipe.items": ""}, "items: is required"),
-        ({"recipe.items": "many"}, "items: must be a whole number"),
         ({"recipe.itmes": "4"}, "itmes: unknown name"),
         ({"schedule.cohort_size": "2", "schedule.min_clients": "3"}, "min_clients is greater than cohort_size"),
         ({"name": "Two Words"}, "name: "),
@@ -68,7 +67,6 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
         ({"mechanism.set": "compact"}, "takes no parameters"),
         ({"evaluation.keep": "best"}, "evaluation: every: is required"),
         ({"privacy.epsilon": "0"}, "differential privacy: epsilon: must be greater than 0"),
-        ({"privacy.clip": "2"}, "differential privacy: epsilon: is required"),
         ({"privacy.epsilon": "0.05", **MASKED}, "raise epsilon or min_clients, or shrink the model"),
     ],
 )
