@@ -159,8 +159,8 @@ def test_long_polls_and_bodies_pass_and_failures_count_against_the_peer(kind: st
     assert statuses == [401, 429, 429, 429]
 
 
-def test_slow_and_long_heads_end_at_the_proxy(tmp_path: Path) -> None:
-    """The service never sees them."""
+def test_slow_heads_end_at_the_proxy(tmp_path: Path) -> None:
+    """And so do long ones: the service never sees them."""
     starts = (b"", b"G", b"GET /healthz HTTP/1.1\r\n", LAST[:-2])
     long = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: close\r\n" + b"a: b\r\n" * 6_000 + b"\r\n"
     with recording() as (port, requests), ExitStack() as stack:
