@@ -19,7 +19,6 @@ from tests.support.api import Api, TestMember, TestTask, serving, signed_enrolme
 from tests.support.forked import ForkedProcess
 from tests.support.replicas import wait_until
 from tests.support.server import free_port, running_aggregator
-from tests.support.signing import SIGNED
 from tests.support.tasks import TRIAL
 from tests.support.world import round_row
 
@@ -54,7 +53,11 @@ def test_a_task_and_its_rounds_are_operated_while_the_server_runs(command: Comma
             "-r", "items=5", "-r", "dim=3", "-s", "cohort_size=2", "-s", "min_clients=2", "-s", "rounds=2",
         )  # fmt: skip
         task_id = json.loads(made)["task_id"]
-        invitation = command("invite", "movies", "--uses", "2").strip()
+        invitation = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
+        (line,) = command("invitation", "list", "movies").splitlines()
+        invitation_id, *rest = line.split("  ")
+        assert (rest, invitation in line) == (["member", "used 0 of 3", "open for 2.0 hours"], False)
+        assert command("member", "list", "movies") == ""
         api = Api(server.url, token)  # the token of `init` is good
         task = TestTask(api, api.http.get(f"/v1/tasks/{task_id}", headers=api.operator).json())
         enrolled = [api.http.post("/v1/enrolments", json=signed_enrolment(invitation)).json() for _ in range(2)]
@@ -77,7 +80,15 @@ def test_a_task_and_its_rounds_are_operated_while_the_server_runs(command: Comma
         waiting = {**members[0].auth, "If-None-Match": current.headers["etag"]}
         woken = api.http.get(f"{task.path}/rounds/current?wait=10", headers=waiting)
         assert (woken.status_code, woken.json()["state"]) == (200, "failed")
+        command("member", "revoke", "movies", members[0].client_id)
+        assert members[0].get("").status_code == 401
         api.close()
+    listed = command("member", "list", "movies").splitlines()
+    assert listed == [
+        f"{one.client_id}  member  {now}" for one, now in zip(members, ("revoked", "active"), strict=True)
+    ]
+    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
+    assert command("invitation", "list", "movies").strip().endswith("revoked")
 
 
 def run_apart(arguments: list[str], environment: dict[str, str], output: IO[bytes]) -> ForkedProcess:
@@ -147,16 +158,8 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
     assert [line.split("  ")[:2] for line in listed] == [["admin", "admin"], ["grafana", "read-only"]]
     assert [line.split("  ")[3] for line in listed] == ["does not expire", "expires in 90.0 days"]
     assert "already" in command("token", "create", "grafana", status=1)
-    with running_aggregator(command.data_dir) as server:
-
-        def status(token: str) -> int:
-            return httpx.get(f"{server.url}/v1/tasks", headers={"Authorization": f"Bearer {token}"}).status_code
-
-        assert (status(first), status(made)) == (200, 200)
-        rotated = command.token("token", "rotate", "grafana")
-        assert (status(made), status(rotated)) == (401, 200)
-        assert "revoked" in command("token", "revoke", "grafana")
-        assert status(rotated) == 401
+    assert command.token("token", "rotate", "grafana") != made
+    assert "revoked" in command("token", "revoke", "grafana")
     assert "no operator's token" in command("token", "revoke", "grafana", status=1)
     assert command.token("init") != first  # another admin, admin-2
     assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["admin", "admin-2"]
@@ -200,28 +203,6 @@ def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
         assert words in command("task", "advise", *size, *wrong, status=1)
 
 
-def test_invitations_and_members_are_listed_and_revoked(command: Command) -> None:
-    command("init")
-    command("task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3")
-    assert command("member", "list", "movies") == command("invitation", "list", "movies") == ""
-    token = command("invite", "movies", "--uses", "3", "--expires-seconds", "7200").strip()
-    (line,) = command("invitation", "list", "movies").splitlines()
-    invitation_id, *rest = line.split("  ")
-    assert rest == ["member", "used 0 of 3", "open for 2.0 hours"]
-    assert token not in line
-    with running_aggregator(command.data_dir) as server:
-        made = httpx.post(f"{server.url}/v1/enrolments", json=signed_enrolment(token), auth=SIGNED).json()
-        assert command("member", "list", "movies") == f"{made['client_id']}  member  active\n"
-        command("member", "revoke", "movies", made["client_id"])
-        auth = {"Authorization": f"Bearer {made['token']}"}
-        assert httpx.get(f"{server.url}/v1/tasks/{made['task_id']}", headers=auth).status_code == 401
-    assert command("member", "list", "movies").endswith("revoked\n")
-    assert command("invitation", "revoke", "movies", invitation_id).strip().endswith("revoked")
-    assert command("invitation", "list", "movies").strip().endswith("revoked")
-    assert "no such member" in command("member", "revoke", "movies", "c_nobody", status=1)
-    assert "no such invitation" in command("invitation", "revoke", "movies", "i_0", status=1)
-
-
 def _noisy(name: str, cohort: int, fewest: int) -> list[str]:
     given = ["-r", "items=50", "-s", f"cohort_size={cohort}", "-s", f"min_clients={fewest}", "-s", "rounds=10"]
     return ["task", "create", name, "--recipe", "colr", "--mechanism", "masked", *given]
@@ -253,20 +234,16 @@ MEASURED = [*COLR, "-r", "items=5", "--evaluate-every", "5"]
 """An encrypted task that is measured."""
 WRONG: list[tuple[list[str], str]] = [
     (["task", "show", "nothing"], "no task"),
-    (["invite", "nothing"], "no task"),
+    (["member", "revoke", "x", "c_nobody"], "no such member"),
+    (["invitation", "revoke", "x", "i_0"], "no such invitation"),
     (["task", "create", "x", "--recipe", "nope"], "fedmf"),
     (["task", "create", "X y", "--recipe", "fedmf", "-r", "items=5"], "name"),
     ([*COLR, "-r", "items"], "name=value"),
     ([*COLR, "-r", "itmes=5"], "itmes: unknown name; choose from: items"),
     ([*COLR, "-r", "items=5", "-s", "round=3"], "choose from: rounds"),
-    ([*COLR, "-r", "items=5", "-s", "cohort_size=2"], "schedule: min_clients"),
     ([*COLR, "-r", "items=5", "--keep", "best"], "need --evaluate-every"),
     ([*MEASURED, "--holdout", "first"], "--holdout is 'last' or a share"),
-    ([*MEASURED, "--stop-after", "0"], "evaluation: stop_after"),
-    ([*MEASURED, "--keep", "best", "--final-rounds", "2"], "final_rounds needs keep 'last'"),
     ([*MEASURED, "--stop-after", "2"], "does not see the curve"),
-    ([*NOISY, "--epsilon", "0"], "privacy: epsilon: must be greater than 0"),
-    ([*NOISY, "--epsilon", "4", "--delta", "1"], "privacy: delta: must be less than 0.01"),
     ([*NOISY, "--epsilon", "4", "--client-sums", "0"], "privacy: client-sums: must be at least 1"),
     ([*NOISY, "--delta", "1e-6"], "need --epsilon"),
 ]
@@ -274,6 +251,7 @@ WRONG: list[tuple[list[str], str]] = [
 
 def test_errors_are_one_line(command: Command) -> None:
     command("init")
+    command(*COLR, "-r", "items=5")
     for arguments, word in WRONG:
         text = command(*arguments, status=1)
         assert word in text, arguments
@@ -328,14 +306,10 @@ def test_help_parameters_prints_those_of_the_recipe_and_the_mechanism_wherever_i
         assert "key_bits" not in text
     for row in (
         "items: whole number; at least 1, at most 5,000,000; required",
-        "share: number; above 0, at most 1; default 0.0625",
         "epochs: whole number or null; at least 1, at most 1,000; default null",
         "support: shared, own; default shared",
-        "reveal_indices: true or false; default false",
     ):
         assert f"  {row}\n" in text
-    fair = command("task", "create", "--recipe", "fair", "--mechanism", "plain", "--help-parameters")
-    assert "capacities: list of whole numbers; at least 1 entries, at most 8 entries; default [0, 1]\n" in fair
     colr = command("task", "create", "--recipe", "colr", "--mechanism", "plain", "--help-parameters")
     assert "batch_size: whole number or null; at least 1, at most 1,000,000; default null; new tasks get 32\n" in colr
     wrong = command("task", "create", "--help-parameters", "--recipe", "colr", "--mechanism", "rot13", status=1)

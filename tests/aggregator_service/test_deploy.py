@@ -190,17 +190,6 @@ def test_the_image_has_all_dependencies_and_no_tools() -> None:
                 assert canonicalize_name(needed.name) in names, f"{name} needs {needed.name}"
 
 
-@pytest.fixture
-def metric_names(tmp_path: Path) -> set[str]:
-    """The names of all metrics of a server, without the suffixes of histograms."""
-    database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
-    with closing(database):
-        migrate(database)
-        metrics.watch(database, DirectoryBlobs(tmp_path), spent_budgets, tmp_path / "server.pem")
-        text = (metrics.text() + metrics.database_text()).decode()
-    return set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
-
-
 def expressions() -> list[str]:
     (rules,) = documents(DEPLOY / "prometheus" / "hushrec-rules.yaml")
     dashboard = json.loads((DEPLOY / "grafana" / "hushrec.json").read_text(encoding="utf-8"))
@@ -208,7 +197,13 @@ def expressions() -> list[str]:
     return found + [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_alerts_and_dashboard_use_all_metrics_and_existing_labels(metric_names: set[str]) -> None:
+def test_alerts_and_dashboard_use_all_metrics_and_existing_labels(tmp_path: Path) -> None:
+    database, metrics = Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=1), Metrics()
+    with closing(database):
+        migrate(database)
+        metrics.watch(database, DirectoryBlobs(tmp_path), spent_budgets, tmp_path / "server.pem")
+        text = (metrics.text() + metrics.database_text()).decode()
+    metric_names = set(re.findall(r"^# TYPE (?!\S+_created)(\S+)", text, flags=re.MULTILINE))
     for expression in expressions():
         for metric in re.findall(r"\b(?:hushrec|process)_\w+", expression):
             assert re.sub("_bucket$", "", metric) in metric_names, metric
@@ -300,14 +295,7 @@ def test_the_service_of_compose_is_no_superuser_and_owns_its_database() -> None:
 
 
 UNIT = DEPLOY / "systemd" / "hushrec.service"
-USERS = 6
-
-
-def started_command() -> list[str | Path]:
-    """Return the unit's command, with the programs of this interpreter in place of those in /opt/hushrec."""
-    (line,) = settings_of(UNIT, "ExecStart")
-    program, *arguments = line.split()
-    return [Path(sys.executable).parent / Path(program).name, *arguments]
+USERS = 4
 
 
 @pytest.fixture
@@ -322,7 +310,10 @@ def data_dir() -> Iterator[Path]:
 
 
 def test_the_server_runs_masked_rounds_under_the_filters_of_the_unit(data_dir: Path) -> None:
-    server = AggregatorProcess(data_dir, command=command_under(UNIT, started_command(), data_dir))
+    (line,) = settings_of(UNIT, "ExecStart")
+    program, *arguments = line.split()
+    started = [Path(sys.executable).parent / Path(program).name, *arguments]  # in place of that in /opt/hushrec
+    server = AggregatorProcess(data_dir, command=command_under(UNIT, started, data_dir))
     server.start()
     try:
         assert httpx.get(f"{server.url}/healthz").status_code == 200

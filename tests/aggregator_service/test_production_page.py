@@ -1,20 +1,21 @@
 """docs/deploy.md, "One server with systemd": every command runs as printed, in a sandbox.
 
-What is replaced: `sudo` and `systemctl` are programs of the sandbox (the second one notes its arguments), paths below
-/opt, /etc and /var are in a folder, and packages that the environment lacks come from uv's cache. pip, and modules that
-are compiled already, are copies of those of this interpreter. systemd does not run: the test starts the unit's command
-with the unit's settings.
+What is replaced: `sudo` and `systemctl` are programs of the sandbox (the second one notes its arguments), and paths
+below /opt, /etc and /var are in a folder. pip, and the locked packages of the extras, are links to those of this
+interpreter. systemd does not run: the test starts the unit's command with the unit's settings.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import httpx
@@ -23,7 +24,6 @@ import pytest
 from client_sdk import Client, Identity, MemoryStore
 from client_sdk.organiser import Organiser
 from client_sdk.rounds.member import request_for
-from tests.support.needs import required
 from tests.support.pages import environment, named_blocks, terminal, wait_for
 from tests.support.replicas import Cluster, own_cluster
 from tests.support.server import free_port
@@ -31,14 +31,13 @@ from tests.support.server import free_port
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploy.md"
 UNIT = ROOT / "docs" / "deploy" / "systemd" / "hushrec.service"
-UV = str(Path(sys.executable).with_name("uv"))
 PACKAGES = Path(sysconfig.get_path("purelib"))
 PROGRAMS = {
     "sudo": '#!/bin/sh\nwhile [ "$1" = -u ]; do shift 2; done\nexec "$@"\n',
     "python3": f"""#!/bin/sh
-if [ "$1 $2" = "-m venv" ]; then  # copies of pip and its script take far less time than an installation
+if [ "$1 $2" = "-m venv" ]; then  # links to pip take far less time than an installation
     "{sys.executable}" -m venv --without-pip "$3"
-    cp -a {PACKAGES}/pip {PACKAGES}/pip-* "$3"/lib/python3*/site-packages
+    ln -s {PACKAGES}/pip {PACKAGES}/pip-* "$3"/lib/python3*/site-packages
     printf '#!/bin/sh\\nexec "%s/bin/python" -m pip "$@"\\n' "$3" > "$3/bin/pip" && chmod +x "$3/bin/pip"
 else
     exec "{sys.executable}" "$@"
@@ -46,12 +45,6 @@ fi
 """,
     "systemctl": '#!/bin/sh\necho "$@" >> "$SANDBOX/systemctl.log"\n',
 }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with own_cluster() as made:
-        yield made
 
 
 class Machine:
@@ -84,7 +77,6 @@ class Machine:
             "PIP_NO_INDEX": "1",
             "PGPORT": port,
         }
-        self.postgres = {"PGHOST": "127.0.0.1", "PGUSER": "postgres"}
 
     def run(self, *names: str, **more: str) -> str:
         """Run the blocks in one shell; return what they printed."""
@@ -97,21 +89,15 @@ class Machine:
         return done.stdout
 
     def fill_environment(self, *extras: str) -> None:
-        """Install the locked dependencies of the extras, which the page's `pip install` then finds there."""
-        pins = subprocess.run(
-            [sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras], capture_output=True, text=True, check=True
-        )
-        (self.folder / "pins.txt").write_text(pins.stdout)
-        python = self.folder / "opt" / "hushrec" / "bin" / "python"
-        command = [UV, "pip", "install", "-q", "--python", python, "--no-deps", *required("locked packages")]
-        subprocess.run([*command, "--require-hashes", "-r", self.folder / "pins.txt"], check=True)
+        """Link to the locked dependencies of the extras alone, which the page's `pip install` then finds there."""
+        command = [sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         (installed,) = (self.folder / "opt" / "hushrec" / "lib").glob("python3*/site-packages")
-        for package, _, _ in os.walk(installed):
-            compiled = (
-                PACKAGES / Path(package).relative_to(installed) / "__pycache__"
-            )  # used where the sources are equal
-            if compiled.is_dir():
-                shutil.copytree(compiled, Path(package) / "__pycache__", dirs_exist_ok=True)
+        for name in set(re.findall("^([A-Za-z0-9][^ ]*)==", text, re.MULTILINE)):
+            with suppress(PackageNotFoundError):  # a package of another system
+                tops = {Path(file).parts[0] for file in distribution(name).files or ()}
+                for top in tops - {"..", "__pycache__"}:
+                    (installed / top).symlink_to(PACKAGES / top)
 
     def unit_script(self) -> str:
         """What systemd does when it starts the unit: its variables, the file of its settings, its command."""
@@ -125,13 +111,19 @@ class Machine:
         return f"umask 077; export {exported}; set -a; . {self.folder}{file}; exec {self.folder}{command}"
 
 
-def test_the_page_runs_from_the_clone_to_a_revoked_member(tmp_path: Path, cluster: Cluster) -> None:
-    machine, port = Machine(tmp_path, cluster), free_port()
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with own_cluster() as cluster:
+        yield Machine(tmp_path, cluster)
+
+
+def test_the_page_runs_from_the_clone_to_a_revoked_member(tmp_path: Path, machine: Machine) -> None:
+    port = free_port()
     assert list(machine.blocks) == ["environment", "install", "settings", "start", "task", "revoke"]
     machine.run("environment")
     machine.fill_environment("server", "postgres")
     machine.run("install")
-    machine.run("settings", **machine.postgres)
+    machine.run("settings", PGHOST="127.0.0.1", PGUSER="postgres")
     settings = tmp_path / "etc" / "hushrec.env"
     assert settings.stat().st_mode & 0o777 == 0o600
     edited = settings.read_text().replace("https://hushrec.example.org", f"http://127.0.0.1:{port}")

@@ -1,31 +1,23 @@
-"""What a server warns of at its start and what it imports; sources of settings; readiness; deadlocks."""
+"""What a server warns of at its start and what it imports; sources of settings; readiness."""
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import URL, make_url
 
 from aggregator_service.commands.common import CommandError
 from aggregator_service.commands.startup_checks import check_semaphores, doubtful_proxies, doubtful_settings
-from aggregator_service.migrations.migrate import migrate
 from aggregator_service.settings import Settings
-from aggregator_service.storage.database import Database
 from tests.support.api import aggregator_inside, services
-from tests.support.forked import ForkedProcess
-from tests.support.replicas import TestDatabase, connect, wait_until, waits_for_lock
 from tests.support.server import Authority, free_port
-from tests.support.world import client_row, task_row
 
 
 def test_semaphores_that_cannot_be_created_are_named_at_the_start() -> None:
@@ -74,38 +66,6 @@ def test_addresses_of_proxies_that_are_none_are_warned_of() -> None:
     for addresses in ("garbage", "10.0.0.1,proxy.example.org"):
         (warning,) = doubtful_proxies({"FORWARDED_ALLOW_IPS": addresses})
         assert "FORWARDED_ALLOW_IPS" in warning
-
-
-def test_a_command_tries_again_after_a_deadlock(tmp_path: Path, postgres: TestDatabase) -> None:
-    """The command has the task and wants its member; another session has the member, and then wants the task."""
-    url = make_url(postgres.schema())
-    with closing(Database(url.render_as_string(hide_password=False), connections=1)) as database:
-        migrate(database)
-        with database.write() as session:
-            session.add(task_row("t_1"))
-            session.flush()
-            session.add(client_row("c_1"))
-    patient = url.update_query_dict({"options": f"{url.query['options']} -cdeadlock_timeout=1s"})
-    environment = os.environ | {"HUSHREC_DATABASE_URL": patient.render_as_string(hide_password=False)}
-    arguments = ["member", "revoke", "t_1", "c_1", "--data-dir", str(tmp_path)]
-    output = tmp_path / "output"
-    with connect(url) as other, output.open("wb") as file:
-        other.execute("SET deadlock_timeout = '60s'")  # the command is the one that PostgreSQL ends
-        with other.transaction():
-            other.execute("SELECT id FROM clients FOR UPDATE")
-            command = ForkedProcess("server", "aggregator_service.cli", arguments, environment, file)
-            wait_until(lambda: waits_for_lock(url), "the command does not wait")
-            other.execute("SELECT id FROM tasks FOR UPDATE")  # the deadlock: it goes on when the command is ended
-        assert command.wait(120) == 0, output.read_text()
-    assert output.read_text() == "c_1  member  revoked\n"
-    wait_until(lambda: deadlocks_of(url) > 0, "there was no deadlock")
-
-
-def deadlocks_of(url: URL) -> int:
-    with connect(url) as connection:
-        query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        (found,) = connection.execute(query).fetchone() or (0,)
-    return int(str(found))
 
 
 def test_readiness_is_checked_once_a_second_however_many_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

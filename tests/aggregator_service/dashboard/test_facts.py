@@ -254,25 +254,18 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     assert states["confirming"].handed_out == 5 * (len(statements) + 3 * sealed)
 
 
-def curves(world: World, reports: dict[int, dict[str, float]]) -> list[Series]:
-    """The curves of a task whose rounds reported these metrics; a round without any has failed."""
+def test_reported_metrics_become_plots_and_tables(world: World) -> None:
+    reports = [{"recall": value, "loss": 1 - value} for value in (0.25, 0.5, float("inf"), 1.0)]
     with world.database.write() as session:
         session.add(task_row())
         session.flush()
-        for number, report in reports.items():
+        for number, report in enumerate([*reports, {}], 1):  # a round without metrics has failed
             session.add(round_row(number=number, state="complete" if report else "failed", report=report))
     with world.database.read() as session:
-        return quality(session, "t_1")
-
-
-def test_reported_metrics_become_plots_and_tables(world: World) -> None:
-    values = enumerate((0.25, 0.5, float("inf"), 1.0), 1)
-    loss, recall = curves(world, {n: {"recall": value, "loss": 1 - value} for n, value in values} | {5: {}})
+        loss, recall = quality(session, "t_1")
     assert recall.points == [(1, 0.25), (2, 0.5), (4, 1.0)]
     assert (loss.low, loss.high, loss.last) == (0.0, 0.75, 0.0)
-    xs, ys = zip(*recall.places(), strict=True)
-    assert xs == (8.0, 216.0, 632.0)
-    assert ys == pytest.approx((152.0, 104.0, 8.0))
+    assert recall.places() == [pytest.approx(place) for place in ((8.0, 152.0), (216.0, 104.0), (632.0, 8.0))]
     assert figures([loss, recall])[0] == (4, {"loss": 0.0, "recall": 1.0})
     assert Series("flat", [(3, 1.0)]).places() == [(8.0, 80.0)]
 

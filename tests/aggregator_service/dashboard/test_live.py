@@ -92,13 +92,15 @@ def test_a_change_sends_the_changed_fragments(live_api: Api, visitor: httpx.Clie
         assert said == {"text": "Round 1 is complete."}
 
 
-def test_overview_and_server_page_are_live(live_api: Api, visitor: httpx.Client) -> None:
+def test_overview_and_server_page_are_live_and_what_does_not_exist_is_not(live_api: Api, visitor: httpx.Client) -> None:
     with watching(visitor, "") as stream:
         stream.part("task_list")
-        started(live_api, "appears")
+        task = started(live_api, "appears")
         stream.until(lambda name, data: name == "part" and "appears" in data["html"])
     with watching(visitor, "/health") as stream:
         assert "this process drives the rounds" in stream.part("health")
+    for path in ("/tasks/t_none", f"/tasks/{task.id}/rounds/7"):
+        assert visitor.get(f"/dashboard{path}/live").status_code == 404
 
 
 def test_a_sign_out_or_void_token_ends_streams(live_api: Api, server: AggregatorProcess, visitor: httpx.Client) -> None:
@@ -131,12 +133,6 @@ def test_streams_are_limited_and_released(server: AggregatorProcess, visitor: ht
                 return again.status_code == 200
 
         wait_until(free, "streams that were closed still count")
-
-
-def test_unknown_tasks_and_rounds_have_no_stream(live_api: Api, visitor: httpx.Client) -> None:
-    task = started(live_api, "no-stream")
-    for path in ("/tasks/t_none", f"/tasks/{task.id}/rounds/7"):
-        assert visitor.get(f"/dashboard{path}/live").status_code == 404
 
 
 def test_stopping_the_server_ends_streams_and_keeps_sign_ins(server: AggregatorProcess) -> None:

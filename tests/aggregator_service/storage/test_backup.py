@@ -16,9 +16,9 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stores import named_blobs
-from tests.support.api import Api, TestMember, TestTask, contribute, serving
+from tests.support.api import Api, TestMember, TestTask, aggregator_inside, contribute
 from tests.support.replicas import TestDatabase
-from tests.support.server import OPERATOR_TOKEN, AggregatorProcess, running_aggregator
+from tests.support.server import AggregatorProcess
 from tests.support.world import client_row, task_row
 
 COHORT = 4
@@ -32,38 +32,26 @@ def half_a_round(api: Api, sent: int = COHORT // 2) -> tuple[TestTask, list[Test
     return task, members
 
 
-def complete(server: AggregatorProcess, task: TestTask, members: list[TestMember]) -> None:
-    """Let the other half contribute, at `server`; the sum is that of all."""
-    with closing(Api(server.url, OPERATOR_TOKEN)) as api:
-        moved = TestTask(api, task.view)
-        for index in range(COHORT // 2, COHORT):
-            member = TestMember(moved, members[index].client_id, members[index].token)
-            assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
-        moved.assert_sum(1, (2.0**index for index in range(COHORT)))
+def complete(api: Api, task: TestTask, members: list[TestMember]) -> None:
+    """Let the other half contribute, at another server; the sum is that of all."""
+    moved = TestTask(api, task.view)
+    for index in range(COHORT // 2, COHORT):
+        member = TestMember(moved, members[index].client_id, members[index].token)
+        assert member.put(1, member.contribution(1, 2.0**index)).status_code == 201
+    moved.assert_sum(1, (2.0**index for index in range(COHORT)))
 
 
 def test_a_backup_of_a_running_server_continues_its_round(tmp_path: Path, run: Run) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
-    with serving(data, fold_batch=100, inline_bytes=0) as (server, api):
+    with aggregator_inside(data, fold_batch=100, inline_bytes=0) as api:
         task, members = half_a_round(api)
         assert "2 blobs" in run("backup", str(copy), "--data-dir", str(data))
-        complete(server, task, members)  # the original goes on, and deletes what the backup holds
+        complete(api, task, members)  # the original goes on, and deletes what the backup holds
         assert "exists already" in run("backup", str(copy), "--data-dir", str(data), status=1)
     assert [path for path in (copy, *copy.rglob("*")) if path.stat().st_mode & 0o077] == []
     assert list(data.glob("blobs/.backup-*")) == []
-    with running_aggregator(copy) as restored:
+    with aggregator_inside(copy) as restored:
         complete(restored, task, members)
-
-
-def test_a_backup_without_blobs_needs_no_directory_of_them_and_one_with_blobs_does(tmp_path: Path, run: Run) -> None:
-    data = tmp_path / "data"
-    run("init", "--data-dir", str(data))
-    assert "the database and 0 blobs" in run("backup", str(tmp_path / "new"), "--data-dir", str(data))
-    with serving(tmp_path / "new", inline_bytes=0) as (_, api):
-        half_a_round(api)
-    shutil.rmtree(tmp_path / "new" / "blobs")
-    assert "does not exist" in run("backup", str(tmp_path / "lost"), "--data-dir", str(tmp_path / "new"), status=1)
-    assert not (tmp_path / "lost").exists()
 
 
 def test_storage_moves_to_postgresql_and_s3(
@@ -72,9 +60,9 @@ def test_storage_moves_to_postgresql_and_s3(
     """A contribution as a blob, and one as a row."""
     data, url, prefix = tmp_path / "data", postgres.schema(), new_prefix()
     move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", url, "--to-blobs", prefix)
-    with serving(data, fold_batch=100, inline_bytes=0) as (server, api):
+    with aggregator_inside(data, fold_batch=100, inline_bytes=0) as api:
         task, members = half_a_round(api, 1)
-    with serving(data, fold_batch=100) as (server, api):
+    with aggregator_inside(data, fold_batch=100) as api:
         task.api = api
         contribute(members[1:2], 1, 2.0)
         assert "a server runs on this database" in run(*move, status=1)
@@ -88,20 +76,19 @@ def test_storage_moves_to_postgresql_and_s3(
     second = f"sqlite:///{tmp_path / 'second.db'}"
     run("migrate-storage", "--data-dir", str(data), "--to-database-url", second)  # the first copy was no good
     assert task.id in run("task", "list", "--data-dir", str(data), "--database-url", second)
-    with running_aggregator(tmp_path / "new", database_url=url, blobs=prefix) as moved:
+    with aggregator_inside(tmp_path / "new", database_url=url, blobs=prefix) as moved:
         complete(moved, task, members)
-        with closing(Api(moved.url, OPERATOR_TOKEN)) as api:
-            api.create_task("another", cohort=2).enrol(2)  # rows get new numbers
+        moved.create_task("another", cohort=2).enrol(2)  # rows get new numbers
 
 
 def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run) -> None:
     data, place = tmp_path / "data", f"dir:{tmp_path / 'elsewhere'}"
-    with serving(data, fold_batch=100, inline_bytes=0) as (server, api):
+    with aggregator_inside(data, fold_batch=100, inline_bytes=0) as api:
         task, members = half_a_round(api)
     assert "copied 2 blobs" in run("migrate-storage", "--data-dir", str(data), "--to-blobs", place)
-    with pytest.raises(RuntimeError, match="is not the one of this database"):
+    with pytest.raises(RuntimeError, match=r"is not the one of this database.*Set HUSHREC_BLOBS as for the other"):
         AggregatorProcess(data).start()
-    with running_aggregator(data, blobs=place) as moved:
+    with aggregator_inside(data, blobs=place) as moved:
         complete(moved, task, members)
 
 
@@ -157,6 +144,16 @@ def test_a_damaged_blob_is_named_others_copied(
     assert "1 blobs are missing or damaged" in error
     assert "envelopes/t_1-0" in error
     assert (tmp_path / "copy" / "hushrec.db").exists()
+
+
+def test_a_backup_without_blobs_needs_no_directory_of_them_and_one_with_blobs_does(
+    storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
+) -> None:
+    run("init", "--data-dir", str(tmp_path / "data"))
+    assert "the database and 0 blobs" in run("backup", str(tmp_path / "new"), "--data-dir", str(tmp_path / "data"))
+    shutil.rmtree(storage[1].root)
+    assert "does not exist" in run("backup", str(tmp_path / "lost"), "--data-dir", str(tmp_path), status=1)
+    assert not (tmp_path / "lost").exists()
 
 
 def test_a_failed_backup_leaves_nothing_behind(

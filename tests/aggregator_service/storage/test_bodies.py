@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
@@ -29,6 +29,7 @@ BODY = bytes(range(256)) * 8
 KEY = new_key("contributions", "t_1", 1, "c_1")
 
 
+@settings(max_examples=25)
 @given(parts=st.lists(st.binary(max_size=50)))
 def test_a_tag_does_not_depend_on_how_the_body_arrives(parts: list[bytes]) -> None:
     tagger = BodyTagger()
@@ -40,6 +41,7 @@ def test_a_tag_does_not_depend_on_how_the_body_arrives(parts: list[bytes]) -> No
     assert not matches_tag(b"".join(parts) + b"\0", tag)
 
 
+@settings(max_examples=50)
 @given(body=st.binary(min_size=1, max_size=200), place=st.integers(min_value=0))
 def test_one_bit_of_a_body_or_a_tag_makes_a_difference(body: bytes, place: int) -> None:
     tag = tag_of(body)

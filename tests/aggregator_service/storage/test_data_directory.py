@@ -14,6 +14,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path, make_private, own_data_directory
 from aggregator_service.storage.directory import DirectoryBlobs
+from tests.support.api import aggregator_inside
 from tests.support.forked import ForkedProcess
 from tests.support.needs import required
 from tests.support.server import running_aggregator
@@ -47,10 +48,11 @@ def test_a_start_deletes_its_own_bodies_and_nothing_else(tmp_path: Path) -> None
         kept.append(uploads / "body-of-another-user")
         kept[-1].write_bytes(b"content")
         os.chown(kept[-1], OTHER_USER, OTHER_USER)
-    with running_aggregator(tmp_path / "data"):
-        assert not own.exists() and not other.exists()
-        assert all(path.read_bytes() == b"content" for path in kept)
-        assert (uploads / "body-linked").is_symlink()
+    with aggregator_inside(tmp_path / "data"):
+        pass
+    assert not own.exists() and not other.exists()
+    assert all(path.read_bytes() == b"content" for path in kept)
+    assert (uploads / "body-linked").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["uploads", "scratch"])
@@ -110,7 +112,7 @@ def test_a_server_and_commands_create_private_files_in_an_open_directory(tmp_pat
     data, other = tmp_path / "data", tmp_path / "other"
     for folder in (data, other):
         folder.mkdir(mode=0o755)
-    with running_aggregator(other, fresh=True):  # as the command is started elsewhere
+    with running_aggregator(other, database_url=f"sqlite:///{other / 'hushrec.db'}"):  # which it creates itself
         assert other.joinpath("hushrec.db-wal").exists()
         assert open_to_others(other) == []
     run("init", "--data-dir", str(data))

@@ -16,10 +16,9 @@ from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherS
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import bind_store, open_store
-from tests.support.api import Api, TestMember, TestTask, contribute, serving, slug
+from tests.support.api import Api, TestMember, TestTask, aggregator_inside, contribute, services, slug
 from tests.support.replicas import TestDatabase, wait_until
 from tests.support.s3 import S3Server
-from tests.support.server import AggregatorProcess, running_aggregator
 
 COHORT = 4
 
@@ -75,17 +74,6 @@ def test_a_store_in_its_place_has_lost_no_blob(sqlite: Database, place: Callable
             act()
 
 
-def test_a_replica_with_another_directory_does_not_start(postgres: TestDatabase, tmp_path: Path) -> None:
-    """Its /readyz would say that it is ready, and each of its rounds would fail."""
-    url = postgres.schema()
-    with running_aggregator(tmp_path / "first", database_url=url):
-        second = AggregatorProcess(tmp_path / "second", database_url=url)
-        with pytest.raises(RuntimeError, match=r"is not the one of this database.*Set HUSHREC_BLOBS as for the other"):
-            second.start()
-        assert "Traceback" not in second.log()
-        assert not (tmp_path / "second" / "blobs").exists()
-
-
 def test_commands_without_blobs_need_no_store(postgres: TestDatabase, tmp_path: Path, run: Callable[..., str]) -> None:
     """An operator's machine has the database, and neither the directory nor the keys of the bucket."""
     url = postgres.schema()
@@ -109,9 +97,9 @@ def begun(api: Api, sent: int = COHORT - 1, **schedule: float) -> tuple[TestTask
     return task, members
 
 
-def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> None:
+def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blobs, away = tmp_path / "data" / "blobs", tmp_path / "away"
-    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
+    with aggregator_inside(tmp_path / "data", inline_bytes=0) as api:
         task, _ = begun(api, collect_seconds=3)
         blobs.rename(away)
         open_store(f"dir:{blobs}", tmp_path).prepare()
@@ -119,32 +107,31 @@ def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path) -> No
         time.sleep(1.1)  # `/readyz` keeps its result for a second
         answer = api.http.get("/readyz")
         assert (answer.status_code, answer.json()["detail"]) == (503, "the blob store is another than the database's")
-        wait_until(lambda: "storage unavailable: the blob store" in server.log(), "the engine reads no blob")
+        wait_until(lambda: "storage unavailable: the blob store" in caplog.text, "the engine reads no blob")
         assert task.round(1)["state"] == "folding"
         blobs.rename(tmp_path / "wrong")
         away.rename(blobs)
         assert task.wait_round(1, "complete")["survivors"] == COHORT - 1
 
 
-def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path) -> None:
-    with serving(tmp_path / "data", inline_bytes=0) as (server, api):
+def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with aggregator_inside(tmp_path / "data", inline_bytes=0) as api:
         task, members = begun(api)
         next((tmp_path / "data" / "blobs" / "contributions").iterdir()).unlink()
         contribute(members[-1:], 1)
         failed = task.wait_round(1, "failed")
         assert failed["failure"] == "a stored contribution is missing in the server's blob store"
-        assert "a stored blob is missing, the round fails: the blob contributions/" in server.log()
-        assert "damaged" not in server.log()
+        assert "a stored blob is missing, the round fails: the blob contributions/" in caplog.text
+        assert "damaged" not in caplog.text
         task.wait_round(2, "collecting")
 
 
-def finish(server: AggregatorProcess, task: TestTask, members: list[TestMember], *unsaid: str) -> None:
-    """The other clients contribute, repeating refused requests; the sum is exact, and the log says none of `unsaid`."""
+def finish(task: TestTask, members: list[TestMember]) -> None:
+    """The other clients contribute, repeating refused requests; the sum is exact."""
     contribute(members, 1, patience=30.0)
     task.assert_sum(1, (2.0**index for index in range(COHORT)))
     time.sleep(1.1)
     assert task.api.http.get("/readyz").json() == {"status": "ready"}
-    assert not [words for words in unsaid if words in server.log()]
 
 
 def unavailable(answer: httpx.Response, part: str) -> None:
@@ -154,8 +141,10 @@ def unavailable(answer: httpx.Response, part: str) -> None:
     assert int(answer.headers["retry-after"]) >= 1
 
 
-def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as (server, api):
+def test_the_database_fails_and_recovers(
+    postgres: TestDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with aggregator_inside(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as api:
         task, members = begun(api, 2)
         with postgres.unavailable():
             time.sleep(1.1)  # `/readyz` keeps its result for a second
@@ -163,32 +152,39 @@ def test_the_database_fails_and_recovers(postgres: TestDatabase, tmp_path: Path)
             unavailable(api.http.get(task.path, headers=api.operator), "database")
             unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "database")
             assert api.http.get("/healthz").status_code == 200
-        finish(server, task, members, "Traceback")
+        finish(task, members)
+    assert "Traceback" not in caplog.text
 
 
-def test_the_blob_store_fails_and_recovers(s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path) -> None:
-    with serving(tmp_path / "data", blobs=new_prefix(), fold_batch=4, inline_bytes=0) as (server, api):
+def test_the_blob_store_fails_and_recovers(
+    s3: S3Server, new_prefix: Callable[[], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with aggregator_inside(tmp_path / "data", blobs=new_prefix(), fold_batch=4, inline_bytes=0) as api:
         task, members = begun(api, 2)
         with s3.unavailable():
             time.sleep(1.1)
             unavailable(api.http.get("/readyz"), "blob store")
             assert (api.http.get("/healthz").status_code, task.now()["state"]) == (200, "open")
-        finish(server, task, members, *({*s3.environment.values(), "Traceback"} - {"us-east-1", "tests"}))
+        finish(task, members)
+    unsaid = {*s3.environment.values(), "Traceback"} - {"us-east-1", "tests"}
+    assert not [words for words in unsaid if words in caplog.text]
 
 
-def test_two_servers_over_one_storage(postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path: Path) -> None:
+def test_two_servers_over_one_storage(
+    postgres: TestDatabase, new_prefix: Callable[[], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A long poll at one ends at once with a change at the other."""
     shared = {"database_url": postgres.schema(), "blobs": new_prefix(), "fold_batch": 4}
     with (
-        serving(tmp_path / "first", inline_bytes=0, **shared) as (server, api),
+        aggregator_inside(tmp_path / "first", inline_bytes=0, **shared) as api,
         # longer than the test takes: only a notification can end the poll
-        serving(tmp_path / "second", recheck_seconds=60, **shared) as (_, other),
+        aggregator_inside(tmp_path / "second", recheck_seconds=60, **shared) as other,
         ThreadPoolExecutor(1) as pool,
     ):
         for path in ("/v1/tasks/t%00x", "/v1/tasks/t%00x/rounds/1", "/v1/tasks?name=a%00b"):
             answer = api.http.get(path, headers=api.operator)  # a character that PostgreSQL does not store
             assert answer.status_code in ((200, 400, 422) if "?" in path else (400, 404, 422)), answer.text
-        assert "Traceback" not in server.log()
+        assert "Traceback" not in caplog.text
         task, members = api.begin(COHORT)
         known = {**members[0].auth, "If-None-Match": members[0].found("rounds/current").headers["etag"]}
         poll = pool.submit(other.http.get, f"{task.path}/rounds/current?wait=30", headers=known)
@@ -197,4 +193,4 @@ def test_two_servers_over_one_storage(postgres: TestDatabase, new_prefix: Callab
         contribute(members, 1)
         assert poll.result(timeout=20).status_code == 200
         task.assert_sum(1, (2.0**index for index in range(COHORT)))
-        assert server.kinds() == {"aggregates": 1, "snapshots": 1}
+        assert sorted(key.partition("/")[0] for key in services(api).blobs.keys()) == ["aggregates", "snapshots"]  # noqa: SIM118

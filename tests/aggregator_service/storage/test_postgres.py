@@ -6,12 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
+from aggregator_service.commands.common import in_transaction
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, progress
 from aggregator_service.storage.dialects import database_cause
@@ -88,7 +91,7 @@ def test_a_listener_reconnects(database: Database, listener: Listener, postgres:
     listener.hears(database, "t_1")
 
 
-def cross(database: Database, take: Callable[[Session, str], None]) -> int:
+def cross(transact: Callable[[Callable[[Session], None]], None], take: Callable[[Session, str], None]) -> int:
     """Two transactions take two tasks in opposite order, and meet between; return how often work was tried."""
     barrier, tries = threading.Barrier(2, timeout=10), list[str]()
 
@@ -105,14 +108,15 @@ def cross(database: Database, take: Callable[[Session, str], None]) -> int:
                 barrier.wait()
             take(session, pair[1])
 
-        database.transact(work)
+        transact(work)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, (("t_1", "t_2"), ("t_2", "t_1"))))
     return len(tries)
 
 
-def test_a_deadlock_is_tried_again(database: Database) -> None:
+@pytest.mark.parametrize("caller", ["service", "command"])
+def test_a_deadlock_is_tried_again(database: Database, url: str, tmp_path: Path, caller: str) -> None:
     """One of the two is rolled back and tried again. Both take effect once, and so do their announcements."""
     received: list[Effects] = []
     database.listeners.append(received.append)
@@ -121,10 +125,11 @@ def test_a_deadlock_is_tried_again(database: Database) -> None:
         lock_task(session, task_id).completed_rounds += 1
         announce(session, task_id, "round")
 
-    assert cross(database, count) == 3
+    assert cross(database.transact if caller == "service" else partial(in_transaction, tmp_path, url), count) == 3
     with database.read() as session:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
-    assert sorted(one.version for effects in received for one in effects.announcements) == [1, 1, 2, 2]
+    versions = [1, 1, 2, 2] if caller == "service" else []  # a command has a database object of its own
+    assert sorted(one.version for effects in received for one in effects.announcements) == versions
 
 
 def test_a_transaction_that_stood_still_is_tried_again(database: Database) -> None:

@@ -109,7 +109,7 @@ def test_ctrl_c_stops_the_demo_and_its_server_while_clients_enrol(tmp_path: Path
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(demo.pid, signal.SIGKILL)  # the server too
-    assert demo.returncode == 130
+    assert demo.returncode == 130, errors
     assert "Traceback" not in errors
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0
