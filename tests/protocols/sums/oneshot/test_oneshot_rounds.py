@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
-from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import Route, Segment
@@ -27,10 +26,10 @@ from protocols.sums.oneshot.committee import (
     seal_share,
     signed_sum,
 )
-from protocols.sums.oneshot.mechanism import ONESHOT, OneshotMechanism, packed_residues
+from protocols.sums.oneshot.mechanism import OneshotMechanism, packed_residues
 from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy, encode, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance, one_block
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
@@ -241,27 +240,17 @@ def test_summed_shares_are_checked(done: Round) -> None:
         server.check_summed_share(done.committee, "m0", digest, signed)
 
 
-def test_uploads_are_checked(done: Round) -> None:
-    upload, key = done.uploads["c0"], done.public_key("c0")
-    own = (key, bytes(32), NO_CERTIFICATE)
-    digest = body_digest(upload.contribution)
-    with pytest.raises(ContributionError, match="bytes"):
-        server.check_upload(done.committee, "c0", *own, upload.ticket.encode()[:-1], digest)
-    with pytest.raises(ContributionError, match="not signed"):
-        server.check_upload(done.committee, "c1", *own, upload.ticket.encode(), digest)
-    with pytest.raises(ContributionError, match="not below its prime"):
-        ONESHOT.check(done.plan, ((0,),), b"\xff" * done.plan.body_bytes)
-    with pytest.raises(CodecError):
-        Upload.split(done.plan, upload.encode()[:-1])
-
-
 def test_messages_are_read_strictly(done: Round) -> None:
     key, statement = done.keys["m0"], done.statement("c0")
     assert CommitteeKey.decode(key.encode()) == key
     reader = Reader(statement.encode() * 2)
     assert Statement.read(done.plan, reader) == Statement.read(done.plan, reader) == statement
     reader.finish()
-    assert Ticket.decode(done.plan, done.uploads["c0"].ticket.encode()) == done.uploads["c0"].ticket
+    upload = done.uploads["c0"]
+    assert Ticket.decode(done.plan, upload.ticket.encode()) == upload.ticket
+    for read, whole in ((Ticket.decode, upload.ticket.encode()), (Upload.split, upload.encode())):
+        with pytest.raises(CodecError):
+            read(done.plan, whole[:-1])
     body = key.encode()
     for wrong in (body[:-1], body + b"\0", b"\0" + body[1:], b"\x41" + body[1:], b"\2\xff\xff" + body[3:]):
         with pytest.raises(CodecError):
