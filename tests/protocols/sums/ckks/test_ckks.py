@@ -108,8 +108,9 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
 
 def test_accumulators_never_overflow() -> None:
     """The largest residues, more often than one accumulator can hold without reducing."""
-    for parameter_set in PARAMETER_SETS.values():
-        top, times = parameter_set.modulus - 1, 33_000
+    for name, times in (("precise", 5_000), ("standard", 33_000)):
+        parameter_set = PARAMETER_SETS[name]
+        top = parameter_set.modulus - 1
         wire = WireBuffer.empty(parameter_set, 1, 4, seeded=False)
         wire.put(0, np.full(8, top, np.uint64))
         total = ExpandedSum(CkksPlan(CkksParameters(set=parameter_set.name), layout(4), times, 4))

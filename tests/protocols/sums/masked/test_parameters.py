@@ -67,20 +67,13 @@ def test_the_tables_of_the_papers() -> None:
         assert k_and_t(clients, corrupt, dropout, mode=mode, eta=20) == value
 
 
-def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours() -> None:
-    """Than the values of Bell et al. for 1000 clients of a semi-malicious server, sigma = 40, eta = 20."""
-    for corrupt, dropout, degree in ((0.3, 0.3, 872), (0.33, 0.05, 132)):
-        found = choose_neighbourhood(1000, corrupt, dropout, sigma=40, eta=20)
-        assert degree < found.degree <= degree + 10
-
-
 def test_a_refusal_says_what_would_fit() -> None:
     for mode in ("curious", "semi-malicious"):
         with pytest.raises(ParameterError, match="no threshold.*a dropout of at most 0"):
-            choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)
+            choose_neighbourhood(200, 0.5, 0.5, mode, eta=20)
     with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
         choose_neighbourhood(10**4, 0.3, 0.2, sigma=40)
-    for clients, corrupt, dropout in ((1000, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
+    for clients, corrupt, dropout in ((200, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
         with pytest.raises(ParameterError, match="no threshold|would be disconnected") as refusal:
             choose_neighbourhood(clients, corrupt, dropout)
         text = str(refusal.value)
@@ -135,12 +128,12 @@ def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, 
 
 
 @given(
-    clients=st.integers(3, 300),
+    clients=st.integers(3, 200),
     corrupt=st.integers(0, 40),
     dropout=st.integers(0, 40),
     mode=st.sampled_from(["curious", "semi-malicious"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int, mode: Mode) -> None:
     """Exact fractions: the tails hold for (k, t), for no smaller t, and with no t for the k before."""
     try:
@@ -240,7 +233,7 @@ def opens_a_part(near: Neighbourhood, seed: bytes, bad: list[int]) -> bool:
 
 def test_attack_with_dropouts_that_are_chosen_after_the_graph() -> None:
     """It succeeds less often than the bound on a weak threshold says, never at the promised share of colluders."""
-    promised, rng, rounds = choose_neighbourhood(200, 0.3, 0.05, sigma=40), np.random.default_rng(2), 40
+    promised, rng, rounds = choose_neighbourhood(200, 0.3, 0.05, sigma=40), np.random.default_rng(2), 20
     colluding = corrupt_clients(promised.corrupt, promised.clients)
     pairs = promised.clients * (promised.clients - promised.degree - 1) // 2
     found = dict.fromkeys((promised.threshold, 52, 48, 46, 45), 0)
