@@ -179,15 +179,6 @@ def test_cohorts_that_cannot_work_are_refused() -> None:
     planned("masked").check_cohort(60)
     with pytest.raises(ParameterError, match="no neighbourhood"):
         planned("masked", corrupt=0.3, dropout=0.45).check_cohort(10)
-
-
-def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_committee() -> None:
-    slow = (planned("ckks"), planned("ckks", wire="expanded"), planned("paillier"), planned("masked"), planned("plain"))
-    assert [plan.folds_slowly for plan in slow] == [True, False, True, False, False]
-    assert [planned(name).confirms for name in ("plain", "ckks", "masked", "oneshot")] == [False, False, True, False]
-    assert [planned(name).committee for name in ("plain", "ckks", "masked", "oneshot")] == [0, 0, 0, 5]
-    assert [name for name in ("plain", "ckks", "masked", "oneshot") if planned(name).ticket_bytes] == ["oneshot"]
-    assert [planned(name, REPEATED_ROWS).repeated for name in ("plain", "masked")] == [False, True]
     assert planned("oneshot").answers_needed(60) == 4 and planned("masked").answers_needed(60) == 60
     assert planned("plain").quorum(60) == 0 and planned("masked").quorum(60) == 32
 
