@@ -144,21 +144,13 @@ class MechanismConformance:
         assert len(partial) == plan.partial_bytes
         assert len(self.mechanism.release(plan, partial)) == plan.aggregate_bytes
 
-    def test_batches_and_restarts_make_no_difference(self, plan: SumPlan, sealed: Sealed) -> None:
+    def test_batches_restarts_and_merges_make_no_difference(self, plan: SumPlan, sealed: Sealed) -> None:
+        """In any order, at any depth, and with empty batches."""
         pieces = [(route, memoryview(body)) for route, _, body in sealed]
         at_once = self.mechanism.fold(plan, None, iter(pieces))
         for cut in (0, 2, len(pieces)):
             first = self.mechanism.fold(plan, None, pieces[:cut])
             assert self.mechanism.fold(plan, bytearray(first), pieces[cut:]) == at_once
-        one_by_one = self.mechanism.fold(plan, None, [])
-        for piece in pieces:
-            one_by_one = self.mechanism.fold(plan, one_by_one, [piece])
-        assert one_by_one == at_once
-
-    def test_partials_merge_to_the_fold_of_all(self, plan: SumPlan, sealed: Sealed) -> None:
-        """In any order, at any depth, and with empty batches."""
-        pieces = [(route, memoryview(body)) for route, _, body in sealed]
-        at_once = self.mechanism.fold(plan, None, pieces)
         batches = ([3, 0], [], [4, 1, 2])
         partials = [self.mechanism.fold(plan, None, [pieces[i] for i in batch]) for batch in batches]
         assert self.mechanism.merge(plan, iter(map(memoryview, partials))) == at_once
