@@ -7,6 +7,7 @@ from math import e, log, log2, pi, prod, sqrt
 import pytest
 
 from protocols.errors import ParameterError
+from protocols.sums.ckks.plan import PARAMETER_SETS
 from protocols.sums.oneshot.polynomials import PRIME_BITS, SIGMA, primes_below
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS, SECURITY_BITS, Secret, require_secure_ring
 
@@ -53,15 +54,21 @@ def test_the_primal_attack_costs_as_much_as_the_table_says(degree: int, secret: 
     assert SECURITY_BITS <= primal_bits(degree, LOG_Q_CAPS[secret][degree], deviation) < SECURITY_BITS + 8
 
 
+def test_every_ring_of_ckks_is_in_the_table() -> None:
+    """SEAL draws ternary secrets and errors of deviation 3.2."""
+    for parameter_set in PARAMETER_SETS.values():
+        for degree in DEGREES:
+            require_secure_ring(degree, parameter_set.modulus, "ternary")
+    with pytest.raises(ParameterError, match="the ring degree must be 2048, 4096, 8192, got 1024"):
+        require_secure_ring(1024, 2**20, "gaussian")
+
+
 def test_every_ring_of_one_shot_sums_is_in_the_table() -> None:
-    """Those of CKKS: `test_the_degree_wastes_no_padding_and_sums_of_one_degree_share_keys` plans each of them."""
     for degree, primes in ((2048, 1), (4096, 3), (8192, 6)):
         found = primes_below(degree, primes + 1)
         require_secure_ring(degree, prod(found[:-1]), "ternary")
         with pytest.raises(ParameterError, match=f"a modulus of {PRIME_BITS * (primes + 1)} bits .* less than 128"):
             require_secure_ring(degree, prod(found), "ternary")
-    with pytest.raises(ParameterError, match="the ring degree must be 2048, 4096, 8192, got 1024"):
-        require_secure_ring(1024, 2**20, "gaussian")
 
 
 def test_the_smoothing_condition_of_hint_rlwe_holds() -> None:

@@ -343,7 +343,7 @@ def read(saved: Saved) -> tuple[np.ndarray, bytes]:
         return residues.copy(), suffix
 
 
-def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
+def test_a_saved_object_is_its_prefix_residues_and_suffix(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = PREFIX + RESIDUES.tobytes() + b"end"
     residues, suffix = read(Saved(whole))
     assert (residues.tolist(), suffix) == (RESIDUES.tolist(), b"end")
@@ -356,9 +356,6 @@ def test_a_saved_object_is_its_prefix_residues_and_suffix() -> None:
     ):
         with pytest.raises(CodecError, match=fault):
             read(saved)
-
-
-def test_a_save_that_fills_the_buffer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "_LONGEST_SAVE", 64)
     with pytest.raises(CodecError, match="more bytes than any object"):
         read(Saved(np.random.default_rng(0).bytes(200)))

@@ -67,6 +67,13 @@ def test_the_tables_of_the_papers() -> None:
         assert k_and_t(clients, corrupt, dropout, mode=mode, eta=20) == value
 
 
+def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours() -> None:
+    """Than the values of Bell et al. for 1000 clients of a semi-malicious server, sigma = 40, eta = 20."""
+    for corrupt, dropout, degree in ((0.3, 0.3, 872), (0.33, 0.05, 132)):
+        found = choose_neighbourhood(1000, corrupt, dropout, sigma=40, eta=20)
+        assert degree < found.degree <= degree + 10
+
+
 def test_a_refusal_says_what_would_fit() -> None:
     for mode in ("curious", "semi-malicious"):
         with pytest.raises(ParameterError, match="no threshold.*a dropout of at most 0"):
@@ -313,23 +320,22 @@ def answers(graph: NDArray[np.int32], threshold: int, signed: NDArray[np.bool_],
     return alike
 
 
-@pytest.mark.parametrize("clients", [100, 1000])
 @pytest.mark.parametrize("defended", [True, False])
-def test_attack_with_two_survivor_sets_in_one_round(clients: int, defended: bool) -> None:
+def test_attack_with_two_survivor_sets_in_one_round(defended: bool) -> None:
     """Clients on two arcs of a sparse graph confirm two sets; without a quorum, both parts answer.
 
     On the short arc the server leaves out one client, the victim. It gets all others' seeds, and the victim's mask key:
     the sum of the others. It calls the round failed and asks again those on the long arc, who confirmed everybody. The
-    difference of both sums is the victim's vector. For 1,000 clients the parameters are weaker than those in use, whose
-    arcs are cut by the bound on the graph already.
+    difference of both sums is the victim's vector.
     """
-    near, seed = choose_neighbourhood(clients, 0.05, 0.1), bytes(32)
-    degree, threshold = (near.degree, near.threshold) if clients == 100 else (102, 66)
+    clients, seed = 100, bytes(32)
+    near = choose_neighbourhood(clients, 0.05, 0.1)
+    degree, threshold = near.degree, near.threshold
     graph = neighbours(clients, degree, seed)
     needed = quorum(0.05, clients) if defended else 0
     circle = permutation(seed, "masked sum graph", clients)
     opened = False
-    for length in range(threshold, clients // 2, max(1, clients // 50)):
+    for length in range(threshold, clients // 2, 2):
         arc, victim = np.zeros(clients, np.bool_), circle[length // 2]
         arc[circle[:length]] = True
         short = arc.copy()
