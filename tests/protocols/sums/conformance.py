@@ -136,14 +136,6 @@ class MechanismConformance:
         self.close(plan, opened(self.mechanism, plan, [(route, body) for route, _, body in sealed], keyring), truth)
         self.close(plan, opened(self.mechanism, plan, [], keyring), np.zeros(LAYOUT.length))  # no contributions: zeros
 
-    def test_every_length_is_the_planned_one(self, plan: SumPlan, sealed: Sealed) -> None:
-        for route, _, body in sealed:
-            assert len(body) == plan.contribution_bytes(route)
-            self.mechanism.check(plan, route, memoryview(bytearray(body)))
-        partial = self.mechanism.fold(plan, None, [(sealed[0][0], sealed[0][2])])
-        assert len(partial) == plan.partial_bytes
-        assert len(self.mechanism.release(plan, partial)) == plan.aggregate_bytes
-
     def test_batches_restarts_and_merges_make_no_difference(self, plan: SumPlan, sealed: Sealed) -> None:
         """In any order, at any depth, and with empty batches."""
         pieces = [(route, memoryview(body)) for route, _, body in sealed]
@@ -174,7 +166,14 @@ class MechanismConformance:
         with pytest.raises(ParameterError):
             self.mechanism.open(plan, bytes(plan.aggregate_bytes), CLIENTS + 1, None)
 
-    def test_another_length_is_refused(self, plan: SumPlan, keyring: Keyring | None, body: bytes) -> None:
+    def test_lengths_are_the_planned_ones_and_no_others(
+        self, plan: SumPlan, keyring: Keyring | None, sealed: Sealed, body: bytes
+    ) -> None:
+        for route, _, along in sealed:
+            assert len(along) == plan.contribution_bytes(route)
+            self.mechanism.check(plan, route, memoryview(bytearray(along)))
+        made = self.mechanism.fold(plan, None, [(ROUTES[0], body)])
+        assert (len(made), len(self.mechanism.release(plan, made))) == (plan.partial_bytes, plan.aggregate_bytes)
         for change, wrong in ((-1, body[:-1]), (1, body + b"\0")):
             with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
                 self.mechanism.check(plan, ROUTES[0], wrong)

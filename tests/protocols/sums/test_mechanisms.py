@@ -33,7 +33,7 @@ from protocols.sums.participation import (
 from protocols.sums.plain import PLAIN
 from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
 from protocols.sums.run import run_sum
-from tests.protocols.sums.conformance import one_block
+from tests.protocols.sums.conformance import one_block, opened
 from tests.protocols.sums.paillier.cases import MadeUpKeys, keyring_of
 
 LAYOUT: Final = one_block(Segment("v", 6, 1.0))
@@ -135,8 +135,8 @@ def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, paramete
     keyring = keyring_of(how, plan)
     body = how.seal(plan, route, [edge], keyring)
     how.check(plan, route, body)
-    opened = how.open(plan, how.release(plan, how.fold(plan, None, [(route, body)])), 1, keyring)
-    assert edge[0] - 0.1 > 0 and np.abs(opened - edge).max() <= plan.predicted_error + edge[0] - 0.1
+    error = np.abs(opened(how, plan, [body], keyring) - edge).max()
+    assert edge[0] - 0.1 > 0 and error <= plan.predicted_error + edge[0] - 0.1
     with pytest.raises(BudgetError, match="'b'"):
         how.seal(plan, route, [edge * (1 + 1e-6)], keyring)
 
@@ -200,8 +200,7 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
     for route, participates in contributions:
         blocks = [np.full(2, 0.5 * participates) for _ in route]
         bodies.append((route, how.seal(plan, route, with_participation(plan, blocks, participates), keyring)))
-    aggregate = how.release(plan, how.fold(plan, None, bodies))
-    return plan, how.open(plan, aggregate, len(bodies), keyring)
+    return plan, opened(how, plan, bodies, keyring)
 
 
 @pytest.mark.parametrize("name", ["ckks", "paillier"])

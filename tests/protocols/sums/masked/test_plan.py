@@ -21,7 +21,7 @@ from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.wire import pack, packed_bytes, ring_dtype, unpack
-from tests.protocols.sums.conformance import one_block
+from tests.protocols.sums.conformance import one_block, opened
 
 LAYOUT = VectorLayout(
     (
@@ -63,10 +63,9 @@ def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | No
     vectors = np.clip(np.concatenate([rows, -rows]) + rng.uniform(-limit, limit, (6, 4)) / 6, -2, 2)
     if sum_bound is not None:
         vectors[3:] = -vectors[:3]
-    pieces = [(whole_route(layout), pack(encode(plan, whole_route(layout), [v]), bits)) for v in vectors]
-    opened = MASKED.open(plan, MASKED.release(plan, MASKED.fold(plan, None, pieces)), 6, None)
+    bodies = [pack(encode(plan, whole_route(layout), [vector]), bits) for vector in vectors]
     exact = np.array([math.fsum(column) for column in vectors.T])  # numpy's own sum is off by more than the plan
-    assert np.abs(opened - exact).max() <= plan.predicted_error
+    assert np.abs(opened(MASKED, plan, bodies) - exact).max() <= plan.predicted_error
 
 
 def test_a_contribution_is_dense_whatever_its_route() -> None:
