@@ -231,7 +231,8 @@ def test_sums_of_any_size_that_fits_come_back_exactly(bits: int, values: int, cl
     assert unpacked_sum(ring, total, values, clients).tolist() == sums.tolist()
 
 
-def test_the_largest_errors_decode_and_no_others() -> None:
+def test_the_largest_errors_decode() -> None:
+    """Larger ones, which no honest sum has, are refused."""
     ring, errors, bound = Ring(4096, primes_below(4096, 3), 3, 28), np.zeros(5000, np.int64), bound_of_sum(1000)
     errors[:2] = bound, -bound
     steps = np.full(3 * 4999, -(2**27))
