@@ -179,6 +179,15 @@ def test_cohorts_that_cannot_work_are_refused() -> None:
     planned("masked").check_cohort(60)
     with pytest.raises(ParameterError, match="no neighbourhood"):
         planned("masked", corrupt=0.3, dropout=0.45).check_cohort(10)
+
+
+def test_only_masked_rounds_are_confirmed_and_only_one_shot_rounds_have_a_committee() -> None:
+    slow = (planned("ckks"), planned("ckks", wire="expanded"), planned("paillier"), planned("masked"), planned("plain"))
+    assert [plan.folds_slowly for plan in slow] == [True, False, True, False, False]
+    plans = [planned(name) for name in ("plain", "ckks", "masked", "oneshot")]
+    assert [plan.confirms for plan in plans] == [False, False, True, False]
+    assert [(plan.committee, bool(plan.ticket_bytes)) for plan in plans] == [(0, False)] * 3 + [(5, True)]
+    assert [planned(name, REPEATED_ROWS).repeated for name in ("plain", "masked")] == [False, True]
     assert planned("oneshot").answers_needed(60) == 4 and planned("masked").answers_needed(60) == 60
     assert planned("plain").quorum(60) == 0 and planned("masked").quorum(60) == 32
 
