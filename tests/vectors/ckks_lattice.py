@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tenseal import sealapi
 
-from protocols.crypto.keys import digest
 from protocols.sums.ckks.wire import MemoryFile, seal_context
+from tests.vectors.common import drawn_for
 
 
 def expand_seed(name: str, degree: int, seed: bytes) -> list[int]:
@@ -61,16 +61,11 @@ class Ring:
         return [round(float(x)) for x in np.fft.fft(spectrum)[:n].real * (2 * scale / n)]
 
 
-def _drawn(label: str, count: int) -> bytes:
-    blocks = (digest("vector ckks", label, block) for block in range(-(-count // 32)))
-    return b"".join(blocks)[:count]
-
-
 def ternary(label: str, degree: int) -> list[int]:
     """Return made-up coefficients -1, 0 and 1."""
-    return [byte % 3 - 1 for byte in _drawn(label, degree)]
+    return [byte % 3 - 1 for byte in drawn_for("vector ckks", label)(degree)]
 
 
 def noise(label: str, degree: int) -> list[int]:
     """Return made-up errors from -4 to 4."""
-    return [(byte & 15).bit_count() - (byte >> 4).bit_count() for byte in _drawn(label, degree)]
+    return [(byte & 15).bit_count() - (byte >> 4).bit_count() for byte in drawn_for("vector ckks", label)(degree)]

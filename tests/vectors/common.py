@@ -92,6 +92,11 @@ def drawn_for(purpose: str, label: str) -> Callable[[int], bytes]:
     return random
 
 
-def segment_facts(segment: Segment) -> dict[str, Any]:
+def facts(value: object, names: str) -> Outputs:
+    """Return the attributes of an object that `names` lists, separated by spaces."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def segment_facts(segment: Segment) -> Outputs:
     """Return a segment as JSON."""
-    return {name: getattr(segment, name) for name in ("name", "length", "clip", "integral", "sum_bound")}
+    return facts(segment, "name length clip integral sum_bound")

@@ -27,7 +27,7 @@ from protocols.privacy.noise import (
 from protocols.recipes.base import Contribution
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe as recipe_of
-from tests.vectors.common import SEED, Outputs, vectors
+from tests.vectors.common import SEED, Outputs, facts, vectors
 
 FILE: Final = "privacy.json"
 
@@ -140,14 +140,11 @@ def _contribution(
     sent = made.noised(made.initial_state(SEED), made.round_spec(SEED, sum_index), given, lambda _: secret)
     return {
         "secret": secret,
-        "l1": noise.l1,
         "l2": noise.bound,
-        "share": noise.share,
         "entries": largest_skellam(noise.share),
-        "largest": noise.largest,
         "sent": sent.vector.astype(int),
-        "clipped": sent.clipped,
-        "scaled": sent.scaled,
+        **facts(noise, "l1 share largest"),
+        **facts(sent, "clipped scaled"),
     }
 
 

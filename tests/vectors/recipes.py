@@ -27,7 +27,7 @@ from protocols.recipes.rfrec_parameters import tosses
 from protocols.recipes.state import state_as
 from protocols.recipes.subspaces import hash_key
 from protocols.recipes.topk import OwnTopK, SharedTopK, first_units, renewed_units, strongest_first
-from tests.vectors.common import SEED, Outputs, again, load, segment_facts, unhex, vectors
+from tests.vectors.common import SEED, Outputs, again, facts, load, segment_facts, unhex, vectors
 
 SMALL: Final[dict[str, Any]] = {one["recipe"]: one["parameters"] for one in load("layouts.json")["cases"][::-1]}
 """Recipe -> parameters of a small task, of its first case in layouts.json."""
@@ -65,8 +65,7 @@ def _layout(recipe: str, parameters: Any, sum_index: int) -> Outputs:
     return {
         "resolved": made.parameters.model_dump(mode="json"),
         "main_sum": made.main_sum,
-        "chosen": layout.chosen,
-        "length": layout.length,
+        **facts(layout, "chosen length"),
         "blocks": [
             {"name": block.name, "segments": [segment_facts(segment) for segment in block.segments]}
             for block in layout.blocks
@@ -315,5 +314,5 @@ def _coins(parameters: Any) -> Outputs:
         "moves": made.parameters.moves_by,
         "coins": seed,
         "average": tosses(seed, 16, made.parameters.chance),
-        "stretches": [{"local": s.local, "moves": s.moves, "until": s.until} for s in made.stretches(state)],
+        "stretches": [facts(one, "local moves until") for one in made.stretches(state)],
     }

@@ -41,7 +41,7 @@ from protocols.sums.oneshot.polynomials import (
 from protocols.sums.oneshot.run import OneshotRun
 from protocols.sums.oneshot.wire import Statement, Upload, body_digest, survivors_digest
 from protocols.sums.wire import pack, ring_dtype, unpack
-from tests.vectors.common import SEED, Outputs, again, drawn_for, unhex, vectors
+from tests.vectors.common import SEED, Outputs, again, drawn_for, facts, unhex, vectors
 
 
 @vectors("masks.json", "streams")
@@ -165,8 +165,7 @@ def _masked_keys(sealed: Any, refused: Any) -> Outputs:
             "task": context.task_id,
             "round": context.round_number,
             "seed": context.round_seed,
-            "model_digest": context.model_digest,
-            "cohort": context.cohort,
+            **facts(context, "model_digest cohort"),
             "bits": context.plan.bits,
             "length": context.plan.layout.length,
             "mode": context.plan.mode,
@@ -184,12 +183,7 @@ def _masked_keys(sealed: Any, refused: Any) -> Outputs:
             }
             for name, state in run.advertised.items()
         ],
-        "roster": {
-            "body": roster.body,
-            "degree": roster.degree,
-            "threshold": roster.threshold,
-            "digest": roster.digest,
-        },
+        "roster": facts(roster, "body degree threshold digest"),
         "pair_mask_key": {
             "of": ["ann", "bob"],
             "key": pair_mask_key(ann.mask_secret, *mask_keys),
@@ -234,13 +228,8 @@ def _masked_round(mode: str, bits: int, refused: Any) -> Outputs:
         ],
         "roster": roster.body,
         "context": mask_context(context, roster.digest, roster.encode_set(NAMES)),
-        "shares": shares,
-        "inboxes": done.inboxes,
+        **facts(done, "shares inboxes contributions survivors confirmations replies"),
         "elements": {name: done.encoded(name) for name in contributions},
-        "contributions": contributions,
-        "survivors": done.survivors,
-        "confirmations": done.confirmations,
-        "replies": replies,
         "correction": correction & context.plan.dtype.type(ring),
         "sum": total & context.plan.dtype.type(ring),
         "refused": again(refused, unmasked),
@@ -338,17 +327,11 @@ def _oneshot_round(task: str, round: int, step: int, bits: int, clients: Any, re
         return {"sealed": sealed}
 
     return {
-        "model_digest": context.model_digest,
-        "cohort": len(steps),
         "length": layout.length,
-        "committee": len(members),
         "corrupt": 0,
-        "threshold": plan.threshold,
-        "degree": plan.ring.degree,
-        "primes": plan.ring.primes,
-        "per": plan.ring.per,
-        "coefficients": plan.coefficients,
-        "binding": context.binding,
+        **facts(context, "model_digest cohort binding"),
+        **facts(plan, "committee threshold coefficients"),
+        **facts(plan.ring, "degree primes per"),
         "members": [{"id": name, "label": name, "key": key.encode()} for name, key in run.keys.items()],
         "committee_digest": committee.digest,
         "clients": [
@@ -356,8 +339,7 @@ def _oneshot_round(task: str, round: int, step: int, bits: int, clients: Any, re
                 "id": name,
                 "label": name,
                 "steps": steps[name],
-                "ephemeral_key": upload.ticket.ephemeral_key,
-                "signature": upload.ticket.signature,
+                **facts(upload.ticket, "ephemeral_key signature"),
                 "sealed_sha256": [sha256(sealed).digest() for sealed in upload.ticket.sealed],
                 "contribution": upload.contribution,
             }

@@ -18,7 +18,7 @@ from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
 from tests.vectors.ckks_lattice import Ring, expand_seed, noise, ternary
-from tests.vectors.common import Outputs, again, unhex, vectors
+from tests.vectors.common import Outputs, again, facts, unhex, vectors
 
 _ROWS: Final = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
 _PLAIN: Final = VectorLayout((Block("a", _ROWS), Block("b", _ROWS)), sum_class=TRAINED)
@@ -200,9 +200,7 @@ def _expanded(set: str, degree: int, seed: str) -> Outputs:
 
 @vectors("ckks_keys.json")
 def _layout() -> Outputs:
-    segments = _LAYOUT.blocks[0].segments
-    names = ("name", "length", "clip", "integral")
-    return {"layout": [{name: getattr(segment, name) for name in names} for segment in segments]}
+    return {"layout": [facts(segment, "name length clip integral") for segment in _LAYOUT.blocks[0].segments]}
 
 
 @vectors("ckks_keys.json", "cases")
@@ -242,10 +240,8 @@ def _ckks(set: str, clients: Any, refused: Any) -> Outputs:
             CKKS.check(plan, route, bodies[what])
 
     return {
-        "degree": plan.degree,
         "contributions": plan.max_contributions,
-        "scale": plan.scale,
-        "parameter_id": plan.parameter_id,
+        **facts(plan, "degree scale parameter_id"),
         "secret_key": keyring.secret_key,
         "clients": sent,
         "aggregate_digest": digest("vector", aggregate),

@@ -46,13 +46,6 @@ ITEMS, DIM = 12, 4
 COUNTED = {"items": ITEMS, "dim": DIM, "item_bias": "counts"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[int, Kind]]] = {
     "colr": ("colr", {**COUNTED, "rank": 2}, {1: ("counts", 12, 0), 2: ("training", 24, 10)}),
-    "fedmf": ("fedmf", {**COUNTED, "negatives": 2}, {1: ("counts", 12, 0), 2: ("training", 48, 12)}),
-    "arrays": ("arrays", {"shapes": {"a": [30, 40], "b": [7]}}, {1: ("training", 1207, 0)}),
-    "privirec-k": (
-        "privirec-k",
-        {"items": ITEMS, "components": 3, "iterations": 4, "item_exponent": 0.0},
-        {1: ("counts", 12, 0), 2: ("other", 36, 3), 5: ("other", 36, 3)},
-    ),
     "privirec": (
         "privirec",
         {"items": 40, "components": 3, "iterations": 4},

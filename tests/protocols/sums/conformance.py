@@ -136,29 +136,13 @@ class MechanismConformance:
         self.close(plan, opened(self.mechanism, plan, [(route, body) for route, _, body in sealed], keyring), truth)
         self.close(plan, opened(self.mechanism, plan, [], keyring), np.zeros(LAYOUT.length))  # no contributions: zeros
 
-    def test_every_length_is_the_planned_one(self, plan: SumPlan, sealed: Sealed) -> None:
-        for route, _, body in sealed:
-            assert len(body) == plan.contribution_bytes(route)
-            self.mechanism.check(plan, route, memoryview(bytearray(body)))
-        partial = self.mechanism.fold(plan, None, [(sealed[0][0], sealed[0][2])])
-        assert len(partial) == plan.partial_bytes
-        assert len(self.mechanism.release(plan, partial)) == plan.aggregate_bytes
-
-    def test_batches_and_restarts_make_no_difference(self, plan: SumPlan, sealed: Sealed) -> None:
+    def test_batches_restarts_and_merges_make_no_difference(self, plan: SumPlan, sealed: Sealed) -> None:
+        """In any order, at any depth, and with empty batches."""
         pieces = [(route, memoryview(body)) for route, _, body in sealed]
         at_once = self.mechanism.fold(plan, None, iter(pieces))
         for cut in (0, 2, len(pieces)):
             first = self.mechanism.fold(plan, None, pieces[:cut])
             assert self.mechanism.fold(plan, bytearray(first), pieces[cut:]) == at_once
-        one_by_one = self.mechanism.fold(plan, None, [])
-        for piece in pieces:
-            one_by_one = self.mechanism.fold(plan, one_by_one, [piece])
-        assert one_by_one == at_once
-
-    def test_partials_merge_to_the_fold_of_all(self, plan: SumPlan, sealed: Sealed) -> None:
-        """In any order, at any depth, and with empty batches."""
-        pieces = [(route, memoryview(body)) for route, _, body in sealed]
-        at_once = self.mechanism.fold(plan, None, pieces)
         batches = ([3, 0], [], [4, 1, 2])
         partials = [self.mechanism.fold(plan, None, [pieces[i] for i in batch]) for batch in batches]
         assert self.mechanism.merge(plan, iter(map(memoryview, partials))) == at_once
@@ -182,7 +166,14 @@ class MechanismConformance:
         with pytest.raises(ParameterError):
             self.mechanism.open(plan, bytes(plan.aggregate_bytes), CLIENTS + 1, None)
 
-    def test_another_length_is_refused(self, plan: SumPlan, keyring: Keyring | None, body: bytes) -> None:
+    def test_lengths_are_the_planned_ones_and_no_others(
+        self, plan: SumPlan, keyring: Keyring | None, sealed: Sealed, body: bytes
+    ) -> None:
+        for route, _, along in sealed:
+            assert len(along) == plan.contribution_bytes(route)
+            self.mechanism.check(plan, route, memoryview(bytearray(along)))
+        made = self.mechanism.fold(plan, None, [(ROUTES[0], body)])
+        assert (len(made), len(self.mechanism.release(plan, made))) == (plan.partial_bytes, plan.aggregate_bytes)
         for change, wrong in ((-1, body[:-1]), (1, body + b"\0")):
             with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
                 self.mechanism.check(plan, ROUTES[0], wrong)

@@ -131,13 +131,15 @@ def test_a_draft_is_not_copied_and_not_changed_afterwards() -> None:
     assert made == bytes(8)
 
 
-def test_long_vectors_are_packed_in_pieces() -> None:
+def test_long_vectors_are_packed_and_folded_in_pieces() -> None:
     for count in (2**18, 2**18 + 1, 2**19 + 77):
-        elements = np.random.default_rng(2).integers(0, 2**23, count).astype(np.uint32)
+        elements = np.random.default_rng(2).integers(0, 2**22, count).astype(np.uint32)
         body = pack(elements, 23)
         assert len(body) == packed_bytes(count, 23)
         np.testing.assert_array_equal(unpack(body, 23, count), elements)
         np.testing.assert_array_equal(unpack_part(body, 23, count, count - 5, count), elements[-5:])
+    plan = MASKED.plan({"bits": 23}, one_block(Segment("v", count, 1.0)), 3)
+    assert MASKED.release(plan, MASKED.fold(plan, None, [(((0,),), body)] * 2)) == pack(2 * elements, 23)
     with pytest.raises(ParameterError, match="not 3 to"):
         unpack_part(body, 23, count, 3, count + 1)
 

@@ -32,7 +32,7 @@ class TestConformance(MechanismConformance):
 
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=40), st.randoms(use_true_random=False))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_neither_order_nor_batches_show_in_the_last_bit(values: list[float], random: Random) -> None:
     """Sums of floats usually do show it: 0.1 + 1e-9 - 0.1 is not 1e-9."""
     pieces = [(ROUTE, PLAIN.seal(PLAN, ROUTE, [np.array([value, -value, value / 3, 1, 0])], None)) for value in values]
@@ -141,7 +141,7 @@ def sealed(name: str, numbers: np.ndarray, values: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(0, CLIENTS))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_every_contribution_is_added_where_it_says(name: str, seed: int, cut: int) -> None:
     mechanism, plan, keyring = planned(name)
     rng = np.random.default_rng(seed)
@@ -161,21 +161,15 @@ def test_every_contribution_is_added_where_it_says(name: str, seed: int, cut: in
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_a_head_that_names_no_four_blocks_in_order_is_refused(name: str) -> None:
-    mechanism, plan, _ = planned(name)
-    body = sealed(name, *drawn(np.random.default_rng(1)))
-    for numbers in ([0, 1, 1, 3], [1, 0, 2, 3], [0, 1, 2, BLOCKS], [0, 1, 2, 2**32 - 1]):
-        wrong = np.array(numbers, "<u4").tobytes() + body[4 * CHOSEN :]
-        for refuse in (mechanism.check, lambda plan, route, body: mechanism.fold(plan, None, [(route, body)])):
-            with pytest.raises(ContributionError, match="ascending order"):
-                refuse(plan, (), wrong)
-
-
-@pytest.mark.parametrize("name", sorted(MECHANISMS))
-def test_lengths_routes_and_values_are_checked(name: str) -> None:
+def test_lengths_heads_routes_and_values_are_checked(name: str) -> None:
     mechanism, plan, keyring = planned(name)
     numbers, values = drawn(np.random.default_rng(2))
     body = sealed(name, numbers, values)
+    for wrong_numbers in ([0, 1, 1, 3], [1, 0, 2, 3], [0, 1, 2, BLOCKS]):
+        wrong = np.array(wrong_numbers, "<u4").tobytes() + body[4 * CHOSEN :]
+        for refuse in (mechanism.check, lambda plan, route, body: mechanism.fold(plan, None, [(route, body)])):
+            with pytest.raises(ContributionError, match="ascending order"):
+                refuse(plan, (), wrong)
     for wrong in (body[:-1], body + b"\0", b""):
         with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
             mechanism.check(plan, (), wrong)

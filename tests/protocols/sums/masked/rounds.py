@@ -33,16 +33,15 @@ ANY_POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 @dataclass(frozen=True)
 class CompletePlan(MaskedPlan):
-    """A plan with the complete graph, or another degree, and a threshold of just over half the cohort, or another."""
+    """A plan with the complete graph, and a threshold of just over half the cohort, or another."""
 
     threshold: int | None = None
-    degree: int | None = None
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
         own = self.parameters
         threshold = self.threshold or clients // 2 + 1
         facts = (own.corrupt, own.dropout, own.mode, own.sigma, own.eta, -inf, -inf, -inf)
-        return Neighbourhood(clients, self.degree or clients - 1, threshold, *facts)
+        return Neighbourhood(clients, clients - 1, threshold, *facts)
 
 
 def complete_plan(mode: Mode = "semi-malicious", bits: int = 32) -> MaskedPlan:

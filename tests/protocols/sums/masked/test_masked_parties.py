@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -21,7 +20,6 @@ from protocols.errors import (
     AtFaultError,
     CodecError,
     ContributionError,
-    HushRecError,
     ParameterError,
     RefusalError,
     ThresholdError,
@@ -34,7 +32,6 @@ from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
 from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
-    Roster,
     RosterEntry,
     longest_roster,
     make_roster,
@@ -44,13 +41,11 @@ from protocols.sums.masked.roster import (
     signed_survivors,
 )
 from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.masked.wire import SEALED_BYTES, split_inbox
 from protocols.sums.wire import Ring, pack
-from tests.protocols.sums.conformance import MechanismConformance
+from tests.protocols.sums.conformance import MechanismConformance, opened
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
     VICTIM,
-    CompletePlan,
     Round,
     alter_share,
     complete_plan,
@@ -83,38 +78,20 @@ class TestPacked(MechanismConformance):
     parameters = {"bits": 23, "mode": "curious"}
 
 
-MODES = st.sampled_from(get_args(Mode))
-
-
 def some_vectors(clients: Iterable[str], seed: int = 3) -> dict[str, NDArray[np.float64]]:
     rng = np.random.default_rng(seed)
     return {name: np.concatenate([rng.uniform(-1, 1, 5), rng.integers(0, 2, 2).astype(np.float64)]) for name in clients}
 
 
-def in_the_clear(
-    plan: MaskedPlan, vectors: Mapping[str, NDArray[np.float64]], survivors: Iterable[str]
-) -> NDArray[np.float64]:
-    """The same ring arithmetic without any mask."""
-    route, chosen = whole_route(LAYOUT), list(survivors)
-    bodies = [pack(encode(plan, route, LAYOUT.split(vectors[name])), plan.bits) for name in chosen]
-    partial = MASKED.fold(plan, None, ((route, body) for body in bodies))
-    return MASKED.open(plan, MASKED.release(plan, partial), len(chosen), None)
-
-
 def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, MaskedMessage], seed: int = 3) -> None:
-    """The survivors are those that contributed, and the sum is theirs to the last bit."""
-    vectors = some_vectors(clients, seed)
+    """The survivors are those that contributed, and the sum is theirs to the last bit: as without any mask."""
+    vectors, route = some_vectors(clients, seed), whole_route(LAYOUT)
     done = run_masked_sum(plan, vectors, drop)
     stayed = [name for name in clients if drop.get(name, "unmask") in ("confirm", "unmask")]
     assert sorted(done.contributions) == stayed
-    np.testing.assert_array_equal(done.total, in_the_clear(plan, vectors, stayed))
+    bodies = [pack(encode(plan, route, LAYOUT.split(vectors[name])), plan.bits) for name in stayed]
+    np.testing.assert_array_equal(done.total, opened(MASKED, plan, bodies))
     assert not set(done.replies) & set(drop)
-
-
-@pytest.mark.parametrize(("mode", "bits"), [("curious", 16), ("semi-malicious", 21), ("semi-malicious", 64)])
-def test_every_width(mode: Mode, bits: int) -> None:
-    plan = make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.34}, LAYOUT, 7)
-    check_run(plan, names(7), {"c_001": "advertise", "c_004": "contribute"})
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -133,30 +110,51 @@ def test_dropouts_in_every_stage(mode: Mode, stage: MaskedMessage) -> None:
     assert failed.value.stage == named["unmask" if mode == "curious" and stage == "confirm" else stage]
 
 
-@settings(max_examples=25, deadline=None)
-@given(mode=MODES, clients=st.sampled_from([3, 4, 5, 8, 16]), data=st.data(), seed=st.integers(0, 99))
-def test_exact_or_failed(mode: Mode, clients: int, data: st.DataObject, seed: int) -> None:
+def sparse_plan(mode: Mode, bits: int) -> MaskedPlan:
+    """A plan under which 16 clients have fewer than 15 neighbours."""
+    return make_plan({"mode": mode, "bits": bits, "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
+
+
+Dropouts = dict[str, MaskedMessage]
+TWO: Dropouts = {"c_001": "advertise", "c_004": "contribute"}
+MODES = st.sampled_from(get_args(Mode))
+DROPOUTS = st.dictionaries(st.sampled_from(names(16)), st.sampled_from(MASKED_MESSAGES), max_size=8)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(get_args(Mode)),
+    st.sampled_from([16, 21, 32, 64]),
+    st.sampled_from([3, 4, 5, 8, 16]),
+    DROPOUTS,
+    st.integers(0, 99),
+)
+@example("curious", 16, 8, TWO, 3)
+@example("semi-malicious", 64, 16, TWO, 3)
+@example("semi-malicious", 21, 5, {"c_000": "share", "c_001": "share", "c_002": "confirm"}, 3)
+def test_exact_or_failed(mode: Mode, bits: int, clients: int, drop: Dropouts, seed: int) -> None:
     """With any dropouts, the result is the exact sum of the contributions, or an error that says what was missing."""
-    plan = complete_plan(mode)
-    if clients == 16:
-        plan = make_plan({"mode": mode, "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
-        assert plan.neighbourhood(16).degree < 15
     everyone = names(clients)
-    drop: dict[str, MaskedMessage] = data.draw(
-        st.dictionaries(st.sampled_from(everyone), st.sampled_from(MASKED_MESSAGES), max_size=8)
-    )
+    gone = {name: stage for name, stage in drop.items() if name in everyone}
     try:
-        check_run(plan, everyone, drop, seed)
+        check_run(sparse_plan(mode, bits) if clients == 16 else complete_plan(mode, bits), everyone, gone, seed)
     except ThresholdError as error:
         assert error.present < error.needed
-        assert drop
+        assert gone
 
 
-def test_the_graph_follows_from_the_seed_of_the_round_and_the_roster() -> None:
-    plan = CompletePlan(MaskedParameters(bits=32), LAYOUT, 64, threshold=3, degree=4)
-    roster = Round(round_context(plan, 12), names(12)).advertise().roster
+def test_the_graph_follows_from_the_round_and_the_roster_and_tells_whose_key_is_needed() -> None:
+    roster = Round(round_context(sparse_plan("curious", 32), 16), names(16)).advertise().roster
     seed = digest("masked graph", roster.context.round_seed, roster.digest)
-    np.testing.assert_array_equal(roster.adjacency, neighbours(12, 4, seed))
+    assert roster.degree < 15
+    np.testing.assert_array_equal(roster.adjacency, neighbours(16, roster.degree, seed))
+    # whoever shares no mask with a survivor leaves nothing in the sum: its key is not asked for
+    place = roster.index("c_009")
+    alone = {place, *roster.neighbours_of(place)}
+    alive = [name for name in names(16) if roster.index(name) not in alone]
+    server.check_replies(roster, names(16), alive, [*alive, "c_009"])  # none of its neighbours
+    with pytest.raises(ThresholdError, match="unmasking"):  # its neighbours' keys are
+        server.check_replies(roster, names(16), alive, [])
 
 
 def test_contributions_hide_their_vectors() -> None:
@@ -275,10 +273,8 @@ def test_neighbours_without_a_quorum_confirm_nothing() -> None:
     assert played.confirm(without=near).unmask(without=[VICTIM]).replies.keys() == set(played.members) - {VICTIM}
 
 
-MEMBERS = st.integers(1, 70)
-
-
-@given(members=MEMBERS, data=st.data())
+@given(members=st.integers(1, 70), data=st.data())
+@settings(max_examples=50, deadline=None)
 def test_sets_come_back(members: int, data: st.DataObject) -> None:
     chosen = data.draw(st.frozensets(st.integers(0, members - 1)))
     body = wire.encode_set(chosen, members)
@@ -287,11 +283,6 @@ def test_sets_come_back(members: int, data: st.DataObject) -> None:
     for wrong in (body + b"\0", body[:-1], *([bytes([*body[:-1], body[-1] | 0x80])] if members % 8 else [])):
         with pytest.raises(CodecError):
             wire.decode_set(wrong, members)
-
-
-@pytest.fixture(scope="module")
-def made() -> Roster:
-    return new_round(4).advertise().roster
 
 
 def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> None:
@@ -305,23 +296,12 @@ def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> 
     assert make_roster(played.context, reversed(list(played.entries.values()))).digest == made.digest
 
 
-@given(data=st.data())
-def test_a_bent_roster_is_refused_or_is_another(made: Roster, data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, 8 * len(made.body) - 1))
-    altered = bytearray(made.body)
-    altered[place // 8] ^= 1 << place % 8
-    with suppress(HushRecError):
-        assert open_roster(made.context, bytes(altered)).digest != made.digest
-
-
 def test_a_roster_has_one_form() -> None:
+    """Rosters that are short, long or not in order: masked_keys.json."""
     played = new_round(4).advertise()
     good = [entry.encode() for entry in played.roster.entries]
     count = (4).to_bytes(4, "little")
     bad = {
-        "trailing": count + b"".join(good) + b"\0",
-        "ascend": count + b"".join(reversed(good)),
-        "twice": count + good[0] + good[0] + good[1] + good[2],
         "3 to 4 members, got 2": (2).to_bytes(4, "little") + good[0] + good[1],
         "1 to 64 bytes, got 0": count + b"\0" + b"".join(good),
         "UTF-8": count + good[0].replace(b"c_000", b"\xff_000") + b"".join(good[1:]),
@@ -330,9 +310,6 @@ def test_a_roster_has_one_form() -> None:
     for reason, body in bad.items():
         with pytest.raises(CodecError, match=reason):
             open_roster(played.context, body)
-    for cut in (0, 3, 5, 100, -1):
-        with pytest.raises(CodecError):
-            open_roster(played.context, played.roster.body[:cut])
 
 
 def test_what_makes_no_roster() -> None:
@@ -376,41 +353,29 @@ def test_masks_and_signatures_are_bound_to_the_whole_round() -> None:
     assert len({bytes(c.binding) for c in rounds}) == len({mask_context(c, bytes(32), b"\x07") for c in rounds}) == 7
     bound = mask_context(context, bytes(32), b"\x07")
     assert bound not in (mask_context(context, b"\1" * 32, b"\x07"), mask_context(context, bytes(32), b"\x03"))
-
-
-def test_rounds_that_make_no_sense() -> None:
     wrong = ({"round_number": 0}, {"cohort": 2}, {"cohort": 65}, {"round_seed": b"short"}, {"model_digest": bytes(31)})
     for changes in wrong:
         with pytest.raises(ParameterError):
-            replace(round_context(complete_plan(), 9), **changes)
+            replace(context, **changes)
 
 
-def test_an_advertisement_is_for_one_client_round_and_model() -> None:
+def test_a_wrong_advertisement_stays_out() -> None:
+    """Also keys of low order, with which a client would block its neighbours. Other rounds: masked_keys.json."""
     played = new_round(5).advertise()
-    entry = played.entries[VICTIM]
-    server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement)
-    stranger = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-    flipped = bytes([entry.advertisement[0] ^ 1]) + entry.advertisement[1:]
-    for context, name, key, body in (
-        (with_model(played.context, b"stale"), VICTIM, entry.identity_key, entry.advertisement),
-        (played.context, "c_001", entry.identity_key, entry.advertisement),
-        (played.context, VICTIM, stranger, entry.advertisement),
-        (played.context, VICTIM, entry.identity_key, flipped),
+    entry, identity, context = played.entries[VICTIM], played.identities[VICTIM], played.context
+    own, body = entry.identity_key, entry.advertisement
+    server.check_advertisement(context, VICTIM, own, body)
+    low, key = bytes(32), b"\x09" + bytes(31)
+    first, second = (sign_advertisement(identity, context, VICTIM, *keys, low) for keys in ((low, key), (key, low)))
+    unsigned = "not signed by this client for this round and model"
+    for signer, wrong, text in (
+        (played.entries["c_001"].identity_key, body, unsigned),
+        (own, bytes([body[0] ^ 1]) + body[1:], unsigned),
+        (own, body[:-1], "exactly 160 bytes, got 159"),
+        *((own, each.encode(), "low order") for each in (first, second)),
     ):
-        with pytest.raises(ContributionError, match="not signed by this client for this round and model"):
-            server.check_advertisement(context, name, key, body)
-    with pytest.raises(ContributionError, match="exactly 160 bytes, got 159"):
-        server.check_advertisement(played.context, VICTIM, entry.identity_key, entry.advertisement[:-1])
-
-
-def test_a_key_nobody_can_agree_with_stays_out() -> None:
-    """A client must not block its neighbours with a key of low order."""
-    played = new_round(5)
-    identity = played.identities[VICTIM]
-    for keys in ((bytes(32), b"\x05" + bytes(31)), (b"\x09" + bytes(31), bytes(32))):
-        body = sign_advertisement(identity, played.context, VICTIM, *keys, bytes(32)).encode()
-        with pytest.raises(ContributionError, match="low order"):
-            server.check_advertisement(played.context, VICTIM, identity.public_key().public_bytes_raw(), body)
+        with pytest.raises(ContributionError, match=text):
+            server.check_advertisement(context, VICTIM, signer, wrong)
 
 
 def test_a_client_leaves_whose_shares_open_for_fewer_than_t_neighbours() -> None:
@@ -438,25 +403,6 @@ def test_who_is_in_dispute_with_more_clients_than_may_collude_is_at_fault() -> N
         assert server.at_fault(roster, disputes) == {VICTIM}
 
 
-def test_inboxes_on_a_sparse_graph() -> None:
-    """Each slot is what that neighbour sealed for this client; neighbours that did not share have empty slots."""
-    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
-    played = Round(round_context(plan, 16), names(16)).advertise().share(without=["c_003"])
-    roster = played.roster
-    assert roster.degree < 15
-    assert set(played.inboxes) == set(played.shares) == set(names(16)) - {"c_003"}
-    for name, inbox in played.inboxes.items():
-        place = roster.index(name)
-        sharers, slots = split_inbox(inbox, 16, roster.degree)
-        assert wire.decode_set(sharers, 16) == frozenset(range(16)) - {3}
-        for peer, slot in zip(roster.neighbours_of(place), slots, strict=True):
-            if peer == 3:
-                assert slot is None
-                continue
-            at = roster.neighbours_of(peer).index(place)
-            assert slot == played.shares[names(16)[peer]][at * SEALED_BYTES : (at + 1) * SEALED_BYTES]
-
-
 def test_each_stage_names_what_it_misses() -> None:
     """9 clients, k = 8, t = 5."""
     roster, everyone = new_round(9).advertise().roster, names(9)
@@ -472,19 +418,7 @@ def test_each_stage_names_what_it_misses() -> None:
                 check(roster, *sets, present)
 
 
-def test_a_dropout_without_surviving_neighbours_is_not_needed() -> None:
-    """On a sparse graph, whoever shares no mask with a survivor leaves nothing in the sum: its key is not asked for."""
-    plan = make_plan({"mode": "curious", "corrupt": 0.0, "dropout": 0.2}, LAYOUT, 16)
-    roster = Round(round_context(plan, 16), names(16)).advertise().roster
-    place = roster.index("c_009")
-    alone = {place, *roster.neighbours_of(place)}
-    alive = [name for name in names(16) if roster.index(name) not in alone]
-    server.check_replies(roster, names(16), alive, [*alive, "c_009"])  # none of its neighbours
-    with pytest.raises(ThresholdError, match="unmasking"):  # its neighbours' keys are
-        server.check_replies(roster, names(16), alive, [])
-
-
-def test_confirmations_are_for_one_set() -> None:
+def test_confirmations_are_for_one_set_and_bodies_have_one_length() -> None:
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
     body, survivors = played.confirmations[VICTIM], list(played.contributions)
     server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body)
@@ -499,30 +433,20 @@ def test_confirmations_are_for_one_set() -> None:
         server.check_confirmation(played.roster, played.shares, survivors, "c_008", body)
     with pytest.raises(ContributionError, match="exactly 64"):
         server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
-
-
-def test_unmasking_from_bytes_alone() -> None:
-    """A worker's input is picklable and sufficient: context, roster body, ids, shares, replies. So are its errors."""
-    played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
-    job = (played.context, played.roster.body, played.shares, tuple(played.contributions), played.replies)
-    context, body, shares, survivors, replies = pickle.loads(pickle.dumps(job))  # noqa: S301
-    done = server.unmask(open_roster(context, body), shares, survivors, replies, threads=2)
-    returned = pickle.loads(pickle.dumps(done))  # noqa: S301
-    np.testing.assert_array_equal(returned.correction, played.unmasking().correction)
-    np.testing.assert_array_equal(played.opened(), played.expected())
-    assert returned.bad_shares == ()
+    played.unmask()
     for check, sent in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
         check(played.roster, sent)
         with pytest.raises(ContributionError, match="exactly"):
             check(played.roster, sent + b"\0")
-    error = pickle.loads(pickle.dumps(ThresholdError("unmasking", 12, 11, "c_7")))  # noqa: S301
-    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 12, 11, "c_7")
 
 
 def test_workers_that_share_the_masks_find_what_one_finds() -> None:
     """Each gets the shares of its owners alone; corrections add up, as ring elements and as partial sums."""
     played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
-    whole, plan = played.unmasking().correction, played.context.plan
+    plan, received = played.context.plan, open_roster(played.context, played.roster.body)
+    whole = server.unmask(received, played.shares, played.contributions, played.replies, threads=2).correction
+    np.testing.assert_array_equal(played.opened(), played.expected())
+    np.testing.assert_array_equal(whole, played.unmasking().correction)
     alter_share(played, "c_001", VICTIM)
     held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
     assert server.count_masks(played.roster, played.contributions, held) == 7 + 7
@@ -535,8 +459,7 @@ def test_workers_that_share_the_masks_find_what_one_finds() -> None:
         assert len(groups) == min(parts, 8)  # seven survivors, and a dropout that shared
         assert sorted(place for group in groups for place in group) == sorted(held)
         found = [
-            server.unmask_shares(played.roster, tuple(played.shares), tuple(played.contributions), group)
-            for group in groups
+            server.unmask_shares(received, tuple(played.shares), tuple(played.contributions), group) for group in groups
         ]
         np.testing.assert_array_equal(sum(each.correction for each in found), whole)
         assert [bad for each in found for bad in each.bad_shares] == [server.BadShare("c_000", "c_001")]
@@ -547,8 +470,10 @@ def test_an_empty_slot_is_a_missing_share() -> None:
     """A reply counts for the stage; a share that is not in it is missed when the secret is put together."""
     played = new_round(9).advertise().share().contribute().confirm().unmask(without=names(9)[6:])
     alter_share(played, "c_001", VICTIM, lambda _: None)
-    with pytest.raises(ThresholdError, match="unmasking: 5 clients are needed among the neighbours of c_000, 4 are"):
+    with pytest.raises(ThresholdError, match="unmasking: 5 clients .* neighbours of c_000, 4 are present") as failed:
         played.unmasking()
+    error = pickle.loads(pickle.dumps(failed.value))  # noqa: S301 - as a worker sends it
+    assert (error.stage, error.needed, error.present, error.whose) == ("unmasking", 5, 4, VICTIM)
 
 
 def test_a_commitment_to_another_seed_fails_the_round_and_names_its_owner() -> None:

@@ -77,10 +77,10 @@ def test_dropouts_that_are_chosen_after_the_graph_cost_more_neighbours() -> None
 def test_a_refusal_says_what_would_fit() -> None:
     for mode in ("curious", "semi-malicious"):
         with pytest.raises(ParameterError, match="no threshold.*a dropout of at most 0"):
-            choose_neighbourhood(1000, 0.5, 0.5, mode, eta=20)
+            choose_neighbourhood(200, 0.5, 0.5, mode, eta=20)
     with pytest.raises(ParameterError, match="would be disconnected.*a dropout of at most 0"):
         choose_neighbourhood(10**4, 0.3, 0.2, sigma=40)
-    for clients, corrupt, dropout in ((1000, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
+    for clients, corrupt, dropout in ((200, 0.34, 0.34), (7, 0.34, 0.34), (100, 0.0, 0.5)):
         with pytest.raises(ParameterError, match="no threshold|would be disconnected") as refusal:
             choose_neighbourhood(clients, corrupt, dropout)
         text = str(refusal.value)
@@ -135,12 +135,12 @@ def tails(found: Neighbourhood, degree: int, threshold: int) -> tuple[Fraction, 
 
 
 @given(
-    clients=st.integers(3, 300),
+    clients=st.integers(3, 200),
     corrupt=st.integers(0, 40),
     dropout=st.integers(0, 40),
     mode=st.sampled_from(["curious", "semi-malicious"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_first_that_holds_is_taken(clients: int, corrupt: int, dropout: int, mode: Mode) -> None:
     """Exact fractions: the tails hold for (k, t), for no smaller t, and with no t for the k before."""
     try:
@@ -240,7 +240,7 @@ def opens_a_part(near: Neighbourhood, seed: bytes, bad: list[int]) -> bool:
 
 def test_attack_with_dropouts_that_are_chosen_after_the_graph() -> None:
     """It succeeds less often than the bound on a weak threshold says, never at the promised share of colluders."""
-    promised, rng, rounds = choose_neighbourhood(200, 0.3, 0.05, sigma=40), np.random.default_rng(2), 40
+    promised, rng, rounds = choose_neighbourhood(200, 0.3, 0.05, sigma=40), np.random.default_rng(2), 20
     colluding = corrupt_clients(promised.corrupt, promised.clients)
     pairs = promised.clients * (promised.clients - promised.degree - 1) // 2
     found = dict.fromkeys((promised.threshold, 52, 48, 46, 45), 0)
@@ -320,23 +320,22 @@ def answers(graph: NDArray[np.int32], threshold: int, signed: NDArray[np.bool_],
     return alike
 
 
-@pytest.mark.parametrize("clients", [100, 1000])
 @pytest.mark.parametrize("defended", [True, False])
-def test_attack_with_two_survivor_sets_in_one_round(clients: int, defended: bool) -> None:
+def test_attack_with_two_survivor_sets_in_one_round(defended: bool) -> None:
     """Clients on two arcs of a sparse graph confirm two sets; without a quorum, both parts answer.
 
     On the short arc the server leaves out one client, the victim. It gets all others' seeds, and the victim's mask key:
     the sum of the others. It calls the round failed and asks again those on the long arc, who confirmed everybody. The
-    difference of both sums is the victim's vector. For 1,000 clients the parameters are weaker than those in use, whose
-    arcs are cut by the bound on the graph already.
+    difference of both sums is the victim's vector.
     """
-    near, seed = choose_neighbourhood(clients, 0.05, 0.1), bytes(32)
-    degree, threshold = (near.degree, near.threshold) if clients == 100 else (102, 66)
+    clients, seed = 100, bytes(32)
+    near = choose_neighbourhood(clients, 0.05, 0.1)
+    degree, threshold = near.degree, near.threshold
     graph = neighbours(clients, degree, seed)
     needed = quorum(0.05, clients) if defended else 0
     circle = permutation(seed, "masked sum graph", clients)
     opened = False
-    for length in range(threshold, clients // 2, max(1, clients // 50)):
+    for length in range(threshold, clients // 2, 2):
         arc, victim = np.zeros(clients, np.bool_), circle[length // 2]
         arc[circle[:length]] = True
         short = arc.copy()

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import combinations
 
+import gmpy2
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from protocols.crypto.keys import derive_key
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks
@@ -22,7 +21,7 @@ from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.wire import pack, packed_bytes, ring_dtype, unpack
-from tests.protocols.sums.conformance import one_block
+from tests.protocols.sums.conformance import one_block, opened
 
 LAYOUT = VectorLayout(
     (
@@ -35,10 +34,6 @@ LAYOUT = VectorLayout(
 
 def plan_of(layout: VectorLayout = LAYOUT, contributions: int = 100, **parameters: object) -> MaskedPlan:
     return MASKED.plan(parameters, layout, contributions)
-
-
-def one(segment: Segment) -> VectorLayout:
-    return one_block(segment)
 
 
 def scales(plan: MaskedPlan) -> list[float]:
@@ -57,10 +52,10 @@ def test_every_segment_has_the_finest_scale_that_fits_and_half_a_step_of_error_a
 
 
 @given(st.sampled_from([16, 20, 32, 50, 64]), st.sampled_from([None, 3.0, 0.01]), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | None, seed: int) -> None:
     """Values that may be far above the proven bound on the sum, and cancel in it: wrapping on the way does no harm."""
-    layout = one(Segment("v", 4, 2.0, sum_bound=sum_bound))
+    layout = one_block(Segment("v", 4, 2.0, sum_bound=sum_bound))
     plan = plan_of(layout, 6, bits=bits)
     rng = np.random.default_rng(seed)
     rows = rng.uniform(-2, 2, (3, 4))
@@ -68,10 +63,9 @@ def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | No
     vectors = np.clip(np.concatenate([rows, -rows]) + rng.uniform(-limit, limit, (6, 4)) / 6, -2, 2)
     if sum_bound is not None:
         vectors[3:] = -vectors[:3]
-    pieces = [(whole_route(layout), pack(encode(plan, whole_route(layout), [v]), bits)) for v in vectors]
-    opened = MASKED.open(plan, MASKED.release(plan, MASKED.fold(plan, None, pieces)), 6, None)
+    bodies = [pack(encode(plan, whole_route(layout), [vector]), bits) for vector in vectors]
     exact = np.array([math.fsum(column) for column in vectors.T])  # numpy's own sum is off by more than the plan
-    assert np.abs(opened - exact).max() <= plan.predicted_error
+    assert np.abs(opened(MASKED, plan, bodies) - exact).max() <= plan.predicted_error
 
 
 def test_a_contribution_is_dense_whatever_its_route() -> None:
@@ -94,7 +88,7 @@ def test_counts_are_whole_and_a_clip_done_in_float32_is_forgiven() -> None:
     for count in (0.5, -0.25, 3.999):
         with pytest.raises(ParameterError, match="'a' holds a count"):
             encode(plan_of(), ((0,),), [np.array([0, 0, 0, 0, count])])
-    over, plan = np.array([np.float32(0.1)], dtype=np.float64), plan_of(one(Segment("v", 1, 0.1)))
+    over, plan = np.array([np.float32(0.1)], dtype=np.float64), plan_of(one_block(Segment("v", 1, 0.1)))
     assert over[0] > 0.1
     assert encode(plan, ((0,),), [over]) == encode(plan, ((0,),), [np.array([0.1])])
 
@@ -109,10 +103,10 @@ def test_a_budget_that_does_not_fit_says_what_does() -> None:
         (Segment("v", 1, 100.0), 16, 30000, "a ring step is"),
     ):
         with pytest.raises(BudgetError, match=fits):
-            plan_of(one(segment), contributions, bits=bits)
+            plan_of(one_block(segment), contributions, bits=bits)
     # a proven bound makes room: 30,000 contributions of up to 100 whose sum stays below 1
-    plan_of(one(Segment("n", 1, 100.0, integral=True, sum_bound=32767.0)), 30000, bits=16)
-    assert scales(plan_of(one(Segment("v", 1, 100.0, sum_bound=1.0)), 30000, bits=16)) == [2.0**11]
+    plan_of(one_block(Segment("n", 1, 100.0, integral=True, sum_bound=32767.0)), 30000, bits=16)
+    assert scales(plan_of(one_block(Segment("v", 1, 100.0, sum_bound=1.0)), 30000, bits=16)) == [2.0**11]
 
 
 def test_parameters_are_checked() -> None:
@@ -155,21 +149,13 @@ def test_a_sum_whose_masks_did_not_cancel_is_refused() -> None:
         MASKED.open(plan, pack(np.full(10, 400, np.uint32), 32), 99, None)
 
 
-def test_long_packed_contributions_fold_in_pieces() -> None:
-    """Longer than what is unpacked at a time, and not a multiple of it."""
-    plan = plan_of(one(Segment("v", 150_001, 1.0)), 3, bits=19)
-    rows = np.random.default_rng(5).integers(0, 2**19, (3, 150_001), dtype=np.uint32)
-    partial = MASKED.fold(plan, None, [(((0,),), pack(row, 19)) for row in rows])
-    assert MASKED.release(plan, partial) == pack(rows.sum(axis=0, dtype=np.uint32), 19)
-
-
 def by_hand(elements: list[int], bits: int) -> bytes:
     total = sum(element << i * bits for i, element in enumerate(elements))
     return total.to_bytes((len(elements) * bits + 7) // 8, "little")
 
 
 @given(bits=st.integers(16, 64), data=st.data(), count=st.integers(0, 200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_packing_is_one_long_integer(bits: int, data: st.DataObject, count: int) -> None:
     seed = data.draw(st.integers(0, 2**32 - 1))
     wide = np.random.default_rng(seed).integers(0, 2**64, count, dtype=np.uint64, endpoint=False)
@@ -193,7 +179,7 @@ def test_elements_are_taken_modulo_the_ring_and_have_one_form() -> None:
         for bit in range(count * bits % 8 or 8, 8):
             with pytest.raises(CodecError, match="unused bits"):
                 unpack(body[:-1] + bytes([1 << bit]), bits, count)
-    plan = plan_of(one(Segment("v", 3, 0.5)), bits=20)
+    plan = plan_of(one_block(Segment("v", 3, 0.5)), bits=20)
     MASKED.check(plan, ((0,),), bytes(8))
     with pytest.raises(ContributionError, match="unused bits"):
         MASKED.check(plan, ((0,),), bytes(7) + b"\x10")
@@ -209,24 +195,7 @@ def test_elements_are_taken_modulo_the_ring_and_have_one_form() -> None:
 
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
-DTYPES = (np.uint16, np.uint32, np.uint64)
 STEP = masks._STEP
-
-
-def stream(dtype: type, count: int, key: bytes = KEY, context: bytes = b"round") -> np.ndarray:
-    """By the definition: AES-128-CTR from block 0, under the derived key."""
-    aes = algorithms.AES(derive_key(key, "masked sum mask", context, length=16))
-    width = np.dtype(dtype).itemsize
-    body = Cipher(aes, modes.CTR(bytes(16))).encryptor().update(bytes(count * width))
-    return np.array([int.from_bytes(body[i : i + width], "little") for i in range(0, len(body), width)], dtype)
-
-
-@given(dtype=st.sampled_from(DTYPES), start=st.integers(0, 100), length=st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
-def test_any_piece_can_be_sought(dtype: type, start: int, length: int) -> None:
-    piece = np.zeros(length, dtype)
-    add_masks(piece, [(KEY, b"round", 1)], start=start)
-    assert (piece == stream(dtype, 200)[start : start + length]).all()
 
 
 @pytest.mark.parametrize(("dtype", "threads"), [(np.uint16, 1), (np.uint32, 2), (np.uint64, 3)])
@@ -254,19 +223,9 @@ def test_more_streams_than_a_batch() -> None:
     plan += [(KEY, number.to_bytes(2, "big"), -1) for number in range(1, 550)] + [(OTHER, b"last", 1)]
     target = np.zeros(50, np.uint32)
     add_masks(target, plan)
-    rest = stream(np.uint32, 50, KEY, bytes(2)) + stream(np.uint32, 50, OTHER, b"last")
     assert len(plan) > 2 * masks._BATCH
-    assert (target == rest).all()
-
-
-def test_masks_are_uniform() -> None:
-    """Every bit of a million elements is 1 half the time, within six deviations; so is every low width."""
-    vector = np.zeros(1_000_000, np.uint32)
-    add_masks(vector, [(KEY, b"uniform", 1)])
-    for bit in range(32):
-        assert abs(int(((vector >> np.uint32(bit)) & np.uint32(1)).sum()) - 500_000) < 6 * 500
-    counts = np.bincount(vector & np.uint32(1023), minlength=1024)
-    assert abs(((counts - 1_000_000 / 1024) ** 2).sum() / (1_000_000 / 1024) - 1023) < 6 * np.sqrt(2 * 1023)
+    add_masks(target, [(KEY, bytes(2), -1), (OTHER, b"last", -1)])
+    assert not target.any()
 
 
 def test_what_cannot_be_masked() -> None:
@@ -292,22 +251,6 @@ def shares_of(secret: bytes, threshold: int, points: list[int]) -> dict[int, byt
     return dict(zip(points, split(secret, threshold, points), strict=True))
 
 
-def test_the_field_is_one() -> None:
-    """Strong probable prime for the first thirteen bases, and the least of its size."""
-
-    def passes(n: int, base: int) -> bool:
-        odd, twos = n - 1, 0
-        while odd % 2 == 0:
-            odd, twos = odd // 2, twos + 1
-        x = pow(base, odd, n)
-        return x in (1, n - 1) or any(pow(x, 2**i, n) == n - 1 for i in range(1, twos))
-
-    bases = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41)
-    assert PRIME > 2**256
-    assert all(passes(PRIME, base) for base in bases)
-    assert not any(all(passes(n, base) for base in bases) for n in range(2**256 + 1, PRIME, 2))
-
-
 @given(secret=st.binary(min_size=32, max_size=32), threshold=st.integers(1, 6), extra=st.integers(0, 4))
 @example(bytes(32), 3, 0)
 @example(b"\xff" * 32, 3, 0)
@@ -319,6 +262,10 @@ def test_any_t_shares_give_the_secret(secret: bytes, threshold: int, extra: int)
     for chosen in combinations(points, threshold):
         assert combine({point: shares[point] for point in chosen}, threshold) == secret
     assert combine(shares, threshold) == secret
+
+
+def test_the_prime_is_the_least_above_every_secret() -> None:
+    assert gmpy2.next_prime(2**256) == PRIME
 
 
 def test_coefficients_are_uniform_and_fresh() -> None:
@@ -334,12 +281,6 @@ def test_coefficients_are_uniform_and_fresh() -> None:
     assert split(SECRET, 2, [1, 2]) != split(SECRET, 2, [1, 2])
 
 
-def test_exactly_t_of_the_lowest_points_are_used() -> None:
-    shares = shares_of(SECRET, 3, [1, 2, 3, 4, 5])
-    assert combine(shares | {4: bytes(33), 5: bytes(33)}, 3) == SECRET
-    assert combine(shares | {3: bytes(33)}, 3) != SECRET
-
-
 def test_what_cannot_be_split_or_combined() -> None:
     """2^256 is in the field but does not fit 32 bytes."""
     for secret, threshold, points in (
@@ -349,11 +290,11 @@ def test_what_cannot_be_split_or_combined() -> None:
     ):
         with pytest.raises(ParameterError):
             split(secret, threshold, points)
-    shares = shares_of(SECRET, 3, [1, 2, 3])
+    shares = shares_of(SECRET, 3, [1, 2, 3, 4, 5])
+    assert combine(shares | {4: bytes(33), 5: bytes(33)}, 3) == SECRET  # the lowest points are used
+    assert combine(shares | {3: bytes(33)}, 3) != SECRET
     for share in (b"", bytes(32), bytes(34), PRIME.to_bytes(33, "little"), b"\xff" * 33):
         with pytest.raises(CodecError, match="point 2"):
             combine(shares | {2: share}, 3)
-    with pytest.raises(ParameterError, match="3 shares are needed, got 2"):
-        combine({1: shares[1], 3: shares[3]}, 3)
     with pytest.raises(CodecError, match="wrong"):
         combine({1: (2**256).to_bytes(SHARE_BYTES, "little")}, 1)

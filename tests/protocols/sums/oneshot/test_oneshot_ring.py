@@ -64,27 +64,11 @@ def by_big_integers(left: list[int], right: list[int], prime: int) -> list[int]:
     return [(digits[k] - digits[k + degree]) % prime for k in range(degree)]
 
 
-def multiplied(public: np.ndarray, secret: np.ndarray, primes: tuple[int, ...], length: int) -> list[list[int]]:
-    target = np.zeros((len(primes), length))
-    add_products(target, public, secret, primes)
-    assert np.abs(target).max() < 2**49
-    return [canonical(plane, prime).tolist() for plane, prime in zip(target, primes, strict=True)]
-
-
-@given(st.integers(0, 2**32), st.sampled_from([58, 2047, 2049, 10**6, EXTREMES]))
-@settings(max_examples=25, deadline=None)
-def test_products_are_those_of_big_integers(seed: int, largest: int) -> None:
-    rng, degree, primes = np.random.default_rng(seed), 16, primes_below(2048, 2)
-    public = np.stack([rng.integers(0, prime, (2, degree)) for prime in primes]).astype(np.uint32)
-    secret = rng.integers(-largest, largest + 1, degree)
-    got = multiplied(public, secret, primes, degree + 5)
-    for number, prime in enumerate(primes):
-        polynomials = [by_big_integers(one.tolist(), secret.tolist(), prime) for one in public[number]]
-        assert got[number] == (polynomials[0] + polynomials[1])[: degree + 5]
-
-
 def test_products_of_the_largest_factors_are_exact() -> None:
-    """Residues around half of the prime and limbs of full size: where rounding errors of the transforms are largest."""
+    """Residues around half of the prime and limbs of full size: where rounding errors of the transforms are largest.
+
+    Several polynomials, primes and secrets, and a last polynomial that is cut: oneshot_ring.json.
+    """
     for degree in DEGREES:
         (prime,) = primes_below(degree, 1)
         rng = np.random.default_rng(degree)
@@ -95,8 +79,10 @@ def test_products_of_the_largest_factors_are_exact() -> None:
         ):
             secret = np.where(rng.integers(0, 2, degree), size, -size) if size == 58 else np.full(degree, size)
             centred = [int(a) - prime if a > prime // 2 else int(a) for a in public]
-            got = multiplied(public.astype(np.uint32)[None, None], secret, (prime,), degree)
-            assert got[0] == by_big_integers(centred, secret.tolist(), prime)
+            target = np.zeros((1, degree))
+            add_products(target, public.astype(np.uint32)[None, None], secret, (prime,))
+            assert np.abs(target).max() < 2**49
+            assert canonical(target[0], prime).tolist() == by_big_integers(centred, secret.tolist(), prime)
 
 
 def test_public_polynomials_are_the_words_below_the_prime() -> None:
@@ -222,14 +208,6 @@ def test_wrong_shares_are_named_and_too_many_give_nothing(summed: Summed) -> Non
         candidates(shares | drawn, 3, PRIME, CLIENTS)
 
 
-def test_shares_of_one_secret_are_uniform() -> None:
-    """t - 1 shares: at every point all residues are equally likely, whatever the secret."""
-    shares = split(np.full(200_000, 58), 3, (1, 2), PRIME, os.urandom)
-    for share in shares:
-        counts, _ = np.histogram(share, 16, (0, PRIME))
-        assert ((counts - 12_500) ** 2 / 12_500).sum() < 60
-
-
 def packed(ring: Ring, steps: np.ndarray, errors: np.ndarray) -> np.ndarray:
     return packed_residues(ring, steps, errors, np.zeros((len(ring.primes), ring.coefficients(steps.size))))
 
@@ -254,16 +232,12 @@ def test_sums_of_any_size_that_fits_come_back_exactly(bits: int, values: int, cl
 
 
 def test_the_largest_errors_decode() -> None:
-    ring = Ring(4096, primes_below(4096, 3), 3, 28)
-    bound = bound_of_sum(1000)
-    errors = np.zeros(5000, np.int64)
+    """Larger ones, which no honest sum has, are refused."""
+    ring, errors, bound = Ring(4096, primes_below(4096, 3), 3, 28), np.zeros(5000, np.int64), bound_of_sum(1000)
     errors[:2] = bound, -bound
     steps = np.full(3 * 4999, -(2**27))
     assert (unpacked_sum(ring, packed(ring, steps, errors), steps.size, 1000) == -(2**27)).all()
-
-
-def test_errors_that_no_honest_sum_has_are_refused() -> None:
-    ring, errors = Ring(4096, primes_below(4096, 3), 3, 28), np.zeros(5000, np.int64)
+    errors[:2] = 0
     errors[7] = bound_of_sum(100) + 1
     with pytest.raises(CodecError, match="error sums are larger"):
         unpacked_sum(ring, packed(ring, np.zeros(3 * 4999, np.int64), errors), 3 * 4999, 100)
@@ -328,6 +302,7 @@ def test_of_members_that_report_the_less_distrusted_are_believed() -> None:
 
 
 @given(reports=st.dictionaries(st.sampled_from(MEMBERS), st.frozensets(st.sampled_from("uvwxyz"))))
+@settings(max_examples=40, deadline=None)
 def test_without_those_kept_out_enough_members_can_open_the_rest(reports: dict[str, frozenset[str]]) -> None:
     out = kept_from_opening(MEMBERS, reports, 3, {})
     assert sum(not reports.get(member, frozenset()) - out for member in MEMBERS) >= 3

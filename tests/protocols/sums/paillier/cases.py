@@ -8,7 +8,6 @@ from typing import Any
 import gmpy2
 import numpy as np
 from numpy.typing import NDArray
-from phe import paillier
 
 from protocols.crypto.keys import Keyring, derive_key, digest
 from protocols.layout import Segment, VectorLayout
@@ -52,12 +51,6 @@ def keyring_of(how: Any, plan: Any) -> Keyring | None:
         return made_up_keyring(plan)
     keyring: Keyring | None = how.generate_keyring(plan) if how.needs_keyring else None
     return keyring
-
-
-def phe_keys(plan: PaillierPlan) -> tuple[paillier.PaillierPublicKey, paillier.PaillierPrivateKey]:
-    p, q = made_up_primes(plan.key_bits, "a key")
-    public = paillier.PaillierPublicKey(p * q)
-    return public, paillier.PaillierPrivateKey(public, p, q)
 
 
 def small_plan(layout: VectorLayout = LAYOUT, contributions: int = 4, **parameters: Any) -> PaillierPlan:

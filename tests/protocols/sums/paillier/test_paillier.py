@@ -40,7 +40,6 @@ from tests.protocols.sums.paillier.cases import (
     ciphertexts,
     made_up_keyring,
     made_up_primes,
-    phe_keys,
     small_plan,
     some_vector,
     under,
@@ -61,7 +60,9 @@ BLOCK = LAYOUT.blocks[0]
 @pytest.mark.parametrize("bits", [2048, 3072])
 def test_our_contributions_and_phes_add_up_and_open_in_both(bits: int) -> None:
     plan = PAILLIER.plan({"key_bits": bits}, LAYOUT, 4)
-    (public, private), keyring, packing = phe_keys(plan), made_up_keyring(plan), plan.packings[0]
+    p, q = made_up_primes(bits)
+    public, keyring, packing = paillier.PaillierPublicKey(p * q), made_up_keyring(plan), plan.packings[0]
+    private = paillier.PaillierPrivateKey(public, p, q)
     vectors = [-some_vector(1), some_vector(2), some_vector(3)]
     ours = [PAILLIER.seal(plan, ROUTE, [vector], keyring) for vector in vectors[:2]]
     theirs = [public.encrypt(m).ciphertext() for m in packing.pack(BLOCK, vectors[2])]
@@ -95,15 +96,6 @@ def test_fresh_keys_are_phes_travel_and_are_not_shown(fresh: Keyring) -> None:
     again, vector = decode_keyring(encode_keyring(fresh)), some_vector(1)
     total = opened(PAILLIER, PLAN, [PAILLIER.seal(PLAN, ROUTE, [vector], again)], again)
     assert np.abs(total - vector).max() <= PLAN.predicted_error
-
-
-def test_a_task_that_names_its_key_has_one(fresh: Keyring) -> None:
-    named = under(PLAN, fresh.public_key)
-    with pytest.raises(ParameterError, match="exists already"):
-        PAILLIER.generate_keyring(named)
-    with pytest.raises(KeyringError, match="another public key than the one that the task names"):
-        PAILLIER.seal(named, ROUTE, [some_vector(1)], made_up_keyring(PLAN))
-    PAILLIER.check(named, ROUTE, PAILLIER.seal(named, ROUTE, [some_vector(1)], fresh))
 
 
 def test_missing_phe_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +220,13 @@ def test_the_ciphertext_that_must_not_enter_is_named() -> None:
 
 
 def test_a_plan_that_names_its_key_refuses_every_other() -> None:
-    named = under(PLAN, KEYRING.public_key)
-    PAILLIER.check(named, ROUTE, BODY)
-    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], made_up_keyring(PLAN, "another key"))
-    PAILLIER.check(PLAN, ROUTE, other)
+    named, another = under(PLAN, KEYRING.public_key), made_up_keyring(PLAN, "another key")
+    PAILLIER.check(named, ROUTE, PAILLIER.seal(named, ROUTE, [some_vector(0)], KEYRING))
+    with pytest.raises(ParameterError, match="exists already"):
+        PAILLIER.generate_keyring(named)
+    with pytest.raises(KeyringError, match="another public key than the one that the task names"):
+        PAILLIER.seal(named, ROUTE, [some_vector(0)], another)
+    other = PAILLIER.seal(PLAN, ROUTE, [some_vector(0)], another)
     with pytest.raises(ContributionError, match="public key that the task names"):
         PAILLIER.check(named, ROUTE, other)
     with pytest.raises(CodecError, match="public key that the task names"):
@@ -250,12 +245,6 @@ def test_aggregates_of_another_form_are_refused() -> None:
         PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 1), 1, KEYRING)
     with pytest.raises(KeyringError, match="another public key"):
         PAILLIER.open(PLAN, body_of(PLAN, GOOD, N - 2), 1, KEYRING)
-
-
-def test_what_overflows_its_slots_does_not_open() -> None:
-    huge = (1 + (1 << 2046) * N) * GOOD[0] % (N * N)
-    with pytest.raises(CodecError, match="overflows its slots"):
-        PAILLIER.open(PLAN, body_of(PLAN, [huge, *GOOD[1:]], N), 1, KEYRING)
 
 
 SEGMENTS = st.lists(
@@ -283,7 +272,7 @@ def vectors_within(block: Block, count: int, seed: int) -> list[np.ndarray]:
     return out
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     SEGMENTS, st.sampled_from([8, 20, 32, 45]), st.integers(1, 9), st.sampled_from([2048, 3072]), st.integers(0, 999)
 )
