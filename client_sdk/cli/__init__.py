@@ -84,10 +84,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            from client_sdk.cli.common import stderr
-
-            stderr.print("stopped")
-            raise typer.Exit(130) from None
+            raise _stopped() from None
         except typer.BadParameter as error:
             from protocols.parameter_text import cause_text
 
@@ -98,6 +95,8 @@ class _Commands(TyperGroup):
         except (HushRecError, OSError, ModuleNotFoundError) as error:
             from client_sdk.cli.common import fail
 
+            if _interrupted(error):
+                raise _stopped() from None
             if ctx.params.get("debug"):
                 raise
             if not isinstance(error, ModuleNotFoundError):
@@ -108,6 +107,20 @@ class _Commands(TyperGroup):
             if extra is None:
                 raise
             fail(f"this command needs {error.name}, which is not installed", f"pip install 'hushrec[{extra}]'")
+
+
+def _stopped() -> typer.Exit:
+    from client_sdk.cli.common import stderr
+
+    stderr.print("stopped")
+    return typer.Exit(130)
+
+
+def _interrupted(error: BaseException | None) -> bool:
+    """Return whether an error follows from Ctrl-C, which TenSEAL, while it loads, turns into a missing module."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 app = typer.Typer(
