@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from sqlalchemy.orm import Session
 
+from aggregator_service.problems import Problem
+from aggregator_service.tasks.enrolments import enrol
+from protocols.messages import EnrolmentRequest
 from tests.support.api import (
     Api,
     TestMember,
@@ -22,6 +28,8 @@ from tests.support.api import (
     contribute,
     detail,
     refusal,
+    services,
+    signed_enrolment,
 )
 from tests.support.clock import ManualClock
 from tests.support.replicas import TestDatabase
@@ -146,6 +154,31 @@ def test_simultaneous_enrolments_do_not_exceed_the_uses(tmp_path: Path, postgres
         views = [(view["state"], view["used"]) for view in task.found("invitations")["invitations"]]
         assert views == [("used up", PLACES), ("revoked", answers[revoked, 201])]
         assert task.now()["members"] == PLACES + answers[revoked, 201]
+
+
+def test_servers_that_share_a_database_do_not_exceed_the_uses(tmp_path: Path, postgres: TestDatabase) -> None:
+    """Each server enrols one client after another; here every enrolment has a transaction of its own, as on another."""
+    with aggregator_inside(tmp_path / "data", database_url=postgres.schema()) as api:
+        invitation = api.invite(api.create_task().id, uses=PLACES)
+        database, now, together = services(api).database, time.time(), Barrier(CROWD)
+        requests = [EnrolmentRequest.model_validate(signed_enrolment(invitation)) for _ in range(CROWD)]
+
+        def enrol_elsewhere(request: EnrolmentRequest) -> str:
+            def write(session: Session) -> str:
+                try:
+                    return enrol(session, request, now).enrolment.client_id
+                except Problem as problem:
+                    return problem.slug
+                finally:
+                    time.sleep(0.02)  # before the commit, so that the others begin
+
+            together.wait()
+            return database.transact(write)
+
+        with ThreadPoolExecutor(CROWD) as pool:
+            found = Counter(pool.map(enrol_elsewhere, requests))
+        assert found.pop("gone") == CROWD - PLACES
+        assert len(found) == PLACES
 
 
 def mine(member: TestMember, query: str = "") -> dict[str, Any]:
