@@ -22,7 +22,8 @@ from bench.privacy_audit import (
 )
 from protocols.recipes.private import Private
 
-CLIENTS = 10
+TASKS, CLIENTS = 28, 10
+"""Fewer tasks cannot show more than the claim of 4, whatever is broken."""
 BROKEN: dict[str, type[Private]] = {"counts": Noiseless, "colr": Unclipped}
 """The defence taken out, by case. The benchmark audits all cases; the others are bounded as colr is."""
 
@@ -57,8 +58,8 @@ def test_randomised_response_seldom_exceeds_its_epsilon_and_is_measured_closely(
 @pytest.mark.parametrize("name", BROKEN)
 def test_canaries_show_less_than_the_claim_and_more_without_noise_or_bound(name: str) -> None:
     (case,) = (case for case in CASES if case.name == name)
-    assert canary_bound(case, Private, 12, CLIENTS) <= EPSILON
-    assert canary_bound(case, BROKEN[name], 28, CLIENTS) > EPSILON, "fewer canaries can show less than 4 only"
+    assert canary_bound(case, Private, TASKS, CLIENTS) <= EPSILON
+    assert canary_bound(case, BROKEN[name], TASKS, CLIENTS) > EPSILON
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -73,6 +74,6 @@ def test_a_missing_share_shows_in_the_variance(case: Case) -> None:
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_an_attack_works_without_noise_and_fails_at_epsilon_1(name: str) -> None:
-    rounds = 75 if name in ("rows", "touches") else 25
+    rounds = 100 if name in ("rows", "touches") else 30
     assert ATTACKS[name](None, rounds) > 0.85
     assert ATTACKS[name](1.0, rounds) < CHANCE[name] + 0.08

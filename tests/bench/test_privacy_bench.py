@@ -42,7 +42,7 @@ def test_resampled_clients_keep_most_of_their_rows(train: Interactions) -> None:
 
 @pytest.mark.parametrize(("epsilon", "local"), [(None, False), (8.0, False), (8.0, True)])
 def test_every_method_scores_all_users(train: Interactions, epsilon: float | None, local: bool) -> None:
-    clients, earlier = resampled(train, 1200, 0), resampled(train, 800, 1)
+    clients, earlier = resampled(train, 3000, 0), resampled(train, 2000, 1)
     for name, before in (("privirec", None), ("privirec-k", None), ("privirec-k", earlier)):
         if not (local and (name == "privirec" or before)) and not (epsilon is None and before):
             components = components_of(*train_spectrum(clients, name, epsilon, 0, local, before))

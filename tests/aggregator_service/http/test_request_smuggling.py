@@ -82,17 +82,31 @@ H2C: Final = (  # as the HttpClient of Java sends it by default
 
 FORMS: Final = {
     # a wish to change the protocol, with a body
+    "upgrade to websocket": valid(upgrade(b"websocket") + SMUGGLED),
     "upgrade to websocket, split": valid(upgrade(b"websocket"), SMUGGLED),
     "upgrade to h2c, as Java": valid(request(H2C + LENGTH, SMUGGLED)),
+    "upgrade to h2c, as Java, split": valid(request(H2C + LENGTH), SMUGGLED),
     "upgrade to x": valid(upgrade(b"x") + SMUGGLED),
+    "upgrade to x, split": valid(upgrade(b"x"), SMUGGLED),
+    "upgrade to x, split in the body": valid(upgrade(b"x") + SMUGGLED[:9], SMUGGLED[9:]),
+    "upgrade to TLS/1.0, PUT": valid(upgrade(b"TLS/1.0", line=b"PUT /healthz HTTP/1.1") + SMUGGLED),
     "upgrade of a GET": valid(upgrade(b"x", line=b"GET /healthz HTTP/1.1") + SMUGGLED),
     "upgrade, chunked": either(upgrade(b"x", CHUNKED) + CHUNKS),
+    "upgrade, chunked, split": either(upgrade(b"websocket", CHUNKED), CHUNKS),
     "upgrade among others": valid(request(b"Connection: keep-alive, upgrade\r\nUpgrade: x, y\r\n" + LENGTH, SMUGGLED)),
+    "upgrade without a body": valid(upgrade(b"x", b"", b"GET /healthz HTTP/1.1") + get(b"b"), holds=("first", "b")),
+    "CONNECT with a path": either(request(LENGTH, SMUGGLED, line=b"CONNECT /healthz HTTP/1.1")),
     "CONNECT with a path, split": either(request(LENGTH, line=b"CONNECT /healthz HTTP/1.1"), SMUGGLED),
+    "CONNECT to an authority": either(request(LENGTH, SMUGGLED, line=b"CONNECT localhost:80 HTTP/1.1")),
     # two lengths
     "Content-Length and chunked": refused(request(LENGTH + CHUNKED, CHUNKS), holds=("first",)),
     "chunked and Content-Length": refused(request(CHUNKED + b"Content-Length: 0\r\n", CHUNKS), holds=("first",)),
+    "short Content-Length and chunked": refused(
+        request(b"Content-Length: 4\r\n" + CHUNKED, CHUNKS), holds=("first",)
+    ),
+    "two equal lengths": either(request(LENGTH + LENGTH, SMUGGLED)),
     "two lengths": refused(request(LENGTH + b"Content-Length: 0\r\n", SMUGGLED)),
+    "list of equal lengths": either(request(b"Content-Length: 3, 3\r\n", b"abc")),
     "list of lengths": refused(request(b"Content-Length: 0, %d\r\n" % len(SMUGGLED), SMUGGLED)),
     # numbers that are none
     **{
@@ -101,30 +115,46 @@ FORMS: Final = {
             "with a plus": b"+%d" % len(SMUGGLED),
             "below zero": b"-1",
             "in hex": b"0x%x" % len(SMUGGLED),
+            "with a letter": b"%da" % len(SMUGGLED),
             "with a space": b"1 0",
+            "as a fraction": b"%d.0" % len(SMUGGLED),
             "empty": b"",
+            "of other digits": "\N{ARABIC-INDIC DIGIT ONE}".encode(),
         }.items()
     },
     "Content-Length overflow": either(request(b"Content-Length: %d\r\n" % (2**64 + len(SMUGGLED)), SMUGGLED)),
+    "Content-Length 00": either(request(b"Content-Length: 00\r\n") + get(b"b"), holds=("first", "b")),
     "Content-Length 0": valid(request(b"Content-Length: 0\r\n") + get(b"b"), holds=("first", "b")),
     # other transfer encodings
     **{
         f"Transfer-Encoding {name}": refused(request(line + b"\r\n", CHUNKS))
         for name, line in {
             "twice": b"Transfer-Encoding: chunked, chunked",
+            "in two fields": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "identity": b"Transfer-Encoding: identity",
             "gzip, chunked": b"Transfer-Encoding: gzip, chunked",
+            "chunked, identity": b"Transfer-Encoding: chunked, identity",
+            "xchunked": b"Transfer-Encoding: xchunked",
             "with a vertical tab": b"Transfer-Encoding: \x0bchunked",
+            "with a parameter": b"Transfer-Encoding: chunked;q=1",
+            "in quotes": b'Transfer-Encoding: "chunked"',
             "with a space before the colon": b"Transfer-Encoding : chunked",
             "with a NUL": b"Transfer-Encoding: chunked\x00",
         }.items()
     },
+    "Transfer-Encoding with an empty element": either(request(b"Transfer-Encoding: , chunked\r\n", CHUNKS)),
+    "Transfer-Encoding CHUNKED": either(request(b"Transfer-Encoding: CHUNKED\r\n", CHUNKS)),
     "Transfer-Encoding in HTTP/1.0": either(request(CHUNKED, CHUNKS, line=b"POST /healthz HTTP/1.0")),
     "Transfer-Encoding in a folded line": either(request(b"Transfer-Encoding:\r\n chunked\r\n", CHUNKS)),
+    "Transfer_Encoding": either(request(b"Transfer_Encoding: chunked\r\n", b"0\r\n\r\n")),
     # the syntax of fields
     "obs-fold": either(request(b"X-Folded: a\r\n Content-Length: 5\r\n")),
     "bare LF": either(request(line=b"GET /healthz HTTP/1.1").replace(b"\r\n", b"\n")),
     "bare CR": refused(request(b"X-A: a\rContent-Length: %d\r\n" % len(SMUGGLED))),
     "NUL in a value": refused(request(b"X-A: a\x00b\r\n")),
+    "NUL in a name": refused(request(b"X-\x00A: a\r\n")),
+    "no colon": refused(request(b"Content-Length\r\n")),
+    "no name": refused(request(b": 5\r\n")),
     "space before the first field": refused(b"POST /healthz HTTP/1.1\r\n " + HOST + b"X-Request-Id: first\r\n\r\n"),
     # chunks
     **{
@@ -133,23 +163,45 @@ FORMS: Final = {
             "in 0x": b"0x%x" % len(SMUGGLED),
             "with a plus": b"+%x" % len(SMUGGLED),
             "below zero": b"-1",
+            "with spaces": b" %x" % len(SMUGGLED),
             "empty": b"",
             "overflow": b"1%016x" % len(SMUGGLED),
+            "of a letter": b"g",
         }.items()
     },
+    "chunk extension": either(request(CHUNKED, CHUNKS.replace(b"\r\n", b";a=b\r\n", 1))),
     "chunk extension with a bare LF": either(request(CHUNKED, b"2;\nxx\r\n%x\r\n%s\r\n0\r\n\r\n" % (1, b"a"))),
+    "chunk size with a bare LF": either(request(CHUNKED, CHUNKS.replace(b"\r\n", b"\n", 1))),
     "chunk longer than its size": refused(request(CHUNKED, b"3\r\nabcXX0\r\n\r\n"), holds=("first",)),
+    "last chunk 000": either(request(CHUNKED, CHUNKS.replace(b"\r\n0\r\n", b"\r\n000\r\n"))),
     "trailers": either(request(CHUNKED, b"0\r\nContent-Length: %d\r\nX-A: b\r\n\r\n" % len(SMUGGLED))),
     # request lines and hosts
+    "absolute form": either(request(line=b"GET http://localhost/healthz HTTP/1.1")),
     "absolute form of another host": either(request(line=b"GET http://evil.example/healthz HTTP/1.1")),
+    "authority form": either(request(line=b"GET localhost:80 HTTP/1.1")),
+    "asterisk form": either(request(line=b"OPTIONS * HTTP/1.1")),
+    "method in lower case": either(request(LENGTH, SMUGGLED, line=b"post /healthz HTTP/1.1")),
+    "two spaces": either(request(line=b"GET  /healthz HTTP/1.1")),
+    "a space in the target": either(request(line=b"GET /healthz x HTTP/1.1")),
+    "a tab": either(request(line=b"GET\t/healthz\tHTTP/1.1")),
     "no Host": refused(b"GET /healthz HTTP/1.1\r\nX-Request-Id: first\r\n\r\n"),
     "two Hosts": refused(request(b"Host: evil.example\r\n")),
     "HTTP/0.9": either(b"GET /healthz\r\n", holds=()),
+    "HTTP/2.0": either(request(line=b"GET /healthz HTTP/2.0")),
     "preface of HTTP/2": either(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0", holds=("preface",)),
+    "TLS": either(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(160), holds=()),
+    "an empty line before": either(b"\r\n" + get(b"first")),
     # expectations, pipelines, ends
+    "Expect: 100-continue": valid(request(b"Expect: 100-continue\r\n" + LENGTH, SMUGGLED)),
     "Expect: 100-continue, split": valid(request(b"Expect: 100-continue\r\n" + LENGTH), SMUGGLED),
+    "another Expect": either(request(b"Expect: more\r\n" + LENGTH, SMUGGLED)),
     "GET with a body": valid(request(LENGTH, SMUGGLED, line=b"GET /healthz HTTP/1.1")),
     "pipeline": valid(get(b"a") + request(LENGTH, SMUGGLED) + get(b"b"), holds=("a", "first", "b")),
+    "pipeline, cut in a head": valid(
+        request(LENGTH, SMUGGLED) + get(b"b")[:20], get(b"b")[20:], holds=("first", "b")
+    ),
+    "after Connection: close": either(request(b"Connection: close\r\n" + LENGTH, SMUGGLED)),
+    "Connection names Content-Length": valid(request(b"Connection: Content-Length\r\n" + LENGTH, SMUGGLED)),
     "Connection names Transfer-Encoding": either(request(b"Connection: Transfer-Encoding\r\n" + CHUNKED, CHUNKS)),
 }  # fmt: skip
 
@@ -278,7 +330,7 @@ def test_attack_heads_of_many_fields_take_no_memory(server: AggregatorProcess, d
     """All are refused, and nothing of them is kept with the connection."""
     head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"a:\r\n" * 12_900 + b"\r\n"
     with memory_bounded(server, 16 * MIB), ExitStack() as stack:
-        for _ in range(15):
+        for _ in range(40):
             connection = stack.enter_context(door.connection())
             with suppress(ConnectionError):
                 connection.sendall(head)
@@ -294,16 +346,20 @@ def test_attack_an_incomplete_head_is_not_kept_beyond_its_limit(server: Aggregat
 
 
 def test_attack_a_pipeline_that_is_not_read_stops(server: AggregatorProcess, door: Door) -> None:
-    """The service stops reading when its answers, long ones too, are not taken, and serves others."""
-    long = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
-    with memory_bounded(server, 48 * MIB), ExitStack() as stack:
-        for _ in range(10):
-            connection = stack.enter_context(door.connection(receive_buffer=4096))
-            connection.sendall(long * 40)
+    """The service stops reading when its answers are not taken, and serves others."""
+    with memory_bounded(server, 48 * MIB), door.connection(receive_buffer=4096) as connection:
         connection.settimeout(1)
         with pytest.raises(TimeoutError):
             for _ in range(64):
                 connection.sendall(GET * (MIB // len(GET)))
+        others_are_served(door)
+
+
+def test_attack_peers_that_never_read_take_bounded_memory(server: AggregatorProcess, door: Door) -> None:
+    request = b"GET /openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
+    with memory_bounded(server, 32 * MIB), ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(door.connection(receive_buffer=4096)).sendall(request * 40)
         others_are_served(door)
 
 

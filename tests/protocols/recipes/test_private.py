@@ -109,7 +109,7 @@ def test_zeros_carry_noise_of_the_planned_variance() -> None:
     number = made.main_sum
     spec, state = made.round_spec(SEED, number), made.initial_state(SEED)
     zeros = Contribution([np.zeros(made.inner.layout(number).length)])
-    sent = np.array([made.noised(state, spec, zeros, np.random.default_rng(n).bytes).vector for n in range(100)])
+    sent = np.array([made.noised(state, spec, zeros, np.random.default_rng(n).bytes).vector for n in range(400)])
     values = sent[:, : zeros.values].ravel()
     share = made.noise(number).share
     assert abs(float(np.mean(values**2)) / share - 1) < 5 * math.sqrt((2 + 1 / share) / values.size)
@@ -166,10 +166,10 @@ def test_sums_and_the_weights_that_they_are_divided_by_are_scaled_alike() -> Non
     assert plain[-1] == 0.5
     for clip, scale in ((1.2 * norm(plain), 1.0), (norm(plain) / 3, 1 / 3)):
         at_clip = replace(state, l2_clip=clip)
-        sent = [made.noised(at_clip, spec, Contribution([plain]), os.urandom) for _ in range(100)]
+        sent = [made.noised(at_clip, spec, Contribution([plain]), os.urandom) for _ in range(400)]
         assert sent[0].scaled == pytest.approx(scale, rel=0.05)
         total = np.sum([each.vector for each in sent], axis=0)
-        mean = made.in_own_units(at_clip, spec, total, 100)[0] / 100
+        mean = made.in_own_units(at_clip, spec, total, 400)[0] / 400
         assert mean[-1] == pytest.approx(0.5 * scale, rel=0.06)
         np.testing.assert_allclose(mean / mean[-1], plain / 0.5, atol=0.05)
 
@@ -197,12 +197,12 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
     spec, state = made.round_spec(SEED, 1), made.initial_state(SEED)
     ones = np.zeros(ITEMS)
     ones[:8] = 1
-    sent = [made.noised(state, spec, Contribution([ones], clipped=1), os.urandom) for _ in range(200)]
+    sent = [made.noised(state, spec, Contribution([ones], clipped=1), os.urandom) for _ in range(800)]
     kept = np.rint(np.sum([each.vector for each in sent], axis=0))
     assert {each.clipped for each in sent} == {1 + 5}
-    assert abs(kept.sum() - 3 * 200) <= 30
+    assert abs(kept.sum() - 3 * 800) <= 30
     assert np.abs(kept[8:]).max() <= 10
-    assert ((kept[:8] - 75) ** 2 / (200 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
+    assert ((kept[:8] - 300) ** 2 / (800 * 3 / 8 * 5 / 8)).sum() < stats.chi2.isf(1e-9, 8)
     whole = made.noised(state, spec, Contribution([np.eye(ITEMS)[2]]), os.urandom)
     assert (whole.clipped, whole.scaled) == (0, 1.0)
     for wrong in (2.0, 0.5, -1.0):
@@ -214,13 +214,13 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
 
 
 def test_the_bound_moves_to_the_quantile_of_the_updates() -> None:
-    quantile, start, clients = 0.3, 4.0, 20
+    quantile, start, clients = 0.3, 15.0, 50
     privacy = Privacy(epsilon=1000, delta=1e-5, clip=start, quantile=quantile)
-    made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 40, clients, clients)
+    made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 60, clients, clients)
     rng, state = np.random.default_rng(2), made.initial_state(SEED)
     assert state.l2_clip == start
     norms = np.exp(rng.standard_normal(clients))
-    for number in range(1, 41):
+    for number in range(1, 61):
         spec, total = made.round_spec(SEED, number), np.zeros(made.layout(number).length)
         for length in norms:
             vector = rng.standard_normal(6)

@@ -84,7 +84,7 @@ def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDAr
     return np.asarray(opened[0] - opened[1])
 
 
-@pytest.mark.parametrize(("committee", "corrupt", "bound"), [(3, 1, 2), (4, 1, 1), (5, 0, 0), (5, 1, 2)])
+@pytest.mark.parametrize(("committee", "corrupt", "bound"), [(3, 1, 2), (5, 0, 0), (5, 1, 2), (6, 2, 3)])
 def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
     plan = small_plan(clients=4, values=5, committee=committee, corrupt=corrupt)
