@@ -211,6 +211,10 @@ class Operator(Closed):
                 return
             after = page.rounds[-1].number
 
+    def cohort(self, task_id: str, number: int) -> list[str]:
+        """Return the ids of the clients in the cohort of round `number`. Members cannot see them."""
+        return self._driver.run(self._calls.cohort(task_id, number)).clients
+
     def ledger(self, task_id: str) -> Iterator[LedgerEntry]:
         """Yield the sums that a task has released, in order of rounds, fetched in pages."""
         after = 0

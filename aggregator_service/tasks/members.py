@@ -29,6 +29,7 @@ from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
 
 _LOG = logging.getLogger(__name__)
+_OTHER: Final = aliased(ClientRow)  # made once: SQLAlchemy copies all columns for it
 
 
 def is_keyed(client: ClientRow) -> bool:
@@ -131,8 +132,7 @@ def _counted(task: TaskRow, sum_class: SumClass, sum_index: int) -> Select[bytes
     A client cannot tell whether a sum that failed for it was opened, so it counts as counted then, too. In the same sum
     it can be asked again, unless it agreed to a set of survivors.
     """
-    other = aliased(ClientRow)
-    contributed = select(other.identity_key).join(ContributionRow, ContributionRow.client_id == other.id)
+    contributed = select(_OTHER.identity_key).join(ContributionRow, ContributionRow.client_id == _OTHER.id)
     rounds = contributed.join(RoundRow, RoundRow.id == ContributionRow.round_id).join(TaskRow)
     another = or_(RoundRow.task_id != task.id, RoundRow.sum_index != sum_index, summed_clause())
     return rounds.where(same_data_set(task), RoundRow.sum_rule == "once", RoundRow.sum_data == sum_class.data, another)

@@ -21,6 +21,7 @@ from protocols.messages import (
     AttestationPage,
     BadShares,
     CertificateRequest,
+    CohortView,
     CommitteeView,
     Enrolment,
     EnrolmentRequest,
@@ -195,6 +196,10 @@ class ApiCalls(ApiRequests):
     def round(self, task_id: str, number: int) -> Program[RoundView]:
         """Return one round; `NotFound` before it has opened."""
         return self._get(path_of_task(task_id, "rounds", number), RoundView)
+
+    def cohort(self, task_id: str, number: int) -> Program[CohortView]:
+        """Return the ids of the clients in a round's cohort (operators)."""
+        return self._get(path_of_task(task_id, "rounds", number, "cohort"), CohortView)
 
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None

@@ -234,9 +234,7 @@ class Fleet:
         watcher, view = self._clients[0].member, opened.view
         spared = self._spared()
         self._sync(view.number - 1)
-        # each client asks for itself whether it is in the cohort: members see no others
-        asked = (partial(each.member.calls.round, watcher.terms.task_id, view.number) for each in self._clients)
-        cohort = [index for index, seen in enumerate(self._run_all(asked)) if seen.in_cohort]
+        cohort = self._cohort(view.number)
         dropped = self._options.dropout_rng.random(len(cohort)) < self._options.dropout
         members = [
             CohortMember(self._clients[index], self._histories[index], bool(drops))
@@ -261,6 +259,15 @@ class Fleet:
             seconds=perf_counter() - started,
             bytes_spared=self._spared() - spared,
         )
+
+    def _cohort(self, number: int) -> list[int]:
+        """Return the places of the clients that the newest round, `number`, asks."""
+        if self._options.cohort is not None:
+            asked = frozenset(self._options.cohort(number))
+            return [place for place, each in enumerate(self._clients) if each.member.membership.client_id in asked]
+        polls = (partial(each.member.calls.current_round, each.member.task_id) for each in self._clients)
+        found = enumerate(self._run_all(polls))
+        return [place for place, seen in found if seen and seen.view.number == number and seen.view.in_cohort]
 
     def _spared(self) -> int:
         """Return the bytes that the shared model has saved the clients from downloading."""

@@ -195,6 +195,8 @@ class FleetOptions:
     policy: every client's policy; by default it allows every mechanism.
     seed: fixes the training draws of every client; None draws fresh randomness.
     workers: worker threads, each with one connection.
+    cohort: returns the ids of the clients in a round's cohort, as `Operator.cohort` does; by default every client of
+    the fleet asks for itself, as members do.
     downloads: "each": every client downloads and checks all that it would need alone; "once": only the watcher does.
     dropout: share of each cohort that drops out, 0 <= dropout < 1. The round then waits for its deadline.
     dropout_rng: decides which clients drop out; only its `random(size)` method is called.
@@ -211,6 +213,7 @@ class FleetOptions:
     policy: Policy = _ANY_MECHANISM
     seed: int | None = None
     workers: int = 2
+    cohort: Callable[[int], Iterable[str]] | None = None
     downloads: Literal["each", "once"] = "each"
     dropout: float = 0.0
     dropout_rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)

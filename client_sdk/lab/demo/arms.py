@@ -126,6 +126,7 @@ def run_arm(
                 policy=_POLICY,
                 seed=shared.seed,
                 workers=shared.workers,
+                cohort=partial(operator.cohort, task.task_id),
                 dropout=shared.dropout,
                 dropout_rng=np.random.default_rng(shared.seed),
                 identities=shared.identities,

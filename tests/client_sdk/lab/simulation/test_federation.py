@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,9 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
         operator, name, users=6, recipe=recipe, mechanism=mechanism, rounds=5, cohort_size=3, start_clients=6
     )
     seen: list[FleetRound] = []
-    with enrolled_fleet(server.url, task, interactions(6), policy=OFTEN, downloads=downloads) as fleet:
+    # whether each client polls or the operator's list is read, the same three are found
+    options = {"cohort": partial(operator.cohort, task.task_id)} if downloads == "once" else {}
+    with enrolled_fleet(server.url, task, interactions(6), policy=OFTEN, downloads=downloads, **options) as fleet:
         rounds = fleet.run(seen.append)
         assert rounds == seen
         assert [(r.number, r.state, r.survivors, len(r.reports)) for r in rounds] == [
@@ -177,6 +180,9 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
         ]
         model, client = fleet.model(), fleet.clients[5]
         assert model.round_number == 5
+        ids = {each.member.membership.client_id for each in fleet.clients}
+        cohorts = [operator.cohort(task.task_id, number) for number in (1, 2)]
+        assert {len(cohort) for cohort in cohorts} == {3} and set().union(*cohorts) <= ids
         np.testing.assert_array_equal(follow(client, 5).item_factors, model.item_factors)
         assert fleet.user_factors().shape == (6, 8)
         with SyncDriver() as driver:
