@@ -34,7 +34,7 @@ help:
 	@echo 'HushRec: federated recommender training in which the server learns only sums.'
 	@echo
 	@echo 'Start here (requires Python 3.11+ and make; the first run creates .venv):'
-	@echo '  make demo       train a recommender with encrypted sums; offline, two to three minutes'
+	@echo '  make demo       train a recommender with encrypted sums; offline, two to five minutes'
 	@echo '                    DATASET=ml-100k DATA_DIR=dir   real data; also ml-1m'
 	@echo '                    RECIPE=colr  ROUNDS=n          recipe, and number of rounds'
 	@echo '                    DEMO_ARGS="..."                other options; see: hushrec demo --help'
