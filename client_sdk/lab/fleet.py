@@ -261,13 +261,15 @@ class Fleet:
         )
 
     def _cohort(self, number: int) -> list[int]:
-        """Return the places of the clients that the newest round, `number`, asks."""
+        """Return the places of the clients that round `number` asks."""
         if self._options.cohort is not None:
             asked = frozenset(self._options.cohort(number))
             return [place for place, each in enumerate(self._clients) if each.member.membership.client_id in asked]
-        polls = (partial(each.member.calls.current_round, each.member.task_id) for each in self._clients)
-        found = enumerate(self._run_all(polls))
-        return [place for place, seen in found if seen and seen.view.number == number and seen.view.in_cohort]
+        members = [each.member for each in self._clients]
+        polls = (
+            partial(await_round, own.calls, own.task_id, number, lambda view: view.number == number) for own in members
+        )
+        return [place for place, view in enumerate(self._run_all(polls)) if view.in_cohort]
 
     def _spared(self) -> int:
         """Return the bytes that the shared model has saved the clients from downloading."""
