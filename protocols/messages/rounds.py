@@ -99,7 +99,7 @@ class Extension(Message):
 
 
 class CohortView(Message):
-    """The clients asked in a round. Client ids are pseudonyms, and members of a masked round need the list."""
+    """The clients asked in a round, for operators. Client ids are pseudonyms."""
 
     round: int
     clients: list[str]
