@@ -41,7 +41,15 @@ from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest
-from tests.support.server import OPERATOR_TOKEN, RECHECK_SECONDS, TLS, AggregatorProcess, running_aggregator, tuned
+from tests.support.server import (
+    OPERATOR_TOKEN,
+    RECHECK_SECONDS,
+    TLS,
+    AggregatorProcess,
+    put_empty_database,
+    running_aggregator,
+    tuned,
+)
 from tests.support.signing import SIGNED, Signatures, enrolled_as, know_identity
 from tests.support.world import request_json
 
@@ -443,6 +451,8 @@ def aggregator_inside(
     """Run an aggregator within the block and yield an operator's client; settings: fields of `Settings` or `Tuning`."""
     own = tuned({"recheck_seconds": RECHECK_SECONDS, **settings})
     given = Settings(data_dir=data_dir, operator_token=OPERATOR_TOKEN, **own)
+    if given.database_url is None:
+        put_empty_database(data_dir)
     with ThreadPoolExecutor(1) as executor:
         app = create_app(given, clock=clock, executor=executor, tracer_provider=tracer_provider)
         with TestClient(app, base_url="http://test") as http:

@@ -23,6 +23,7 @@ from protocols.sums.wire import unpack
 from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
 from tests.support.needs import required
+from tests.support.server import TLS
 
 SIZES = {"phone": (390, 844), "wide": (1600, 1000)}
 MILLISECONDS = 40_000
@@ -93,7 +94,7 @@ class RecordedDemo:
 
     def get(self, path: str) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.demo.operator_token}"}
-        return checked(httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers))
+        return checked(httpx.get(f"{self.demo.server}/v1/tasks/{self.demo.task}{path}", headers=headers, verify=TLS))
 
 
 @contextmanager

@@ -60,13 +60,14 @@ def end_group(group: int) -> None:
 
 def wait_for(port: int, folder: Path) -> None:
     """Wait until a server answers at a port of this machine; the error has the folder's logs."""
-    for _ in range(600):
-        try:
-            httpx.get(f"http://127.0.0.1:{port}/", timeout=5)
-        except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
+    with httpx.Client(timeout=5) as http:
+        for _ in range(600):
+            try:
+                http.get(f"http://127.0.0.1:{port}/")
+            except httpx.TransportError:
+                time.sleep(0.1)
+            else:
+                return
     raise AssertionError("\n".join(path.read_text() for path in folder.glob("*.log")))
 
 

@@ -42,7 +42,7 @@ from tests.support.forked import ForkedProcess, can_fork
 OPERATOR_TOKEN = "hro_operator-token-of-the-tests"
 TLS = httpx.create_ssl_context()
 """What clients of the tests share: httpx would read the machine's certificates for each, in 20 ms."""
-RECHECK_SECONDS = 0.25
+RECHECK_SECONDS = 0.5
 """Seconds between looks of a server for changes by others, which cost some milliseconds for each open task."""
 _START_SECONDS = 180.0
 _PORTS = (10_000, 32_768)
@@ -78,6 +78,15 @@ def empty_database() -> bytes:
         return path.read_bytes()
 
 
+def put_empty_database(data_dir: Path) -> None:
+    """Give a server's data directory a migrated SQLite database, unless it has a database."""
+    place = data_dir / "hushrec.db"
+    if not place.exists():
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.write_bytes(empty_database())
+        place.chmod(0o600)
+
+
 class AggregatorProcess:
     """`hushrec-server serve` as a child process. Kill it, start it again: the port and the data stay the same."""
 
@@ -105,7 +114,7 @@ class AggregatorProcess:
         self.url = f"{'https' if 'tls_cert' in settings else 'http'}://127.0.0.1:{self.port}"
         self._context = context
         self.operator_token = OPERATOR_TOKEN
-        self._new_database = None if "database_url" in settings else data_dir / "hushrec.db"
+        self._has_own_database = "database_url" not in settings
         self.database_url = str(settings.get("database_url", f"sqlite:///{data_dir / 'hushrec.db'}"))
         self._blobs = str(settings.get("blobs", f"dir:{data_dir / 'blobs'}"))
         self.log_path = data_dir.parent / f"{data_dir.name}.log"
@@ -157,10 +166,8 @@ class AggregatorProcess:
             "HUSHREC_CRASH_AT": crash_at,
         }
         forks = not self._fresh and can_fork(environment)
-        if forks and self._new_database is not None and not self._new_database.exists():
-            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._new_database.write_bytes(empty_database())
-            self._new_database.chmod(0o600)
+        if forks and self._has_own_database:
+            put_empty_database(self.data_dir)
         with self.log_path.open("ab") as log:
             if not forks:
                 self._process = subprocess.Popen(self._command, env=environment, stdout=log, stderr=log)
@@ -168,18 +175,19 @@ class AggregatorProcess:
                 self._process = ForkedProcess("server", "aggregator_service.cli", ["serve"], environment, log)
 
     def await_ready(self) -> None:
-        """Wait until it is ready; `RuntimeError` when it ends before that."""
-        end = time.monotonic() + _START_SECONDS
+        """Wait until it is ready; `RuntimeError`, with what `/readyz` said last, when it ends before that."""
+        end, found = time.monotonic() + _START_SECONDS, "it was not asked"
         while time.monotonic() < end:
             if self._process is None or self._process.poll() is not None:
                 break
             try:
                 with urllib.request.urlopen(f"{self.url}/readyz", timeout=10, context=self._context):  # noqa: S310 - our own server
                     return
-            except (OSError, urllib.error.URLError):
+            except (OSError, urllib.error.URLError) as error:
+                found = repr(error)
                 time.sleep(0.02)
         self.stop()
-        raise RuntimeError(f"the aggregator did not start:\n{self.log()[-4000:]}")
+        raise RuntimeError(f"the aggregator did not start, {self.url}/readyz: {found}\n{self.log()[-4000:]}")
 
     def log(self) -> str:
         """Everything it has written so far, over all starts."""
