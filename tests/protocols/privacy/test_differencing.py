@@ -125,6 +125,7 @@ def test_what_is_too_complex_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> N
     many = [P | {f"u{index}"} for index in range(isolation.MOST_SETS + 1)]
     with pytest.raises(TooComplexError, match="at most 64"):
         newly_isolated(many[:-1], many[-1], 5)
+    assert newly_isolated(many[:-2], many[-2], 5) is not None
     monkeypatch.setattr(isolation, "MOST_CHOICES", 3)
     with pytest.raises(TooComplexError, match="at most 3"):
         smallest_isolated([frozenset(f"{a}{b}" for b in range(2)) for a in range(5)], 3)

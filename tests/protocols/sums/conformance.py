@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
+from protocols.messages.tasks import OtherPlanView
 from protocols.sums.base import Keyed, Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
@@ -103,7 +104,7 @@ class MechanismConformance:
         assert isinstance(plan, SumPlan)
         assert plan.mechanism == self.mechanism.name
         facts = json.loads(json.dumps(plan.describe()))
-        assert facts["mechanism"] == self.mechanism.name
+        assert OtherPlanView.model_validate(facts).mechanism == self.mechanism.name
         assert facts["predicted_error"] == plan.predicted_error
         assert facts.get("segment_errors") == getattr(plan, "segment_errors", None)
 
