@@ -22,7 +22,7 @@ from tests.support.clock import ManualClock
 from tests.support.needs import required
 from tests.support.replicas import TestDatabase, connect
 from tests.support.s3 import BUCKET, S3Server
-from tests.support.server import AggregatorProcess, empty_database, running_aggregator
+from tests.support.server import AggregatorProcess, empty_database, put_empty_database, running_aggregator
 from tests.support.world import World
 
 
@@ -88,7 +88,7 @@ def database(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Database]:
     """A SQLite database with its tables, for what does not depend on the kind of database."""
-    (tmp_path / "hushrec.db").write_bytes(empty_database())
+    put_empty_database(tmp_path)
     with closing(Database(f"sqlite:///{tmp_path / 'hushrec.db'}", connections=8)) as made:
         yield made
 
