@@ -269,7 +269,7 @@ class Fleet:
         polls = (
             partial(await_round, own.calls, own.task_id, number, lambda view: view.number == number) for own in members
         )
-        return [place for place, view in enumerate(self._run_all(polls)) if view.in_cohort]
+        return [place for place, current in enumerate(self._run_all(polls)) if current.view.in_cohort]
 
     def _spared(self) -> int:
         """Return the bytes that the shared model has saved the clients from downloading."""
@@ -280,7 +280,7 @@ class Fleet:
 
     def _await(self, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None) -> RoundView:
         watcher = self._clients[0].member
-        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited, etag))
+        return self._run(await_round(watcher.calls, watcher.terms.task_id, number, is_awaited, etag)).view
 
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""

@@ -95,9 +95,9 @@ class Role:
         del ended
         yield from ()
 
-    def known_round(self) -> int:
-        """Return the newest round that is over by this client's own records; 0 for none."""
-        return 0
+    def known_rounds(self) -> tuple[int, int]:
+        """Return the newest round that this client's own records name, and the newest that is over by them; or 0."""
+        return 0, 0
 
     def on_restored(self, number: int) -> str:
         """Go on from round `number`, the server's newest, which is before what this client knows; say how."""
@@ -121,7 +121,7 @@ def follow_task(
 
 def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
     member, progress = role.member, role.progress
-    seen = SeenRounds(member.calls, member.terms, role.known_round, role.on_restored, progress)
+    seen = SeenRounds(member.calls, member.terms, role.known_rounds, role.on_restored, progress)
     change: RoundChange | None = None
     waiting: Waiting | None = None
     while True:
@@ -217,9 +217,9 @@ class _Contributor(Role):
         self.failure: TaskFailed | None = None
         self._handled = 0  # newest round in which this process was asked
 
-    def known_round(self) -> int:
-        """Return the round of the model on this device."""
-        return self.part.follower.known
+    def known_rounds(self) -> tuple[int, int]:
+        """Return the round of the model on this device, which is over."""
+        return self.part.follower.known, self.part.follower.known
 
     def on_restored(self, number: int) -> str:
         """Forget the model of the lost rounds, where the server has another one, and end all sums of these rounds.

@@ -23,7 +23,7 @@ from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import require_known_people
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.rounds.polling import LONG_POLL_SECONDS, is_over
+from client_sdk.rounds.polling import await_round, is_over
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.errors import RefusalError
@@ -49,19 +49,15 @@ def take_masked_part(part: Part, view: RoundView, history: History, progress: Pr
     lost it, and what `MaskedRound.advance` raises.
     """
     own, etag = MaskedRound(part, view, history, progress), None
+    calls, task_id = part.member.calls, part.member.task_id
     while True:
         yield from own.advance(view)
         if own.finished:
             return own.final_report()
-        current = yield from part.member.calls.current_round(part.member.task_id, etag, LONG_POLL_SECONDS)
-        if current is None:
-            # a server that was restored to a state before round 1 has no newest round: then this raises
-            yield from part.member.calls.round(part.member.task_id, view.number)
-            continue
-        etag, newest = current.etag, current.view
-        if newest.number != view.number or is_over(newest):
-            raise RoundLost(newest.failure or f"round {view.number} ended before this client had sent all its messages")
-        view = newest
+        changed = yield from await_round(calls, task_id, view.number, lambda _: True, etag)
+        etag, view = changed.etag, changed.view
+        if is_over(view):
+            raise RoundLost(view.failure or f"round {view.number} ended before this client had sent all its messages")
 
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_digest: bytes) -> RoundContext:

@@ -110,20 +110,24 @@ def report_waiting(
 
 def await_round(
     calls: ApiCalls, task_id: str, number: int, is_awaited: Callable[[RoundView], bool], etag: str | None = None
-) -> Program[RoundView]:
+) -> Program[RoundChanged]:
     """Return round `number` once `is_awaited` accepts it, or once a later round has opened.
 
-    etag: of a view of the round that it does not accept; without it the first poll is answered at once.
+    etag: of a view of the round that it does not accept; without it the first poll is answered at once. Raises
+    `NotFound` when the server does not know the round: it was restored from a backup.
     """
     while True:
         current = yield from calls.current_round(task_id, etag, LONG_POLL_SECONDS)
-        if current is None:
-            continue
-        if current.view.number > number:
-            return (yield from calls.round(task_id, number))
-        if is_awaited(current.view):
-            return current.view
-        etag = current.etag
+        if current is not None:
+            etag = current.etag
+            if current.view.number == number:
+                if is_awaited(current.view):
+                    return current
+                continue
+        # The newest round is another one or unchanged, or there is none: another replica may know more than this one.
+        view = yield from calls.round(task_id, number)
+        if is_awaited(view) or (current is not None and current.view.number > number):
+            return RoundChanged(view, etag)
 
 
 # --- a server that is behind its clients, because it was restored from a backup --------------------------------------
@@ -136,14 +140,14 @@ _SETTLE_SECONDS: Final = 3.0
 class SeenRounds:
     """The rounds that one client has seen, in this process or as its records say, compared with the server's newest.
 
-    known: returns the newest round that is over by the client's records, 0 for none. go_on: called with the server's
-    newest round when it is before these; returns what the client does then. number, completed: newest round that this
-    process has seen, and the newest one that was over; 0 at first.
+    known: returns the newest round that the client's records name, and the newest that is over by them; 0 for none.
+    go_on: called with the server's newest round when it is before these; returns what the client does then. number,
+    completed: newest round that this process has seen, and the newest one that was over; 0 at first.
     """
 
     calls: ApiCalls
     terms: TaskTerms
-    known: Callable[[], int]
+    known: Callable[[], tuple[int, int]]
     go_on: Callable[[int], str]
     progress: Progress = ignore_event
     number: int = 0
@@ -167,15 +171,17 @@ class SeenRounds:
     def _is_ahead(self, change: RoundChange) -> bool:
         if isinstance(change, TaskEnded):
             return False
-        known, (number, completed) = self.known(), _position(change)
-        if self.completed > completed or (known > completed and known > self._told):
+        (known, known_over), (number, completed) = self.known(), _position(change)
+        if self.completed > completed or (known_over > completed and known > self._told):
             return True
-        return isinstance(change, RoundChanged) and self.number > number
+        if isinstance(change, NothingNew) and change.etag is not None:
+            return False  # the newest round is the one that this process has seen
+        return self.number > number or (known > number and known > self._told)
 
     def _report(self, newest: int) -> None:
-        seen = max(self.number, self.known())
-        event = ServerRestored(newest, seen, self.go_on(newest))
-        self._told, self.number, self.completed = self.known(), 0, 0
+        known, _ = self.known()
+        event = ServerRestored(newest, max(self.number, known), self.go_on(newest))
+        (self._told, _), self.number, self.completed = self.known(), 0, 0
         _LOG.warning(
             "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
             "a backup; %s",

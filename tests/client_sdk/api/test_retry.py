@@ -360,7 +360,24 @@ def test_a_round_is_awaited_until_its_state_is_accepted_or_a_later_round_opens()
         server([round_view(1, "collecting"), None, round_view(1, "folding"), round_view(1, "complete")])
     )
     found = runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete"))
-    assert found.state == "complete"
+    assert found.view.state == "complete"
     runner = ProgramRunner(server([round_view(1, "collecting"), round_view(2, "collecting")]))
-    assert runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete")).number == 1
+    assert runner.run(await_round(CALLS, "t_1", 1, lambda view: view.state == "complete")).view.number == 1
     assert paths(runner)[-1] == "/rounds/1"
+
+
+@pytest.mark.parametrize("newest", [None, round_view(1, "complete")])
+def test_a_round_that_a_restored_server_does_not_know_is_not_awaited(newest: RoundView | None) -> None:
+    """The newest round is none, or one before; another replica may still know the awaited one."""
+
+    def answer(request: Request) -> Response:
+        if "/rounds/current" in request.url:
+            return ask(request)
+        return problem("not-found") if lost else Response(200, {}, round_view(2, "folding").model_dump_json().encode())
+
+    for lost, state in ((True, "folding"), (False, "folding"), (False, "complete")):
+        ask = server([newest, newest, round_view(2, "complete")])
+        runner = ProgramRunner(answer)
+        with pytest.raises(NotFound) if lost else nullcontext():
+            found = runner.run(await_round(CALLS, "t_1", 2, lambda view, state=state: view.state == state))
+            assert (found.view.number, found.view.state) == (2, state)

@@ -25,6 +25,7 @@ from client_sdk.rounds.events import (
     ClientsNamed,
     CommitteeRefused,
     Event,
+    ServerRestored,
     ShareSent,
     SurvivorsConfirmed,
     TaskEnded,
@@ -273,6 +274,47 @@ def test_serving_ends_with_the_task_and_publishes_lost_keys_again() -> None:
     ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append)))
     assert events == [Waiting("the committee"), TaskEnded("complete")]
     assert sorted(server.keys) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("newest", "restored"), [("unmasking", False), ("complete", False), ("before", True), ("none", True)]
+)
+def test_a_server_that_opens_a_sum_is_not_taken_for_a_restored_one(newest: str, restored: bool, restart: bool) -> None:
+    """A member has closed a round when it has sent its share; the server takes its time to open and release the sum."""
+    server = LyingServer()
+    server.publish_keys()
+    server_in_round(2, 1, server)
+    server.attend()
+    one, polls = server.members[0], iter(["unmasking"] * (1 - restart) + [newest] * 8)
+    server.view = server.view.model_copy(update={"state": "unmasking"})
+    server.attend(*server.members[restart ^ 1 :])
+
+    def answer(request: Request) -> Response:
+        path = request.url.split("?")[0].removeprefix(f"{URL}/v1/tasks/t_1")
+        if path == "":
+            over = next(polls, None) is None
+            now = {"state": "complete" if over else "open", "completed_rounds": int(newest != "none")}
+            view = server.terms.view.model_copy(update=now)
+            return Response(200, {}, view.model_dump_json().encode())
+        if path == "/rounds/current":
+            match next(polls, None):
+                case None:
+                    return Response(304, {})
+                case "none":
+                    return Response(204, {})
+                case "before":
+                    view = server.round_view(1, 1, 3).model_copy(update={"state": "complete"})
+                    return Response(200, {"etag": "before"}, view.model_dump_json().encode())
+                case state:
+                    server.view = server.view.model_copy(update={"state": state})
+        return server.answer(one.name, request)
+
+    events: list[Event] = []
+    ProgramRunner(answer).run(follow_task(server.service(one, progress=events.append)))
+    assert load_record(store_of(server, one), "t_1").closed == (2 if not restored else {"before": 1, "none": 0}[newest])
+    assert sum(isinstance(event, ServerRestored) for event in events) == restored, events
+    assert isinstance(events[-1], TaskEnded)
 
 
 def test_a_committee_needs_an_enrolled_fleet_and_a_task_with_one(server: AggregatorProcess, operator: Operator) -> None:

@@ -273,7 +273,7 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     member = OneMember(terms, keyring, {1: aggregate_of(terms, keyring)})
     member.runner.run(member.part.follower.follow(1))
     contributor = _Contributor(member.part, HISTORY, member.events.append)
-    assert contributor.known_round() == 1
+    assert contributor.known_rounds() == (1, 1)
     assert then in contributor.on_restored(0)
     member.released, member.last = {}, 0
     member.runner.run(contributor.on_round(member.asked.model_copy(update={"in_cohort": True})))
