@@ -10,10 +10,11 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.round_states import ACTIVE
+from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.differencing import end_at_budget, frozen_cohort, least_cohort, update_clients
 from aggregator_service.rounds.disputes import kept_apart, openable
 from aggregator_service.rounds.oneshot_stages import absent_members
+from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
@@ -39,7 +40,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     Returns None when a round is active, the task is over, its item catalogue is not uploaded, too few members can
     contribute, or the committee has not published the round's keys. A task whose terms an earlier version allowed and
     this one refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`),
-    and when its privacy block pays for too few members (`budget`).
+    when its privacy block pays for too few members (`end_at_budget`), and when too few clients of its frozen cohort are
+    left. Each cohort has at least `least_cohort` clients.
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE) or awaited_catalogue(task):
@@ -56,28 +58,24 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         return None
     repeated = repeat_or_abandon(session, task, previous)
     if task.state != "open":
-        announce(session, task.id, "round", "members", "snapshot")
         return None
     sum_index = task.next_sum
     plan = plan_task(terms, sum_index)
     if repeated is None and end_at_budget(session, task, plan, sum_index):
         return None
+    if repeated is None and _too_few_are_left(session, task, plan, sum_index, number, now):
+        return open_round(session, task, now)
     completed = last_completed(session, task.id)
     committee = choose_committee(session, task, number, now) if plan.sum_plan.committee else []
     if committee is None:
         return None
-    if repeated is None and plan.sum_class.data == "held-out":
-        measuring = frozen_cohort(session, task, plan)
-        if measuring is not None and len(measuring) < least_cohort(task, plan):
-            abandon_sum(session, task, number)
-            return open_round(session, task, now)
     if repeated is not None:
         clients: list[str] | None = repeated.clients
     else:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
         if clients and previous is not None and plan.sum_plan.committee:
             needed = plan.sum_plan.answers_needed(len(clients))
-            clients = _openable(session, task, previous, committee, clients, needed)
+            clients = _openable(session, task, previous, committee, clients, needed, least_cohort(task, plan))
     if clients is None:
         return None
     spec = plan.recipe.round_spec(task.seed, number, sum_index)
@@ -137,41 +135,100 @@ def _openable(
     committee: Sequence[CommitteeKeyRow],
     clients: Sequence[str],
     threshold: int,
+    least: int,
 ) -> list[str]:
-    """Leave out clients without which t members can open a sum (`disputes`).
+    """Leave out clients without which t members can open a sum, as long as `least` others are there (`disputes`).
 
     Members that did not answer in a round before, which failed, are not relied on, where t others are there.
     """
     absent = absent_members(session, previous) if previous.state == RoundState.FAILED else []
     members = [row.client_id for row in committee]
     here = [member for member in members if member not in absent]
-    least = Schedule.model_validate(task.schedule).min_clients
     return openable(session, task.id, clients, here if len(here) >= threshold else members, threshold, least)
 
 
-def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, first: bool) -> list[str] | None:
-    """Return the client ids of the next cohort; None when too few members can contribute."""
-    recipe, sum_class = plan.recipe, plan.sum_class
+def _too_few_are_left(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, number: int, now: float) -> bool:
+    """End a task, or abandon its next sum, if too few clients are left for that sum; return whether it did.
+
+    A frozen cohort gets no new clients: the task fails, but goes on without a measurement of its model. It also goes on
+    without one for which no cohort can be drawn although enough members can train. Other sums wait for new members.
+    plan: of the next sum. number: of the round that it would have.
+    """
+    sum_class, least = plan.sum_class, least_cohort(task, plan)
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
-    schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
+    if sum_class.data == "held-out":
+        groups, group = plan.recipe.device_groups, plan.recipe.device_group_of(sum_index)
+        train = able_members(session, task, groups)[group]
+        left = able_members(session, task, groups, sum_class, sum_index)[group] if frozen is None else len(frozen)
+        if left >= least or (frozen is None and train < Schedule.model_validate(task.schedule).min_clients):
+            return False
+        _fail_unasked(session, task, plan, sum_index, number, now, f"{left} clients are left, and {least} are needed")
+        abandon_sum(session, task, number)
+        return True
+    if frozen is None or len(frozen) >= least:
+        return False
+    task.state = "failed"
+    task.ended = (
+        f"all its sums are over one cohort, of which {len(frozen)} clients are left, and a sum needs {least}: create a "
+        "new task"
+    )
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.warning("task failed: %s", task.ended, extra=fields(task=task.id))
+    return True
+
+
+def _fail_unasked(
+    session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, number: int, now: float, reason: str
+) -> None:
+    """Add a failed round that asked nobody: the sums of a task are never ahead of its rounds."""
+    opening = opening_state(task.mechanism_name)
+    round_ = RoundRow(
+        task_id=task.id,
+        number=number,
+        state=opening.value,
+        sum_index=sum_index,
+        sum_rule=plan.sum_class.rule,
+        sum_data=plan.sum_class.data,
+        seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
+        levels=[],
+        confirms=plan.sum_plan.confirms,
+        opened_at=now,
+        deadline=now,
+        cohort=0,
+        committee=0,
+    )
+    session.add(round_)
+    session.flush()
+    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
+    event = RoundEvent.DEADLINE_MISSED if opening == RoundState.COLLECTING else RoundEvent.STAGE_MISSED
+    fail_round(session, task, round_, event, f"the model is not measured: {reason}", now, counts=False)
+
+
+def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, first: bool) -> list[str] | None:
+    """Return the client ids of the next cohort, at least `least_cohort`; None when too few members can contribute."""
+    recipe, sum_class, least = plan.recipe, plan.sum_class, least_cohort(task, plan)
+    frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     if frozen is not None:
-        return kept_apart(session, task.id, frozen, schedule.min_clients)
+        return kept_apart(session, task.id, frozen, least)
+    schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
     able = able_members(session, task, recipe.device_groups, sum_class, sum_index)
-    if not enough_members(schedule, able, device_group, first):
+    if not enough_members(schedule, able, device_group, least, first=first):
         return None
     drawn = draw_cohort(session, task, schedule, device_group, sum_class, sum_index)
-    return kept_apart(session, task.id, drawn, schedule.min_clients)
+    return kept_apart(session, task.id, drawn, least)
 
 
-def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, first: bool) -> bool:
+def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, least: int, *, first: bool) -> bool:
     """Whether enough members can contribute for a round over `device_group` to open.
 
-    able: members that can contribute, by device group. first: whether this is the task's first round. It opens when the
-    whole task has `start_clients`, and each group enough for its sums: a sum is never over fewer than `min_clients`.
+    able: members that can contribute, by device group. least: the smallest cohort of the round (`least_cohort`). first:
+    whether this is the task's first round. It opens when the whole task has `start_clients`, and each group enough for
+    its sums.
     """
     if not first:
-        return able[device_group] >= schedule.min_clients
-    each = max(schedule.min_clients, 0 if schedule.start_clients else schedule.cohort_size)
+        return able[device_group] >= least
+    each = max(least, 0 if schedule.start_clients else schedule.cohort_size)
     return min(able) >= each and sum(able) >= schedule.start_clients
 
 

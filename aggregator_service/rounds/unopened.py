@@ -34,12 +34,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.rounds.differencing import (
-    least_cohort,
-    mark_retired,
-    remaining_clients,
-    retire_if_too_similar,
-)
+from aggregator_service.rounds.differencing import mark_retired, remaining_clients, retire_if_too_similar
+from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stages import Part, clients_with, count_of
@@ -127,13 +123,15 @@ def abandon_sum(session: Session, task: TaskRow, first: int) -> None:
     task.abandoned_sums += 1
     if task.next_sum > schedule.rounds:
         task.state = "complete" if task.completed_rounds else "failed"
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
 
 
 def _retire_absent(session: Session, task: TaskRow, round_: RoundRow) -> None:
     """Retire those who did not answer in a masked round, if it was the last of `REPEATS` over one frozen cohort.
 
-    As many others leave as the minimum difference requires; the task fails if too few stay. Without this, a member that
-    never answers would keep a frozen cohort from opening any sum.
+    As many others leave as the minimum difference requires. Without this, a member that never answers would keep a
+    frozen cohort from opening any sum.
     """
     asked = [round_] if round_.confirms else []
     while asked and len(asked) <= REPEATS:
@@ -146,11 +144,8 @@ def _retire_absent(session: Session, task: TaskRow, round_: RoundRow) -> None:
     absent = set(session.scalars(clients_with(round_.id, "contribute"))) - answered
     if not asked or not absent or not answered:
         return
-    similar = retire_if_too_similar(session, task, round_, present=answer)
+    retire_if_too_similar(session, task, round_, present=answer)
     mark_retired(session, absent, round_.number)
-    remaining = len(answered) if similar is None else similar.remaining
-    if remaining < least_cohort(task, plan_round(task, round_)) and round_.sum_data != "held-out":
-        task.state = "failed"
 
 
 def _missed_again(session: Session, before: RoundRow, after: RoundRow) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final, get_args
 import pytest
 
 from aggregator_service.compute import jobs
-from aggregator_service.rounds import openings, transactions
+from aggregator_service.rounds import differencing, openings, transactions
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.uploads import contributions
 from tests.simulation.plan import FAULTS, Job, draw_plan
@@ -85,7 +85,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         }),
     ]),
     "a round releases a sum over any number of clients": (2, {3}, [
-        (openings.enough_members, {"schedule.min_clients": "1"}),
+        (differencing.least_cohort, {"schedule.min_clients": "1"}),
         (transactions.end_collecting, {"received < floor": "received < 1"}),
         (transactions.record_release, {"round_.folded < schedule.min_clients or ": ""}),
     ]),

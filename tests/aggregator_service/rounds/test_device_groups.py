@@ -73,12 +73,12 @@ def test_a_task_begins_when_every_group_has_a_cohort(world: Groups) -> None:
 
 def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
     schedule = Schedule(cohort_size=10, min_clients=3, start_clients=8)
-    starts = {able: enough_members(schedule, able, 0, first=True) for able in ((5, 3), (4, 3), (6, 2), (3, 20))}
+    starts = {able: enough_members(schedule, able, 0, 3, first=True) for able in ((5, 3), (4, 3), (6, 2), (3, 20))}
     assert starts == {(5, 3): True, (4, 3): False, (6, 2): False, (3, 20): True}
     by_default = Schedule(cohort_size=10, min_clients=3)
-    assert not enough_members(by_default, (10, 9), 0, first=True)
-    assert enough_members(by_default, (10, 10), 0, first=True)
-    later = [enough_members(schedule, (3, 2), device_group, first=False) for device_group in (0, 1)]
+    assert not enough_members(by_default, (10, 9), 0, 3, first=True)
+    assert enough_members(by_default, (10, 10), 0, 3, first=True)
+    later = [enough_members(schedule, (3, 2), device_group, 3, first=False) for device_group in (0, 1)]
     assert later == [True, False]
 
 

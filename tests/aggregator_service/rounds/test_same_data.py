@@ -7,13 +7,16 @@ keys. Each attack on item counts, at the end, succeeds with the defence taken ou
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy import select, update
 
 from aggregator_service.rounds.transactions import PLAIN_STAGES, end_stage
-from aggregator_service.storage.schema import RoundRow
+from aggregator_service.storage.schema import ClientRow, DisputeRow, RoundRow
+from aggregator_service.tasks.members import revoke_member
 from protocols.privacy import isolation as released_combinations
 from protocols.recipes.colr import FedMF
 from tests.support.world import SECONDS, World, sum_again
@@ -96,6 +99,102 @@ def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
     assert "3 remain; the task fails, since it needs at least 4" in str(refused.failure)
     assert world.state(task) == "failed"
     assert world.run(task) is None
+
+
+def revoke(world: World, task: str, *clients: str) -> None:
+    with world.database.write() as session:
+        for client in clients:
+            revoke_member(session, task, client, world.clock.now())
+
+
+@pytest.mark.parametrize("left", [0, FLOOR - 1])
+def test_the_task_fails_when_too_few_members_of_its_cohort_are_left(world: World, left: int) -> None:
+    """At the opening of the next round: it could only fail, and new members cannot be in it."""
+    task = world.task(members=12, **SUM)
+    deliver(world, task)
+    revoke(world, task, *world.cohort(task)[left:])
+    assert deliver(world, task, missing=10).state == "failed"
+    assert world.run(task) is None
+    assert (world.state(task), len(world.rounds(task))) == ("failed", 2)
+    assert f"{left} clients are left, and a sum needs 4" in world.view(task).warnings[0]
+
+
+def test_a_cohort_with_exactly_the_least_size_goes_on(world: World) -> None:
+    task = world.task(members=12, **SUM)
+    deliver(world, task)
+    revoke(world, task, *world.cohort(task)[FLOOR:])
+    deliver(world, task, missing=10)
+    assert (world.state(task), len(world.cohort(task)), world.round(task).number) == ("open", FLOOR, 3)
+
+
+CHAIN = "privirec-k", {"items": 6, "components": 2, "iterations": 2}
+QUORUM = 5
+"""Clients of nine without which nobody confirms a sum, more than the schedule's `min_clients`."""
+
+
+@pytest.fixture
+def masked(world: World) -> str:
+    """A masked task of nine clients over the same data, whose first round failed before anybody contributed."""
+    schedule = {"cohort_size": 9, "min_clients": FLOOR, "stage_seconds": SECONDS}
+    task = world.task(9, "masked", CHAIN, "masked", mechanism_parameters={"corrupt": 0.0, "dropout": 0.34}, **schedule)
+    world.run(task)
+    return task
+
+
+def end_first(world: World, task: str) -> None:
+    world.clock.advance(SECONDS)
+    world.run(task)
+
+
+def test_clients_kept_apart_leave_a_quorum(world: World, masked: str) -> None:
+    """Of six clients that are all in dispute with each other two are asked again: without them nobody would confirm."""
+    with world.database.write() as session:
+        for owner, reporter in combinations(world.cohort(masked)[:6], 2):
+            session.add(DisputeRow(round_id=world.round(masked).id, owner=owner, reporter=reporter))
+    end_first(world, masked)
+    assert (world.round(masked).number, world.round(masked).cohort) == (2, QUORUM)
+
+
+def test_a_new_cohort_below_the_quorum_is_not_drawn(world: World, masked: str) -> None:
+    """The round waits for new members: the cohort is not frozen yet."""
+    revoke(world, masked, *world.cohort(masked)[FLOOR:])
+    end_first(world, masked)
+    assert (world.state(masked), world.round(masked).number) == ("open", 1)
+
+
+@pytest.mark.parametrize(("rounds", "last"), [(2, 1), (3, 2)])
+def test_a_measurement_that_too_few_can_make_is_abandoned(world: World, rounds: int, last: int) -> None:
+    """Members that left sums over their data still train. Everybody hears if it was the task's last sum."""
+    task = world.task(6, recipe=COUNTS, evaluation={"every": 1}, **SMALL | {"rounds": rounds})
+    world.run(task)
+    leaving = select(ClientRow.id).order_by(ClientRow.id).limit(4)
+    with world.database.write() as session:
+        session.execute(update(ClientRow).where(ClientRow.id.in_(leaving)).values(left_data_in=1))
+    topics: list[tuple[str, ...]] = []
+    for vector in (LISTS, np.zeros((6, 2 * ITEMS)))[:last]:
+        world.contribute(task, *world.cohort(task), vector=lambda person, vector=vector: vector[person])
+        world.database.listeners.append(lambda effects: topics.extend(one.topics for one in effects.announcements))
+        world.run(task)
+    row = world.row(task)
+    assert (row.state, row.completed_rounds, row.abandoned_sums) == ("complete", last, 1)
+    assert [(one.number, one.cohort, one.failure) for one in world.rounds(task, "failed")] == [
+        (2, 0, "the model is not measured: 2 clients are left, and 3 are needed")
+    ]
+    assert ("round", "members", "snapshot") in topics
+
+
+def test_a_task_goes_on_when_members_of_its_measuring_cohort_are_revoked(world: World) -> None:
+    recipe = "colr", {"items": ITEMS, "dim": 2, "rank": 2, "clip": 1.0}
+    task = world.task(12, recipe=recipe, evaluation={"every": 1}, **SMALL)
+    world.run(task)
+    measuring = world.cohort(task)
+    for length in (3, 2 * ITEMS):
+        world.contribute(task, *world.cohort(task), vector=lambda person, length=length: np.zeros(length))
+        revoke(world, task, *measuring[:4])
+        world.run(task)
+    newest, row = world.round(task), world.row(task)
+    assert (row.state, row.completed_rounds, row.abandoned_sums) == ("open", 2, 1)
+    assert (newest.number, newest.sum_index, newest.sum_data, newest.cohort) == (4, 4, None, 6)
 
 
 def test_the_minimum_difference_can_be_set(world: World) -> None:
