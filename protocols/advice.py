@@ -160,6 +160,7 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
+    8: (0.46, 0.92),
     16: (0.60, 1.02),
     32: (0.74, 1.04),
     64: (0.87, 1.02),
@@ -169,7 +170,13 @@ QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
 
 On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
 """
-_FEWEST_COMPONENTS: Final = 16  # with fewer vectors a task is not advised: see `QUALITY_BY_COMPONENTS`
+_FEWEST_COMPONENTS: Final = 8
+"""Vectors below which `colr` is advised: with 8 `privirec-k` ranks about as well or better (docs/results.md)."""
+
+_TABLE: Final = "docs/which-recipe.md"
+PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on the six data sets of {_TABLE}"
+STARTS_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without it on the six data sets of {_TABLE}"
+VECTORS_RANKED: Final = "docs/results.md has their worth on six data sets"
 _SUMS_OF_RATINGS: Final = 100
 _MOST_RANK: Final = 4
 
@@ -216,23 +223,23 @@ def choose(
     if able and components >= min(_FEWEST_COMPONENTS, items):
         parameters = parameters_for("privirec-k", {"items": items}, budget=budget)
         rounds = 1 + int(parameters.get("iterations", 5))  # and the degrees
-        more = "" if components >= min(MOST_COMPONENTS, items) else "; a larger budget would rank better"
         why = (
-            "of all recipes privirec-k ranks best by NDCG@20 over all items, and it needs no training",
-            f"{components} vectors of {items:,} items fit in messages of {budget / 1e6:g} MB{more}",
+            f"with 256 vectors privirec-k {PRIVIREC_RANKED}, and it needs no training",
+            f"{components} vectors of {items:,} items fit in messages of {budget / 1e6:g} MB; {VECTORS_RANKED}",
             f"all clients are in each of its {rounds} sums: whoever is not online for one is not in the later ones",
         )
         return Choice("privirec-k", parameters, rounds, clients, 4 * items * components, why)
     rank = min(_MOST_RANK, columns)
     reason = (
-        f"only {columns} vectors of privirec-k fit in messages of {budget / 1e6:g} MB, too few to rank well"
+        f"{columns} vectors of privirec-k fit in messages of {budget / 1e6:g} MB; with fewer than {_FEWEST_COMPONENTS} "
+        "colr ranked as well or better on some of the data sets of docs/results.md"
         if able
-        else f"privirec-k ranks better, but needs the same clients in every sum, which {mechanism} sums do not have"
+        else f"privirec-k {PRIVIREC_RANKED}, but needs the same clients in every sum, and {mechanism} sums have others"
     )
     why = (
         reason,
         f"colr sends {rank} values an item, whatever the length of its factors, from {sizes.cohort_size} clients a sum",
-        "it starts from popularity and is trained from there; a start from a privirec-k task ranks much better",
+        f"it starts from popularity and is trained from there; a start from a privirec-k task {STARTS_RANKED}",
     )
     parameters = parameters_for("colr", {"items": items, "rank": rank})
     return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)

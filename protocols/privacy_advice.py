@@ -245,8 +245,8 @@ def choose_noisy(
     *,
     budget: int = MESSAGE_BUDGET,
     mechanism: str = "masked",
-) -> tuple[Choice, Sizes]:
-    """Return the recipe of which the noise of a privacy block leaves most, and the sizes of its task.
+) -> tuple[Choice, NoiseOutlook]:
+    """Return the recipe of which the noise of a privacy block leaves most, and what it leaves of it.
 
     interactions: of all users together. budget: bytes of a client's longest message, at 4 bytes a value. Raises
     `ParameterError` if no recipe fits mechanism, budget and noise.
@@ -269,8 +269,9 @@ def choose_noisy(
     able = [one for one in found if one[0].recipe in _SUMS_OF_SPECTRUM] or found  # no other beat popularity yet
     best, made = max(able, key=lambda one: _ORDER.index(one[0].left))  # the first of equals
     chosen = parameters_for_noise(best.recipe, items, budget)
-    why = (best.text, *(one.text for one, _ in found if one is not best), *missing)
-    return Choice(best.recipe, chosen, best.sizes.rounds, best.sizes.cohort, _message_bytes(made), why), best.sizes
+    estimated = "what noise leaves is estimated from the sizes alone (docs/privacy.md)"
+    why = (best.text, *(one.text for one, _ in found if one is not best), *missing, estimated)
+    return Choice(best.recipe, chosen, best.sizes.rounds, best.sizes.cohort, _message_bytes(made), why), best
 
 
 def _message_bytes(made: Private) -> int:

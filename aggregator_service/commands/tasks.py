@@ -36,6 +36,7 @@ from protocols.advice import (
     MOST_FACTORS,
     QUALITY_BY_COMPONENTS,
     STARTED,
+    STARTS_RANKED,
     choose,
     components_within,
     settings_of_ratings,
@@ -89,7 +90,8 @@ def task_advise(
     elif ratings:
         raise CommandError("no recipe of ratings can be trained with a privacy block: leave out --ratings or --epsilon")
     else:
-        choice, sizes = choose_noisy(items, clients, interactions, privacy, budget=most_bytes, mechanism=mechanism)
+        choice, left = choose_noisy(items, clients, interactions, privacy, budget=most_bytes, mechanism=mechanism)
+        sizes = left.sizes
         privacy = privacy.model_copy(update={"rounds": sizes.sums})
         schedule = Schedule(cohort_size=sizes.cohort, rounds=sizes.rounds, min_clients=sizes.min_clients)
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
@@ -115,7 +117,7 @@ def task_advise(
     if choice.recipe in STARTED and privacy is None:
         components = components_within(items, round(budget * 1e6))
         typer.echo(
-            "for a spectral start, which ranks better: a masked privirec-k task with "
+            f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
             f"-r components={components}, then --start-from it with -r dim={min(components, MOST_FACTORS)} -s rounds=20"
         )
     named = {"items", "components", "rank", "dim", *settings_of_ratings(items, interactions)}

@@ -173,7 +173,7 @@ ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
     **{
         f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
-        for count in (16, 32, 64, 128, 512)
+        for count in (8, 16, 32, 64, 128, 512)
     },
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),

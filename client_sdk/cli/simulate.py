@@ -7,11 +7,11 @@ traffic, by the paper's counting and by the messages of this version.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -225,8 +225,14 @@ def _check_plot(path: Path) -> None:
 
     if path.suffix.lower() != ".svg":
         fail(f"--plot {path}: plots are written as SVG", "Pass a file name that ends in .svg.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK) or path.is_dir():
-        fail(f"--plot {path}: cannot write this file", "Pass a file in a folder that exists and is writable.")
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        else:
+            TemporaryFile(dir=path.resolve().parent).close()  # tried: permissions alone do not tell
+    except OSError as error:
+        why = f"--plot {path}: cannot write this file: {error.strerror or error}"
+        fail(why, "Pass a file in a folder that exists and is writable.")
     if not plots_available():
         fail("cannot write the plot: matplotlib is not installed", "pip install 'hushrec[plots]'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -23,6 +23,8 @@ from client_sdk.lab.evaluation.metrics import (
     rank_all,
 )
 from client_sdk.training.evaluated import gains
+from protocols.advice import PRIVIREC_RANKED, STARTS_RANKED, VECTORS_RANKED
+from protocols.privacy_advice import Left
 
 Values = dict[str, float]
 """Values by the name of the metric."""
@@ -184,6 +186,8 @@ every model should exceed, by name, the most telling first.
 _CLEAR: Final = 2.0
 """Standard errors from which a difference is called one."""
 
+_WITH_NOISE: Final = "in docs/results.md, recipes that train never ranked better than popularity under noise"
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -200,15 +204,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Advised:
-    """What the verdict may suggest. recipe: that of `choose`, if it is another one. start: whether a start from
-    privirec-k was possible and not used. budget: whether a larger message would hold more vectors. trains: whether the
-    model is trained, so that rounds differ and more of them may help; otherwise the last round's counts.
+    """What the verdict may suggest, and from where. recipe: that of `choose`, if it is another one. start: whether a
+    start from privirec-k was possible and not used. noisy: whether the sums have noise, so that only measurements with
+    noise count. vectors: of the spectrum that was trained; 0 for other recipes. expected: what the plan expects the
+    noise to leave; None without a plan. trains: whether the model is trained, so that rounds differ and more of them
+    may help; otherwise the last round's counts.
     """
 
     recipe: str | None = None
     start: bool = False
-    budget: bool = False
+    noisy: bool = False
+    vectors: int = 0
+    expected: Left | None = None
     trains: bool = True
+
+
+_ABOVE_CONTROL: Final[Mapping[Left, int]] = {"nothing": -1, "popularity": 0, "part": 1, "most": 1}
+"""What a plan expects of a noisy model: 1 better than popularity, 0 as good, -1 worse."""
 
 
 def verdict(
@@ -234,23 +246,39 @@ def verdict(
         word = "better" if errors > 0 else "worse"
         found = f"is {word} than {control} ({compared}, {abs(errors):.1f} standard errors)"
     text = f"{recipe} after round {rounds[best]} {found}."
-    return Verdict(rounds[best], control, errors, " ".join([text, *_next(rounds, points, best, sign, advised)]))
+    more = [*_against(control, errors, advised), *_next(rounds, points, best, sign, advised)]
+    return Verdict(rounds[best], control, errors, " ".join([text, *more]))
+
+
+def _against(control: str, errors: float, advised: Advised) -> list[str]:
+    """Return what follows from the comparison with the control alone, in sentences."""
+    measured = 0 if abs(errors) < _CLEAR else int(np.sign(errors))
+    found = [f"In this run {control} does best."] if measured < 0 else []
+    if advised.expected is not None:
+        expected = _ABOVE_CONTROL[advised.expected]
+        if measured < expected or measured > max(expected, 0):  # of few users, worse can look like as good
+            less = "less" if measured < expected else "more"
+            found.append(f"The noise left {less} than was estimated from the sizes of the data alone.")
+    return found
 
 
 def _next(rounds: Sequence[int], points: Sequence[Measured], best: int, sign: float, advised: Advised) -> list[str]:
+    """Return what to try next, in sentences. Each follows from this curve or names where it was measured."""
     found = []
     last = len(points) - 1
     if best < last and _standard_errors(sign * (points[best].of_users - points[last].of_users)) >= _CLEAR:
         found.append(f"Later rounds made it worse: stop at round {rounds[best]} (--evaluate-every and --stop-after).")
     if advised.recipe is not None:
-        found.append(f"Try --recipe {advised.recipe}, which suits data of this size better.")
-    elif advised.start:
-        found.append("Try --start-from-privirec, which ranked better on every measured data set.")
+        found.append(f"Try --recipe {advised.recipe}: {_WITH_NOISE if advised.noisy else 'it ' + PRIVIREC_RANKED}.")
+    elif advised.start and not advised.noisy:
+        found.append(f"Try --start-from-privirec: it {STARTS_RANKED}.")
     if advised.trains and best == last and last and _rises(points, sign):
         found.append("The curve still rises: try more --rounds.")
-    if advised.budget:
-        found.append("A larger --budget would hold more vectors, which rank better.")
-    return found or ["No setting is known that does better on data of this size."]
+    if advised.vectors:
+        found.append(
+            f"{advised.vectors} vectors were measured: compare other numbers with -r components=N ({VECTORS_RANKED})."
+        )
+    return found
 
 
 def _rises(points: Sequence[Measured], sign: float) -> bool:

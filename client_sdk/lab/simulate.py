@@ -20,7 +20,6 @@ from client_sdk.lab.traffic import wire_traffic
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import (
     MESSAGE_BUDGET,
-    MOST_COMPONENTS,
     STARTED,
     Choice,
     Variant,
@@ -33,7 +32,7 @@ from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
-from protocols.privacy_advice import choose_noisy
+from protocols.privacy_advice import Left, choose_noisy
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
@@ -172,8 +171,9 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     if request.epsilon is not None and request.mechanism == "plain":
         request = replace(request, mechanism="masked")
     chosen: tuple[str, ...] = ()
+    expected: Left | None = None
     if request.recipe == "auto":
-        choice = _choice(split, request)
+        choice, expected = _choice(split, request)
         request, chosen = replace(request, recipe=choice.recipe), choice.why
     if request.mechanism == "oneshot":
         raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
@@ -246,7 +246,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
             [point.round for point in points],
             found,
             controls,
-            _advised(split, request, recipe),
+            _advised(split, request, recipe, expected),
             recipe=recipe.name,
             higher_is_better=not predicts_ratings(recipe.name),
         ),
@@ -255,31 +255,35 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     )
 
 
-def _choice(split: Split, request: SimulationRequest) -> Choice:
+def _choice(split: Split, request: SimulationRequest) -> tuple[Choice, Left | None]:
+    """Return what is advised for data of these sizes, and what the noise leaves of it by the plan; None without."""
     train = split.train
     clients = train.active_users.size
     block, sizes = _privacy(request, clients), (train.n_items, clients, train.size)
     if block is None:
-        return choose(*sizes, budget=request.budget, mechanism=request.mechanism)
-    return choose_noisy(*sizes, block, budget=request.budget, mechanism=request.mechanism)[0]
+        return choose(*sizes, budget=request.budget, mechanism=request.mechanism), None
+    choice, left = choose_noisy(*sizes, block, budget=request.budget, mechanism=request.mechanism)
+    return choice, left.left
 
 
-def _advised(split: Split, request: SimulationRequest, recipe: Recipe) -> Advised:
-    """Return what the verdict may suggest for this request."""
-    columns = recipe.parameters.columns if isinstance(recipe, PriviRecK) else None
-    spectral = columns is not None
+def _advised(split: Split, request: SimulationRequest, recipe: Recipe, expected: Left | None) -> Advised:
+    """Return what the verdict may suggest for this request. expected: by the plan that chose the recipe."""
     if predicts_ratings(recipe.name):
         return Advised()
-    try:
-        best = _choice(split, request).recipe
-    except ParameterError:  # data too small for advice
-        return Advised(trains=not spectral)
-    other = best if best != recipe.name and best == "privirec-k" and not spectral and not request.starts else None
+    if isinstance(recipe, PriviRecK):
+        vectors = 0 if request.epsilon is not None else recipe.parameters.columns  # their worth is known without noise
+        return Advised(vectors=vectors, expected=expected, trains=False)
+    other = None
+    if not request.starts:
+        try:
+            other = _choice(split, request)[0].recipe
+        except ParameterError:  # data too small for advice
+            return Advised()
     return Advised(
-        recipe=other,
+        recipe=other if other in ("privirec", "privirec-k") else None,
         start=recipe.name in STARTED and not request.starts,
-        budget=columns is not None and columns < min(MOST_COMPONENTS, split.train.n_items),
-        trains=not spectral,
+        noisy=request.epsilon is not None,
+        expected=expected,
     )
 
 

@@ -13,7 +13,7 @@ import bench.run_all as run_all
 from bench import figures as registry
 from bench.doc_tables import KB, ROWS, Row, recipes_table, with_tables
 from bench.doc_tables import main as write_tables
-from bench.experiments.quality import RANKING_SETS
+from bench.experiments.quality import ARMS, RANKING_SETS
 from bench.figures import Entry, absent, entries, markdown, read_results, rows
 from bench.overhead import Costs, measure_mechanism
 from bench.run_all import COMMITTED, jobs, main, run
@@ -169,3 +169,14 @@ def test_the_worth_of_vectors_is_the_measured_one(count: int) -> None:
         figures[f"{name}.privirec-k-{count}.ndcg20"] / figures[f"{name}.privirec-k.ndcg20"] for name in RANKING_SETS
     ]
     assert QUALITY_BY_COMPONENTS[count] == pytest.approx((min(shares), max(shares)), abs=0.006)
+
+
+@pytest.mark.parametrize("name", RANKING_SETS)
+def test_advice_and_verdicts_say_of_the_six_sets_what_was_measured(name: str) -> None:
+    figures = read_results(COMMITTED)["quality"]
+    levels = {arm: figures[f"{name}.{arm}.ndcg20"] for arm in ARMS}
+    errors = figures[f"{name}.privirec-k-8.ndcg20_error"]
+    for arm in ("colr", "fedmf", "pfedclr"):
+        assert levels["privirec-k"] > levels[arm]
+        assert levels[f"{arm}-started"] > levels[arm]
+    assert levels["privirec-k-8"] > levels["colr"] - errors  # 8 vectors, the fewest that are advised

@@ -92,6 +92,7 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     ("simulate --dataset SHOP --seed -1", "'--seed': must be at least 0"),
     ("simulate --dataset SHOP --plot a.png", "plots are written as SVG"),
     ("simulate --dataset FOLDER/none.csv --plot FOLDER/none/a.svg", "cannot write this file"),
+    ("simulate --dataset FOLDER/none.csv --plot ITEMS/a.svg", "cannot write this file: Not a directory"),
     ("simulate --dataset FOLDER/none.csv --plot FOLDER", "--plot FOLDER: "),
     ("evaluate --dataset SHOP -k 0", "k must be at least 1, got 0"),
     ("organiser init --folder ITEMS", "cannot write the organiser's key ITEMS/organiser.key: "),

@@ -301,9 +301,12 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     usual = choose(1682, 943, 99_057)
     assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 6, 943)
     assert usual.message_bytes == 4 * 1682 * 256
-    narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 15)
+    for vectors in (15, 8):  # which rank better than, or like, colr: docs/results.md
+        few = choose(1682, 943, 99_057, budget=4 * 1682 * vectors)
+        assert (few.recipe, few.parameters["components"]) == ("privirec-k", vectors)
+    narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 7)
     assert (narrow.recipe, narrow.parameters["rank"], narrow.rounds, narrow.cohort_size) == ("colr", 4, 101, 100)
-    assert "only 15 vectors" in narrow.why[0]
+    assert "7 vectors of privirec-k fit" in narrow.why[0]
     assert choose(1682, 943, 99_057, budget=4 * 1682).parameters["rank"] == 1
     assert choose(1682, 943, 99_057, mechanism="ckks").recipe == "colr"
     rated = choose(1682, 943, 99_057, ratings=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from client_sdk.training.evaluated import HELD_OUT, rank_measures, rating_measur
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation
+from protocols.privacy_advice import Left
 from protocols.recipes.evaluated import EvaluatedState, with_evaluation
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
@@ -232,12 +234,49 @@ def test_the_next_step_follows_from_the_curve() -> None:
     flat = judged(0.3, 0.3)
     assert "rises" not in flat.text
     assert "stop at" not in flat.text
-    assert "No setting is known" in flat.text
-    assert "--recipe privirec-k" in judged(-0.1, advised=Advised(recipe="privirec-k", start=True)).text
-    assert "--start-from-privirec" in judged(0.1, advised=Advised(start=True)).text
-    assert "--budget" in judged(0.1, advised=Advised(budget=True, trains=False)).text
+    assert flat.text.endswith("standard errors).")  # nothing is said of settings that were not measured
+    assert "-r components=N" in judged(0.1, advised=Advised(vectors=12, trains=False)).text
     untrained = judged(0.3, 0.1, advised=Advised(trains=False))  # judged after its last sum
     assert (untrained.round, "stop at" in untrained.text) == (10, False)
+
+
+def test_a_verdict_says_that_the_control_does_better() -> None:
+    for shift, said in ((-0.1, True), (0.001, False), (0.1, False)):
+        assert ("In this run popularity does best." in judged(shift).text) == said
+
+
+def test_a_suggestion_names_the_page_with_its_measurements() -> None:
+    noisy = Advised(recipe="privirec", noisy=True, start=True)
+    for advised, what, page in (
+        (Advised(recipe="privirec-k", start=True), "--recipe privirec-k", "docs/which-recipe.md"),
+        (Advised(start=True), "--start-from-privirec", "docs/which-recipe.md"),
+        (noisy, "--recipe privirec:", "under noise"),
+        (noisy, "--recipe privirec:", "docs/results.md"),
+        (Advised(vectors=12, trains=False), "-r components=N", "docs/results.md"),
+    ):
+        (sentence,) = (part for part in re.split(r"(?<=\.) ", judged(0.1, advised=advised).text) if what in part)
+        assert page in sentence
+    under_noise = judged(0.1, advised=Advised(noisy=True, start=True)).text
+    assert "--start-from-privirec" not in under_noise  # which was measured without
+
+
+@pytest.mark.parametrize(
+    ("expected", "shift", "said"),
+    [
+        ("part", -0.1, "less"),
+        ("part", 0.001, "less"),
+        ("most", 0.1, ""),
+        ("popularity", -0.1, "less"),
+        ("popularity", 0.001, ""),
+        ("popularity", 0.1, "more"),
+        ("nothing", -0.1, ""),
+        ("nothing", 0.001, ""),
+        ("nothing", 0.1, "more"),
+    ],
+)
+def test_a_verdict_says_where_the_plan_of_the_noise_was_wrong(expected: Left, shift: float, said: str) -> None:
+    text = judged(shift, advised=Advised(expected=expected, noisy=True, trains=False)).text
+    assert re.findall(r"The noise left (\w+) than was estimated", text) == ([said] if said else [])
 
 
 # --- what one client measures on its held-out rows --------------------------------------------------------------------

@@ -179,10 +179,10 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) ->
     chosen = simulate(split, SimulationRequest())
     assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 24, 6)
     assert chosen.recipe_parameters["components"] == split.train.n_items
-    assert "ranks best" in chosen.chosen[0]
+    assert "docs/which-recipe.md" in chosen.chosen[0]
     small = simulate(split, SimulationRequest(budget=20_000))
     assert small.recipe_parameters["components"] == 20_000 // (4 * split.train.n_items)
-    assert "larger --budget" in small.verdict.text
+    assert f"{20_000 // (4 * split.train.n_items)} vectors were measured" in small.verdict.text
     encrypted = simulate(split, SimulationRequest(mechanism="ckks", rounds=2))
     assert encrypted.recipe == "colr"
     assert "same clients in every sum" in encrypted.chosen[0]
@@ -200,3 +200,10 @@ def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
     named = ("user_exponent", "item_exponent", "degrees")
     assert (found.rounds, *(found.recipe_parameters[name] for name in named)) == (3, 0.5, 0, False)
     assert found.points[-1].values["NDCG@20"] > 0
+
+
+def test_a_verdict_under_noise_does_not_contradict_the_plan_in_silence() -> None:
+    found = simulate(load_split("synthetic"), SimulationRequest(epsilon=4.0))
+    assert "popularity is all that is left" in found.chosen[0]
+    assert "is better than popularity" in found.verdict.text
+    assert "The noise left more than was estimated" in found.verdict.text
