@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
+from protocols.recipes.arrays_update import array_of, check_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,8 @@ def arrays_of(module: Module) -> dict[str, NDArray[np.float32]]:
 
     Parameters that are tied are one array, under the first of their names. Entries that hold whole numbers or truth
     values, such as the counters of batch normalisation, and extra state that is no tensor are left out: they have no
-    mean. Raises `ParameterError`, naming it, for a complex entry: train its real and imaginary part as two.
+    mean. Raises `ParameterError`, naming it, for a complex entry (train its real and imaginary part as two), and for
+    one without values in memory: of a lazy module before its first batch, on the device `meta`, sparse, quantised.
     """
     return {
         name: np.array(tensor.detach().cpu().float().numpy(), dtype=np.float32)
@@ -40,22 +42,18 @@ def load_arrays(module: Module, arrays: Mapping[str, NDArray[np.floating]]) -> N
     """Copy `arrays` into the module's parameters and buffers of the same names, on their devices, in their dtypes.
 
     The entries are those of `arrays_of`. Raises `ParameterError`, naming the array, for a name that is missing or
-    unknown, for another shape, for a dtype that is not floating, and for values that are not finite in the dtype of
-    the module; nothing is copied then.
+    unknown, for what is no numpy array, such as a tensor, for another shape, for a dtype that is not floating, and for
+    values that are masked, or not finite in the dtype of the module; nothing is copied then.
     """
     import torch
 
     found, tied = _entries(module)
-    for name in sorted(set(found) ^ set(arrays)):
-        why = f"tied to {tied[name]!r}, which stands for both" if name in tied else "not in the module"
-        raise ParameterError(f"array {name!r} is {'missing' if name in found else why}")
+    for name in sorted(tied.keys() & set(arrays)):
+        raise ParameterError(f"array {name!r} is tied to {tied[name]!r}, which stands for both")
+    check_names(arrays, found, "not in the module")
     converted = {}
     for name, tensor in found.items():
-        given = arrays[name]
-        if tuple(tensor.shape) != given.shape:
-            raise ParameterError(f"array {name!r} must have shape {tuple(tensor.shape)}, got {given.shape}")
-        if not np.issubdtype(given.dtype, np.floating):
-            raise ParameterError(f"array {name!r} must hold floating-point numbers, got {given.dtype}")
+        given = array_of(name, arrays[name], tuple(tensor.shape))
         native = np.array(given, dtype=np.float64 if given.dtype.itemsize > 4 else np.float32)
         converted[name] = torch.from_numpy(native).to(tensor.dtype)
         if not bool(torch.isfinite(converted[name]).all()):
@@ -75,6 +73,8 @@ def _entries(module: Module) -> tuple[dict[str, Tensor], dict[str, str]]:
             continue  # extra state
         if tensor.is_complex():
             raise ParameterError(f"{name!r} holds complex numbers, which sums do not carry")
+        if without := _without_values(tensor):
+            raise ParameterError(f"{name!r} {without}")
         if not tensor.is_floating_point():
             continue
         first = first_names.setdefault(id(tensor), name)
@@ -83,3 +83,16 @@ def _entries(module: Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         else:
             tied[name] = first
     return found, tied
+
+
+def _without_values(tensor: Tensor) -> str:
+    """Return why the values of a tensor cannot be taken, and what to do; "" if they can."""
+    if hasattr(tensor, "materialize"):
+        return "is not initialised: call the lazy module once with a batch first"
+    if getattr(tensor, "is_meta", False):
+        return "is on the device 'meta', without values: move the module with to_empty and initialise it"
+    if getattr(tensor, "is_quantized", False):
+        return "is quantised: train the module before it is quantised"
+    if str(getattr(tensor, "layout", "torch.strided")) != "torch.strided":
+        return f"is stored as {tensor.layout}: use its to_dense()"
+    return ""

@@ -41,8 +41,8 @@ class ArraysRound:
         An array that is summed by rows may be given as `Rows`, or whole: rows of zeros are then not touched. weight:
         number of examples, in tasks with `max_weight`. Clipped values are counted in the round's report. Raises
         `ParameterError`, naming the array, for an unknown name, a missing array, another shape, a dtype that is not
-        floating, and values that are not finite; nothing is sealed then, and another update may be given. Raises
-        `RoundLost` when called a second time.
+        floating, and values that are masked or not finite, and for a weight that is no number of at least 1; nothing is
+        sealed then, and another update may be given. Raises `RoundLost` when called a second time.
         """
         self._give(self._checked(update, weight), weight)
 

@@ -34,7 +34,9 @@ from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.recipes.arrays_update import (
     LEAST_WEIGHT,
     ArraysParameters,
+    array_of,
     block_of,
+    check_names,
     contribution,
     touched_name,
     weight_name,
@@ -104,16 +106,15 @@ def _remembered(p: ArraysParameters) -> tuple[NDArray[np.float32], NDArray[np.fl
 def state_of(p: ArraysParameters, arrays: Mapping[str, NDArray[np.floating]]) -> ArraysState:
     """Return the state of round 0 with these initial values.
 
-    Raises `ParameterError`, naming the array, unless they have the names and shapes of the parameters and are finite.
+    Raises `ParameterError`, naming the array, unless they are floating-point numpy arrays with the names and shapes of
+    the parameters and are finite.
     """
-    for name in sorted(set(arrays) ^ set(p.shapes)):
-        raise ParameterError(f"array {name!r} is {'missing' if name in p.shapes else 'not an array of this task'}")
+    check_names(arrays, p.shapes)
     values = np.empty(p.values, np.float32)
     for name, place in p.places().items():
-        if arrays[name].shape != p.shapes[name]:
-            raise ParameterError(f"array {name!r} must have shape {p.shapes[name]}, got {arrays[name].shape}")
+        given = array_of(name, arrays[name], p.shapes[name])
         with np.errstate(over="ignore"):  # becomes infinite, which is refused below
-            values[place] = arrays[name].ravel()
+            values[place] = given.ravel()
         if not np.isfinite(values[place]).all():
             raise ParameterError(f"array {name!r} holds values that are not finite in float32")
     return ArraysState(0, values, *_remembered(p))

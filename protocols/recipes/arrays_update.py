@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,6 +137,7 @@ class ArraysParameters(RecipeParameters):
 
 
 LEAST_WEIGHT: Final = 1.0  # a weight is a number of examples
+_ENDLESS: Final = 2**63  # examples
 _SEPARATOR: Final = " "  # not in the name of any array
 
 
@@ -180,12 +181,11 @@ def contribution(p: ArraysParameters, update: Update, weight: float | None = Non
 
     The update is scaled to the L2 clip first, then its values are clipped, then weighted. weight: number of examples,
     at least 1; None for 1; more than `max_weight` count as that. Raises `ParameterError`, naming the array, for an
-    unknown name, a missing array, another shape, a dtype that is not floating, and values that are not finite; and for
-    a weight below 1, or in a task without weights.
+    unknown name, a missing array, another shape, a dtype that is not floating, and values that are masked or not
+    finite; and for a weight that is no number from 1 to 2^63, or in a task without weights.
     """
     share = _share(p, weight)
-    for name in sorted(set(update) ^ set(p.shapes)):
-        raise ParameterError(f"array {name!r} is {'missing' if name in p.shapes else 'not an array of this task'}")
+    check_names(update, p.shapes)
     block = block_of(p)
     vector = np.zeros(block.length)
     parts = block.split(vector)
@@ -211,9 +211,9 @@ def _share(p: ArraysParameters, weight: float | None) -> float | None:
         if weight is not None:
             raise ParameterError("this task has no weights: leave out weight, or create it with max_weight")
         return None
-    given = LEAST_WEIGHT if weight is None else weight
-    if not given >= LEAST_WEIGHT:
-        raise ParameterError(f"a weight is a number of examples, at least 1, got {weight}")
+    given: Any = LEAST_WEIGHT if weight is None else weight  # an application may give anything
+    if not isinstance(given, int | float | np.integer | np.floating) or not LEAST_WEIGHT <= given < _ENDLESS:
+        raise ParameterError(f"a weight is a number of examples, at least 1 and below 2^63, got {given!r:.40}")
     return min(float(given), p.max_weight) / p.max_weight
 
 
@@ -242,15 +242,52 @@ def _fill(
 
 
 def _checked(name: str, given: object, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    array = array_of(name, given, shape)
+    check_finite(array, f"array {name!r}")
+    return array
+
+
+def array_of(name: str, given: object, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return what is given for the array `name`, floating-point of this shape.
+
+    Raises `ParameterError`, naming the array, for what is no numpy array or floating-point number, a masked array with
+    values that are masked, another dtype and another shape. Values may be infinite or NaN.
+    """
     if not isinstance(given, np.ndarray | np.floating | float):
-        raise ParameterError(f"array {name!r} must be a numpy array, got {type(given).__name__}")
+        tensors = ": client_sdk.torch.arrays_of makes numpy arrays of a module" if hasattr(given, "detach") else ""
+        raise ParameterError(f"array {name!r} must be a numpy array, got {type(given).__name__}{tensors}")
+    if np.ma.is_masked(given):
+        raise ParameterError(
+            f"array {name!r} has masked values, which a sum does not leave out: fill them, or use Rows"
+        )
     array = np.asarray(given)
     if not np.issubdtype(array.dtype, np.floating):
         raise ParameterError(f"array {name!r} must hold floating-point numbers, got {array.dtype}")
     if array.shape != shape:
         raise ParameterError(f"array {name!r} must have shape {shape}, got {array.shape}")
-    check_finite(array, f"array {name!r}")
     return array
+
+
+_WRAPPERS: Final = {
+    "_orig_mod.": "torch.compile: use the module's _orig_mod",
+    "module.": "DataParallel: use its module",
+}
+"""What PyTorch puts before the names of a wrapped module's entries -> the wrapper, and what to use in its place."""
+
+
+def check_names(given: Iterable[str], expected: Iterable[str], stranger: str = "not an array of this task") -> None:
+    """Raise `ParameterError`, with the first name, unless the given names are the expected ones.
+
+    stranger: what a name that is not expected is. The error says how to take off what `torch.compile` and
+    `DataParallel` put before names, if this is all that is wrong.
+    """
+    names, wanted = set(given), set(expected)
+    for name in sorted(names ^ wanted):
+        advice = ""
+        for prefix, wrapper in _WRAPPERS.items():
+            if wanted in ({each.removeprefix(prefix) for each in names}, {prefix + each for each in names}):
+                advice = f"; names begin with {prefix!r} in a module that is wrapped by {wrapper}"
+        raise ParameterError(f"array {name!r} is {'missing' if name in wanted else stranger}{advice}")
 
 
 def _scale(p: ArraysParameters, parts: dict[str, Floats]) -> float:

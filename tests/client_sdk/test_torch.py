@@ -114,6 +114,9 @@ def test_loaded_arrays_are_in_the_module_in_its_own_dtype(module: Any) -> None:
         ({"weight": np.zeros((2, 3), int)}, "array 'weight' must hold floating-point numbers, got int64"),
         ({"weight": np.full((2, 3), np.nan)}, "array 'weight' holds values that are not finite in float64"),
         ({"bias": np.full(2, 1e300)}, "array 'bias' holds values that are not finite in float32"),
+        ({"bias": [1.0, 1.0]}, "array 'bias' must be a numpy array, got list"),
+        ({"bias": Tensor(np.ones(2))}, "array 'bias' must be a numpy array, got Tensor: client_sdk.torch.arrays_of"),
+        ({"bias": np.ma.masked_equal([1.0, 2.0], 2.0)}, "array 'bias' has masked values"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named_and_nothing_is_copied(module: Any, change: Any, fault: str) -> None:
@@ -127,6 +130,30 @@ def test_complex_entries_are_refused(module: Any) -> None:
     module.own["phase"] = Tensor(np.zeros(2, complex))
     with pytest.raises(ParameterError, match="'phase' holds complex numbers"):
         arrays_of(module)
+
+
+@pytest.mark.parametrize(
+    ("marks", "fault"),
+    [
+        ({"materialize": None}, "'odd' is not initialised"),
+        ({"is_meta": True}, "'odd' is on the device 'meta'"),
+        ({"is_quantized": True}, "'odd' is quantised"),
+        ({"layout": "torch.sparse_csr"}, "'odd' is stored as torch.sparse_csr"),
+    ],
+)
+def test_entries_without_values_are_refused(module: Any, marks: dict[str, Any], fault: str) -> None:
+    module.own["odd"] = Tensor(np.zeros(2))
+    vars(module.own["odd"]).update(marks)
+    for call in (lambda: arrays_of(module), lambda: load_arrays(module, {})):
+        with pytest.raises(ParameterError, match=fault):
+            call()
+
+
+def test_a_wrapped_module_is_named(module: Any) -> None:
+    given = arrays_of(module)
+    module.own = {f"_orig_mod.{name}": tensor for name, tensor in module.own.items()}
+    with pytest.raises(ParameterError, match="torch.compile: use the module's _orig_mod"):
+        load_arrays(module, given)
 
 
 # --- with PyTorch ----------------------------------------------------------------------------------------------------
@@ -218,3 +245,19 @@ def test_strided_parameters_and_strided_arrays(torch: Any) -> None:
     load_arrays(model, {"weight": reversed_rows, "bias": np.zeros(8, ">f8")[::2]})
     assert model.weight.detach().numpy().tolist() == reversed_rows.tolist() and not model.bias.any()
     assert not model.weight.is_contiguous(), "the module's own memory was written to"
+
+
+def test_entries_without_values_in_memory_are_refused_by_name(torch: Any) -> None:
+    sparse = torch.nn.Linear(3, 3)
+    sparse.weight = torch.nn.Parameter(torch.eye(3).to_sparse())
+    for module, fault in (
+        (torch.nn.LazyLinear(3), "'weight' is not initialised"),
+        (torch.nn.Linear(3, 3, device="meta"), "'weight' is on the device 'meta'"),
+        (sparse, "'weight' is stored as torch.sparse_coo"),
+    ):
+        with pytest.raises(ParameterError, match=fault):
+            arrays_of(module)
+        with pytest.raises(ParameterError, match=fault):
+            load_arrays(module, {})
+    with pytest.raises(ParameterError, match="got Tensor: client_sdk.torch.arrays_of"):
+        load_arrays(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3).state_dict())

@@ -56,6 +56,8 @@ def change(**given: Any) -> dict[str, Any]:
         (change(bias=[0.0, 0.0, 0.0]), "array 'bias' must be a numpy array, got list"),
         (change(bias=np.array([0, np.nan, 0])), "array 'bias' holds values that are not finite"),
         (change(layer_weight=np.full((4, 3), np.inf)), "array 'layer.weight' holds values that are not finite"),
+        (change(layer_weight=np.ma.masked_less(np.ones((4, 3)), 2)), "array 'layer.weight' has masked values"),
+        ({f"_orig_mod.{name}": array for name, array in change().items()}, "torch.compile: use the module's _orig_mod"),
         (change(layer_weight=Rows(np.array([0]), np.zeros((1, 3)))), "array 'layer.weight' is not summed by rows"),
         (change(table=Rows(np.array([7]), np.zeros((1, 2, 2)))), r"array 'table' has no row outside 0\.\.6"),
         (change(table=Rows(np.array([1, 1]), np.zeros((2, 2, 2)))), "array 'table': a row is given twice"),
@@ -78,7 +80,7 @@ def test_a_whole_table_touches_the_rows_that_changed() -> None:
 
 
 def test_wrong_weights_are_refused() -> None:
-    for weight in (0.0, 0.5, -1.0, float("nan")):
+    for weight in (0.0, 0.5, -1.0, float("nan"), float("inf"), 10**400, "3", [3]):
         with pytest.raises(ParameterError, match="at least 1"):
             contribution(make(max_weight=10.0, reveal_weights=True).parameters, change(), weight)
     with pytest.raises(ParameterError, match="no weights"):
@@ -174,6 +176,12 @@ def test_state_of_given_values() -> None:
         ({**given, "bias": np.full(3, 1e300)}, "array 'bias' holds values that are not finite"),
         ({**given, "more": np.zeros(4)}, "'more' is not an array"),
         ({name: given[name] for name in SHAPES if name != "bias"}, "'bias' is missing"),
+        ({**given, "bias": [0.0, 0.0, 0.0]}, "array 'bias' must be a numpy array, got list"),
+        ({**given, "bias": np.zeros(3, int)}, "array 'bias' must hold floating-point numbers, got int64"),
+        ({**given, "bias": np.zeros(3, object)}, "array 'bias' must hold floating-point numbers, got object"),
+        ({**given, "bias": np.ma.masked_equal([0.0, 1.0, 2.0], 1.0)}, "array 'bias' has masked values"),
+        ({f"_orig_mod.{name}": array for name, array in given.items()}, "torch.compile: use the module's _orig_mod"),
+        ({f"module.{name}": array for name, array in given.items()}, "DataParallel: use its module"),
     ):
         with pytest.raises(ParameterError, match=fault):
             state_of(p, wrong)
