@@ -111,32 +111,39 @@ def bound_terms(task: TaskView) -> bytes:
     return canonical_json(terms | {name: value for name, value in stated.items() if value is not None})
 
 
-def broadcast_bytes(sum_index: int, snapshot_digest: bytes | None, levels: Sequence[int] = ()) -> bytes:
+def model_of_round(snapshot_round: int, digest: bytes) -> bytes | None:
+    """Return what stands for the model that a round starts from in `broadcast_digest`: None for the state of round 0.
+
+    That state follows from the terms, also where the server stores it as a snapshot (`start_from`, `initial`).
+    snapshot_round: the round after which the model is in this state. digest: SHA-256 (32 bytes) of the state.
+    """
+    return digest if snapshot_round else None
+
+
+def broadcast_bytes(sum_index: int, model: bytes | None, levels: Sequence[int]) -> bytes:
     """Return the bytes that stand for sum `sum_index`, the levels in use and the model; see `broadcast_digest`."""
-    state = b"initial" if snapshot_digest is None else snapshot_digest
+    state = b"initial" if model is None else model
     used = b"levels:%s\n" % ",".join(map(str, levels)).encode() if levels else b""
     return b"step:%d\n" % sum_index + used + state
 
 
-def broadcast_digest(
-    task: TaskView, sum_index: int, snapshot_digest: bytes | None, levels: Sequence[int] = ()
-) -> bytes:
+def broadcast_digest(task: TaskView, sum_index: int, model: bytes | None, levels: Sequence[int]) -> bytes:
     """Return the digest (32 bytes) of a round that computes sum `sum_index` of `task`.
 
-    levels: the levels in use, as the server announces them with the round; empty for recipes without levels.
-    snapshot_digest: SHA-256 (32 bytes) of the model state after the newest complete round, as the server publishes it
-    and clients use it; None while no round is complete, when the state follows from the task's seed.
+    model: `model_of_round` of the model state after the newest complete round, as the server publishes it and clients
+    use it; None while no round is complete. levels: the levels in use, as the server announces them with the round;
+    empty for recipes without levels.
     """
-    return model_digest(bound_terms(task), broadcast_bytes(sum_index, snapshot_digest, levels))
+    return model_digest(bound_terms(task), broadcast_bytes(sum_index, model, levels))
 
 
 def differing_part(
     stated: str,
     task: TaskView,
-    snapshot_digest: bytes | None,
+    model: bytes | None,
     sum_index: int,
     own: RoundContext,
-    levels: Sequence[int] = (),
+    levels: Sequence[int],
 ) -> str:
     """Return a sentence that names the first part in which a header `ROUND_BINDING` differs from this party's own.
 
@@ -146,12 +153,12 @@ def differing_part(
         theirs = parse_digests(stated)
     except CodecError:
         return ""
-    ours = binding_digests(task, snapshot_digest, sum_index, own, levels)
+    ours = binding_digests(task, model, sum_index, own, levels)
     return next((text for part, text in _PARTS.items() if part in theirs and theirs[part] != ours[part]), "")
 
 
 def binding_digests(
-    task: TaskView, snapshot_digest: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int] = ()
+    task: TaskView, model: bytes | None, sum_index: int, context: RoundContext, levels: Sequence[int]
 ) -> dict[str, bytes]:
     """Return the SHA-256 of each part that an advertisement is bound to, by name: what `ROUND_BINDING` states.
 
@@ -160,7 +167,7 @@ def binding_digests(
     facts = (context.task_id, context.round_number, context.cohort, context.plan.bits, context.plan.layout.length)
     parts = {
         "terms": bound_terms(task),
-        "broadcast": broadcast_bytes(sum_index, snapshot_digest, levels),
+        "broadcast": broadcast_bytes(sum_index, model, levels),
         "round": pack(*(str(fact).encode() for fact in facts), context.round_seed),
     }
     return {name: sha256(part).digest() for name, part in parts.items()}

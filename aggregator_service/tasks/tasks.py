@@ -50,7 +50,7 @@ from protocols.recipes.registry import recipe_entry
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.registry import mechanism_entry, resolved_parameters
-from protocols.task_terms import broadcast_digest, differing_part
+from protocols.task_terms import broadcast_digest, differing_part, model_of_round
 
 _LOG = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ def _organiser(task: TaskRow) -> OrganiserPin | None:
 
 
 def agreed_digest(
-    session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None, levels: Sequence[int] = ()
+    session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None, levels: Sequence[int]
 ) -> bytes:
     """Return the digest to which the keys of a masked round of sum `sum_index` are bound.
 
@@ -218,10 +218,12 @@ def differing_binding(session: Session, task: TaskRow, round_: RoundRow, own: Ro
 
 
 def _model(session: Session, task: TaskRow, sum_index: int, completed: RoundRow | None) -> bytes | None:
-    """Return the SHA-256 of what the cohort of sum `sum_index` trains on; None for the initial model."""
+    """Return `model_of_round` of what the cohort of sum `sum_index` trains on; None while no round is complete."""
     device_group = plan_task(row_terms(task), sum_index).recipe.device_group_of(sum_index)
     state = None if completed is None else find_snapshot(session, task.id, completed.number)
-    return None if state is None else bytes.fromhex(seen_by(session, state, device_group).digest)
+    if state is None:
+        return None
+    return model_of_round(state.round_number, bytes.fromhex(seen_by(session, state, device_group).digest))
 
 
 def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:

@@ -46,7 +46,7 @@ from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, MOST_BAD_SHARES, Rou
 from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.committee import split_confirmations, split_statements
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.task_terms import broadcast_digest
+from protocols.task_terms import broadcast_digest, model_of_round
 
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
 """Errors that end a round for this member, but not its part in the task."""
@@ -265,8 +265,8 @@ class MemberRound:
         snapshot = yield from self.member.calls.latest_snapshot(self.member.task_id, group=group)
         if snapshot is not None and snapshot.round >= view.number:
             raise RoundLost(f"round {view.number} ended before this member took part in it")
-        digest = None if snapshot is None else bytes.fromhex(snapshot.digest)
-        return broadcast_digest(self.member.terms.view, view.step, digest)
+        model = None if snapshot is None else model_of_round(snapshot.round, bytes.fromhex(snapshot.digest))
+        return broadcast_digest(self.member.terms.view, view.step, model, view.levels)
 
     def _name(self, inspection: stages.Inspection) -> Program[None]:
         digest: str | None = inspection.digest.hex()

@@ -274,11 +274,11 @@ class Part:
 
         Keys and masks are bound to it, so the client computes it itself.
         """
-        from protocols.task_terms import broadcast_digest  # which masked and one-shot sums need
+        from protocols.task_terms import broadcast_digest, model_of_round  # which masked and one-shot sums need
 
         recipe = self.member.terms.recipe
-        held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index)) if state.round_number else None
-        model = None if held is None else sha256(held).digest()
+        held = recipe.encode_view(state, recipe.device_group_of(spec.sum_index))
+        model = model_of_round(state.round_number, sha256(held).digest())
         return broadcast_digest(self.member.terms.view, spec.sum_index, model, spec.levels)
 
     def checks_aggregates(self, caught_up: CaughtUp) -> bool:

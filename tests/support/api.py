@@ -40,7 +40,7 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
-from protocols.task_terms import broadcast_digest
+from protocols.task_terms import broadcast_digest, model_of_round
 from tests.support.server import (
     OPERATOR_TOKEN,
     RECHECK_SECONDS,
@@ -371,8 +371,9 @@ class TestMember:
         """The digest of what a round starts from, of what the server shows this client (32 bytes)."""
         task, latest = TaskView.model_validate(self.found("").json()), self.get("snapshots/latest")
         assert latest.status_code in (200, 404), latest.text
-        digest = bytes.fromhex(latest.json()["digest"]) if latest.status_code == 200 else None
-        return broadcast_digest(task, round_["step"], digest, round_["levels"])
+        found = latest.json() if latest.status_code == 200 else None
+        model = None if found is None else model_of_round(found["round"], bytes.fromhex(found["digest"]))
+        return broadcast_digest(task, round_["step"], model, round_["levels"])
 
     def path(self, number: int) -> str:
         return f"{self.task.path}/rounds/{number}/contributions/{self.client_id}"

@@ -161,7 +161,7 @@ def test_signatures_off_give_a_warning(tmp_path: Path, caplog: pytest.LogCapture
         assert any("need no signature" in warning for warning in view["warnings"])
         # masks are bound to the terms of the task, and the warning is a fact about the server
         bound = [TaskView.model_validate(view | {"warnings": texts}) for texts in ([], view["warnings"])]
-        assert len({broadcast_digest(terms, 1, None) for terms in bound}) == 1
+        assert len({broadcast_digest(terms, 1, None, ()) for terms in bound}) == 1
 
 
 def test_signatures_behind_a_proxy_that_removes_a_path_prefix(tmp_path: Path) -> None:

@@ -137,8 +137,9 @@ def test_a_masked_round_is_bound_to_its_groups_view(world: Groups) -> None:
         completed = last_completed(session, task_id)
         views = session.scalars(select(ViewRow).order_by(ViewRow.device_group)).all()
         for step in (1, 2, 3):
-            expected = broadcast_digest(task_view(session, task), step, bytes.fromhex(views[(step - 1) % 2].digest))
-            assert agreed_digest(session, task, step, completed) == expected
+            model = bytes.fromhex(views[(step - 1) % 2].digest)
+            expected = broadcast_digest(task_view(session, task), step, model, ())
+            assert agreed_digest(session, task, step, completed, ()) == expected
     assert views[0].digest != views[1].digest
 
 

@@ -233,12 +233,12 @@ def test_the_refusal_names_what_differs(api: Api) -> None:
         (signed, view, None, replace(context, round_number=2), "terms=?, round"),
         (signed, view, None, context, None),
     ):
-        bound: Any = replace(bound_to, model_digest=broadcast_digest(told, 1, snapshot))
+        bound: Any = replace(bound_to, model_digest=broadcast_digest(told, 1, snapshot, ()))
         member.context = lambda number, bound=bound: bound
         body = member.make(1, "advertise")
         if bound_to is context and told is view and snapshot is None:
             body = body[:-1] + bytes([body[-1] ^ 1])
-        binding = stated or format_digests(binding_digests(told, snapshot, 1, bound_to))
+        binding = stated or format_digests(binding_digests(told, snapshot, 1, bound_to, ()))
         path = f"{task.path}/rounds/1/stages/advertise/{member.client_id}"
         answer = api.put(path, body, {**member.auth, ROUND_BINDING: binding})
         assert refusal(answer) == (400, "bad-contribution")

@@ -22,13 +22,13 @@ from aggregator_service.tasks.tasks import resolved_task, sum_view
 from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
 from client_sdk.lab.fleet import Fleet
-from client_sdk.lab.fleet_rounds import FleetOptions
+from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from protocols.messages import Schedule
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
 from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import ITEMS, TRIAL, interactions
+from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions
 from tests.support.world import World
 from tests.vectors.recipes import SMALL
 
@@ -43,15 +43,17 @@ def operator(server: AggregatorProcess) -> Iterator[Operator]:
 
 def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mechanism: str) -> Any:
     """Run all rounds; return the terms and the model."""
-    holder = operator.invite(task_id, role="holder").invitation if mechanism == "ckks" else None
-    code = None if mechanism == "plain" else TRIAL.source
-    with Fleet(server.url, interactions(USERS), FleetOptions(seed=3)) as fleet:
-        fleet.enrol(operator.invite(task_id, uses=USERS).invitation, holder, code)
-        if mechanism == "ckks":
-            fleet.give_keys()
-        played = list(fleet.run())
-        assert played and all(each.state == "complete" for each in played)
+    holder = operator.invite(task_id, role="holder").invitation if mechanism in ("ckks", "paillier") else None
+    task = SmallTask(
+        operator, task_id, "", operator.invite(task_id, uses=USERS).invitation, holder, mechanism != "plain"
+    )
+    with enrolled_fleet(server.url, task, interactions(USERS)) as fleet:
+        assert fleet.run(is_complete)
         return fleet.clients[0].member.terms, fleet.model()
+
+
+def is_complete(played: FleetRound) -> None:
+    assert played.state == "complete", played.failure
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +91,14 @@ def create(
 TWO = ("-r", "dim=4", "-s", "rounds=2")
 
 
-def test_an_encrypted_task_trains_on_from_a_start(server: AggregatorProcess, operator: Operator, source: Any) -> None:
+@pytest.mark.parametrize("mechanism", sorted(carriers("fedmf")))
+def test_a_task_of_any_mechanism_trains_on_from_a_start(
+    server: AggregatorProcess, operator: Operator, source: Any, mechanism: str
+) -> None:
     source_id, spectrum = source
-    made = create(server, "started", "ckks", "spectrum", *TWO)
+    made = create(server, f"started-{mechanism}", mechanism, "spectrum", *TWO)
     assert made["recipe"]["parameters"]["start_from"]["task"] == source_id
-    terms, model = run_fleet(server, operator, made["task_id"], "ckks")
+    terms, model = run_fleet(server, operator, made["task_id"], mechanism)
     first = start_state(terms.recipe, Source(spectrum, 0.5))
     start = start_of(terms.recipe.parameters)
     assert start.digest == hashlib.sha256(terms.recipe.encode_state(first)).hexdigest()

@@ -106,7 +106,7 @@ class LyingServer:
         """Open a round with the keys that the members have published for it."""
         self.view = self.round_view(number, step, cohort)
         self.uploads, self.proposals, self.confirmations, self.shares, self.named = {}, {}, {}, {}, []
-        digest = broadcast_digest(self.terms.view, step, None)
+        digest = broadcast_digest(self.terms.view, step, None, ())
         context = OneshotContext("t_1", number, step, self.plan(step), digest, cohort)
         keys = [CommitteeKey.decode(key) for key in self.keys[number].values()]
         self.committee = make_committee(context, keys, lambda _: True)

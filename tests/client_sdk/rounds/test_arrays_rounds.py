@@ -16,12 +16,17 @@ from typer.testing import CliRunner
 from aggregator_service.commands.tasks import tasks
 from client_sdk import Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
+from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
 from client_sdk.task import Task
+from client_sdk.training.arrays import ArraysRound
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
+from protocols.recipes.arrays import ArraysState
+from protocols.recipes.state import state_as
+from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, SmallTask, joined, take_part_together
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, joined, take_part_together
 
 USERS, ROUNDS = 3, 2
 PARAMETERS: dict[str, Any] = {
@@ -102,12 +107,12 @@ def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProc
         operator.create_task(task_request("stolen", "arrays", "plain", schedule, given))
 
 
-def created(server: AggregatorProcess, path: Path, *more: str) -> Any:
+def created(server: AggregatorProcess, path: Path, *more: str, mechanism: str = "masked") -> Any:
     return CliRunner().invoke(
         tasks,
-        ["create", path.stem, "--recipe", "arrays", "--mechanism", "masked", "--initial", str(path), "-s",
-         f"cohort_size={USERS}", "-s", "rounds=2", "--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope,
-         "--data-dir", str(server.data_dir), *more],
+        ["create", path.stem, "--recipe", "arrays", "--mechanism", mechanism, "--initial", str(path), "-s",
+         f"cohort_size={USERS}", "-s", "rounds=2", "--data-dir", str(server.data_dir), *more,
+         *(["--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope] if mechanism != "plain" else [])],
     )  # fmt: skip
 
 
@@ -127,6 +132,31 @@ def test_a_task_begins_with_uploaded_values(server: AggregatorProcess, operator:
         assert np.abs(parts[0].arrays()["w"] - given["w"]).max() > 0.1
         with pytest.raises(ParameterError, match="no numbered items"):
             parts[0].recommend(3, interactions=[1])
+
+
+@pytest.mark.parametrize("mechanism", sorted(carriers("arrays")))
+def test_a_task_of_any_mechanism_trains_on_from_uploaded_values(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, mechanism: str
+) -> None:
+    given = np.random.default_rng(0).uniform(-1, 1, (4, 2)).astype(np.float32)
+    save_file({"w": given}, tmp_path / f"given-{mechanism}.safetensors")
+    done = created(server, tmp_path / f"given-{mechanism}.safetensors", mechanism=mechanism)
+    assert done.exit_code == 0, (done.output, done.exception)
+    task_id = json.loads(done.output)["task_id"]
+    holder = operator.invite(task_id, role="holder").invitation if mechanism in ("ckks", "paillier") else None
+    invitation = operator.invite(task_id, uses=USERS).invitation
+    task = SmallTask(operator, task_id, f"given-{mechanism}", invitation, holder, mechanism != "plain")
+
+    def halve(asked: ArraysRound) -> None:
+        asked.contribute({"w": -0.5 * asked.arrays()["w"]})
+
+    def check(played: FleetRound) -> None:
+        assert played.state == "complete", played.failure
+        found = state_as(fleet.model(), ArraysState).values
+        np.testing.assert_allclose(found, given.ravel() * 0.5**played.number, atol=1e-3)
+
+    with enrolled_fleet(server.url, task, [halve] * USERS) as fleet:
+        assert len(fleet.run(check)) == 2
 
 
 def test_files_that_cannot_be_initial_values_are_refused(server: AggregatorProcess, tmp_path: Path) -> None:

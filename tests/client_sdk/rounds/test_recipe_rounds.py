@@ -17,8 +17,10 @@ from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_req
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Abstained, PolicyRefused
+from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
 from client_sdk.store.states import ClientState, GivenData
+from client_sdk.training.arrays import ArraysRound
 from client_sdk.training.base import LocalResult
 from client_sdk.training.pfedclr import PFedCLRHalf
 from client_sdk.training.rfrec import SUM_INDEX
@@ -26,8 +28,10 @@ from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.factors import CountedFactors
+from protocols.recipes.registry import OWN
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
+from protocols.task_terms import carriers
 from tests.support.one_member import OneMember, aggregate_of, attempt
 from tests.support.programs import task_view
 from tests.support.server import AggregatorProcess
@@ -42,6 +46,7 @@ from tests.support.tasks import (
     small_task,
     take_part_together,
 )  # fmt: skip
+from tests.vectors.recipes import SMALL
 
 
 def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorProcess, operator: Operator) -> None:
@@ -84,6 +89,41 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
         found = state_as(fleet.model(), FactorState).item_factors
         np.testing.assert_allclose(found, expected, atol=8 * error + 1e-6)
         assert np.abs(expected - start).max() > 0.01
+    assert operator.task(task.task_id).state == "complete"
+
+
+ALL_PAIRS = [(recipe, mechanism) for recipe in OWN for mechanism in sorted(carriers(recipe))]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("recipe", "mechanism"), ALL_PAIRS)
+def test_rounds_of_each_recipe_over_each_mechanism_are_complete(
+    server: AggregatorProcess, operator: Operator, recipe: str, mechanism: str
+) -> None:
+    parameters, groups = SMALL[recipe], [0, 1] * 3 if recipe == "fair" else [0] * 3
+    how = {"degree": 4096} if (recipe, mechanism) == ("fair", "ckks") else {}
+    schedule = Schedule(rounds=4, cohort_size=3, start_clients=len(groups))
+    organiser = None if mechanism == "plain" else TRIAL.pin
+    name = f"pair-{recipe}-{mechanism}"
+    request = task_request(name, recipe, mechanism, schedule, parameters, how, bytes(32), organiser=organiser)
+
+    def trainer(asked: ArraysRound) -> None:
+        asked.contribute({name: np.full_like(array, 0.1) for name, array in asked.arrays().items()}, weight=2.0)
+
+    rated = [{0: 5.0, 1 + user % 4: 2.0} for user in range(len(groups))]
+    given: list[Any] = [trainer] * len(groups) if recipe == "arrays" else rated
+    task = SmallTask.of(operator, request, len(groups))
+    with enrolled_fleet(server.url, task, given, device_groups=groups) as fleet:
+
+        def check(played: FleetRound) -> None:
+            assert (played.state, played.survivors) == ("complete", 3), (played.failure, played.missed)
+            for group in sorted(set(groups)):
+                arrays = [value for value in vars(fleet.model(group)).values() if isinstance(value, np.ndarray)]
+                assert arrays and all(np.isfinite(array).all() for array in arrays if array.dtype.kind == "f")
+
+        assert fleet.run(check)
+        if recipe != "arrays":
+            assert all(np.isfinite(scores).all() for scores in fleet.scores())
     assert operator.task(task.task_id).state == "complete"
 
 

@@ -75,7 +75,7 @@ def task(**changes: Any) -> TaskView:
 
 def test_the_digest_is_the_same_for_everyone_with_the_same_terms_and_model() -> None:
     counters = {"members": 7, "keyed_members": 5, "completed_rounds": 3, "state": "closed", "plan": {"bits": 32}}
-    assert broadcast_digest(task(), 2, SNAPSHOT) == broadcast_digest(task(**counters), 2, SNAPSHOT)
+    assert broadcast_digest(task(), 2, SNAPSHOT, ()) == broadcast_digest(task(**counters), 2, SNAPSHOT, ())
 
 
 def test_parameters_that_a_task_leaves_out_are_bound_with_their_defaults() -> None:
@@ -107,11 +107,11 @@ def context(number: int) -> RoundContext:
     ids=["the same", "terms", "model", "sum", "round"],
 )
 def test_the_part_that_differs_is_named(theirs: tuple[TaskView, bytes | None, int, RoundContext], words: str) -> None:
-    told = differing_part(format_digests(binding_digests(*theirs)), task(), SNAPSHOT, 2, context(1))
+    told = differing_part(format_digests(binding_digests(*theirs, ())), task(), SNAPSHOT, 2, context(1), ())
     assert told.startswith(words)
     assert bool(told) is bool(words)
 
 
 def test_a_malformed_or_missing_binding_names_nothing() -> None:
     for stated in ("", "terms", "terms=:AAAA:"):
-        assert differing_part(stated, task(), SNAPSHOT, 2, context(1)) == ""
+        assert differing_part(stated, task(), SNAPSHOT, 2, context(1), ()) == ""
