@@ -177,7 +177,7 @@ def masked_client(
         is_member = organiser.knows if certified else lambda _: True
         state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
         shared, own = client.share(state, run.roster.body, is_member)
-        contributed, body = client.contribute(shared, run.inboxes[one], encode(plan, route, [vector]))
+        contributed, body = _contributed(shared, run.inboxes[one], encode(plan, route, [vector]))
         if not whole:
             return len(own) + len(body)
         confirmed, signature = client.confirm(contributed, everyone)
@@ -220,6 +220,11 @@ class Shape:
             "threshold": near.threshold,
             "dropouts": self.dropouts,
         }
+
+
+def _contributed(shared: client.Shared, inbox: bytes, elements: NDArray[Any]) -> tuple[client.Contributed, bytes]:
+    """The state after a client's two steps of the collecting stage, and its contribution."""
+    return client.contribute(client.open_inbox(shared, inbox), elements)
 
 
 @dataclass
@@ -289,7 +294,7 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
             elements = clock.step("encode", encode, plan, route, [vectors_of[name]])
             truth += elements
             contributed[name], contributions[name] = clock.step(
-                "contribute", client.contribute, shared[name], inboxes[name], elements
+                "contribute", _contributed, shared[name], inboxes[name], elements
             )
     with clock.serving("contribute"):
         for body in contributions.values():

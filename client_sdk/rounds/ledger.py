@@ -18,8 +18,9 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.requests import or_none
 from client_sdk.api.wire import Program
-from client_sdk.errors import PolicyRefused
+from client_sdk.errors import PolicyRefused, RoundLost
 from client_sdk.rounds.member import Member
+from client_sdk.rounds.polling import is_over
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
 from protocols.messages import LedgerEntry
@@ -40,12 +41,19 @@ class OwnLedger:
     warnings: tuple[str, ...]
 
 
-def deliver(member: Member, number: int, body: bytes, statements: Mapping[str, str] | None = None) -> Program[None]:
-    """Record a contribution, then upload it: if the answer is lost, the contribution may still have been counted.
+def deliver(member: Member, spec: RoundSpec, body: bytes, statements: Mapping[str, str] | None = None) -> Program[None]:
+    """Record a contribution and what it costs, then upload it: if the answer is lost, it may still have been counted.
 
-    statements: see `ApiCalls.contribute`. Raises what `ApiCalls.contribute` raises.
+    In a task with a privacy block a round that is over by now costs nothing: `RoundLost`. What was sent is not
+    refunded, since a server may say of any round that it failed. statements: see `ApiCalls.contribute`. Raises what
+    `spend_budget` and `ApiCalls.contribute` raise.
     """
-    digest, task_id = hashlib.sha256(body).hexdigest(), member.task_id
+    digest, task_id, number = hashlib.sha256(body).hexdigest(), member.task_id, spec.number
+    if isinstance(member.terms.recipe, Private):
+        view = yield from member.calls.round(task_id, number)
+        if is_over(view):
+            raise RoundLost(view.failure or f"round {number} ended before this client had sent its contribution")
+        spend_budget(member.store, member.terms, spec)
     member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
     yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
     member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
@@ -174,16 +182,14 @@ def release_budget(store: ClientStore, task_id: str) -> None:
         store.keep_spending(task_id, replace(own, over=True))
 
 
-def with_noise(
-    store: ClientStore, terms: TaskTerms, state: ModelState, spec: RoundSpec, contribution: Contribution
-) -> Contribution:
-    """Return what is sent in place of `contribution`: in a task with a privacy block with this client's noise.
+def spend_budget(store: ClientStore, terms: TaskTerms, spec: RoundSpec) -> None:
+    """Store what a contribution costs, if the task has a privacy block; called when its upload begins.
 
-    Its cost is stored first. Raises `PolicyRefused` when nothing is left: `Part.require_data` abstains before.
+    Raises `PolicyRefused` when nothing is left: `Part.require_data` abstains before.
     """
     recipe = terms.recipe
     if not isinstance(recipe, Private):
-        return contribution
+        return
     own = store.spending(terms.task_id)
     why = "this task has no record of a privacy budget" if own is None else own.why_not()
     if own is not None and own.over:
@@ -191,4 +197,9 @@ def with_noise(
     if own is None or why is not None:
         raise PolicyRefused(f"round {spec.number}: {why}")
     store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
-    return recipe.noised(state, spec, contribution, os.urandom)
+
+
+def with_noise(terms: TaskTerms, state: ModelState, spec: RoundSpec, contribution: Contribution) -> Contribution:
+    """Return what is sent in place of `contribution`: in a task with a privacy block with this client's noise."""
+    recipe = terms.recipe
+    return recipe.noised(state, spec, contribution, os.urandom) if isinstance(recipe, Private) else contribution

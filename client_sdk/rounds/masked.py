@@ -23,7 +23,7 @@ from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import require_known_people
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.rounds.polling import await_round, is_over
+from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.errors import RefusalError
@@ -31,6 +31,7 @@ from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
 from protocols.recipes.base import RoundSpec
+from protocols.recipes.private import Private
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import wire
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
@@ -162,16 +163,43 @@ class MaskedRound(OwnRound):
         member, context, degree = self.part.member, state.context, state.roster.degree
         self._keep(context, self._with_roster(context, state.roster))
         inbox = yield from self._fetch("inbox", wire.inbox_bytes(len(state.roster), degree))
+        opened = yield from self._sealed(lambda: stages.open_inbox(state, inbox))
+        yield from self._report_bad_shares(opened.unopened)
         elements = yield from self._elements()
-        contributed, body = yield from self._sealed(lambda: stages.contribute(state, inbox, elements))
+        contributed, body = yield from self._sealed(lambda: stages.contribute(opened, elements))
         self._state = contributed
         with self.timed("upload"):
-            for start in range(0, len(contributed.unopened), MOST_BAD_SHARES):
-                named = BadShares(clients=list(contributed.unopened[start : start + MOST_BAD_SHARES]))
-                yield from member.calls.name_bad_shares(member.task_id, self.view.number, named)
-            yield from deliver(member, self.view.number, body)
+            yield from deliver(member, self.spec, body)
         if self._local is not None:
             yield from self.settle(self._local)
+
+    def _report_bad_shares(self, unopened: tuple[str, ...]) -> Program[None]:
+        """Name the neighbours whose shares did not open; `RoundLost` if the round fails of it.
+
+        Other neighbours of theirs are about to name them, too. A contribution with a privacy block costs budget even if
+        the round fails, so this client waits for them before it trains: at most a third of the time that is left.
+        """
+        member, view = self.part.member, self.view
+        for start in range(0, len(unopened), MOST_BAD_SHARES):
+            named = BadShares(clients=list(unopened[start : start + MOST_BAD_SHARES]))
+            with self.timed("upload"):
+                view = yield from member.calls.name_bad_shares(member.task_id, self.view.number, named)
+            self._require_open(view)
+        if not unopened or not isinstance(member.terms.recipe, Private):
+            return
+        until, etag = (view.seconds_left or 0.0) * 2 / 3, None
+        while (left := view.seconds_left or 0.0) > until:
+            wait = min(LONG_POLL_SECONDS, left - until)
+            current = yield from member.calls.current_round(member.task_id, etag, wait)
+            if current is None:
+                return
+            etag, view = current.etag, current.view
+            self._require_open(view)
+
+    def _require_open(self, view: RoundView) -> None:
+        """Raise `RoundLost` if this round is over."""
+        if view.number != self.view.number or is_over(view):
+            raise RoundLost(view.failure or f"round {self.view.number} ended before this client had sent its vector")
 
     def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
         """Train, and return the contribution as ring elements (layout.length,)."""

@@ -53,7 +53,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
         upload = yield from work(lambda: _seal(part, committee, encode(context.plan, part.route(spec), local.blocks)))
     own.warn_of_clipping(local)
     with own.timed("upload"):
-        yield from own.metered(deliver(member, view.number, upload))
+        yield from own.metered(deliver(member, spec, upload))
     yield from own.settle(local)
     return own.report(caught_up, local, len(upload))
 

@@ -253,7 +253,7 @@ class Part:
             if sum_class.data == "held-out":
                 given = replace(given, measured=given.measured + 1)
             store.keep_given(*of, given)
-        return replace(local, contribution=with_noise(store, self.member.terms, state, spec, local.contribution))
+        return replace(local, contribution=with_noise(self.member.terms, state, spec, local.contribution))
 
     def zeros(self, spec: RoundSpec, followed: ModelState) -> Contribution:
         """Return the contribution of a client that has nothing to add but must not be told from others: zeros.
@@ -264,7 +264,7 @@ class Part:
         recipe = unwrapped(terms.recipe)
         route = recipe.route(spec, self.member.client_id)
         blocks = [np.zeros(block.length) for block in recipe.layout(spec.sum_index).contribution_blocks(route)]
-        return with_noise(self.member.store, terms, self.follower.view(followed), spec, Contribution(blocks))
+        return with_noise(terms, self.follower.view(followed), spec, Contribution(blocks))
 
     def _sum_class(self, spec: RoundSpec) -> SumClass:
         return self.member.terms.recipe.layout(spec.sum_index).sum_class

@@ -84,7 +84,7 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
     statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
     try:
         with own.timed("upload"):
-            yield from own.metered(deliver(member, view.number, body, statements))
+            yield from own.metered(deliver(member, spec, body, statements))
     except AggregateMismatch:
         if caught_up.followed.from_snapshot and member.terms.opened_by == "members":
             part.follower.replay_all()  # the snapshot may be false

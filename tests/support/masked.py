@@ -74,7 +74,8 @@ def next_step(
         case "contribute":
             plan = state.context.plan
             blocks = plan.layout.split(vector(plan.layout))
-            return client.contribute(state, handed, encode(plan, whole_route(plan.layout), blocks))
+            opened = client.open_inbox(state, handed)
+            return client.contribute(opened, encode(plan, whole_route(plan.layout), blocks))
         case "confirm":
             return client.confirm(state, handed)
     if state.context.plan.mode == "curious":

@@ -1,6 +1,6 @@
 """A client in a masked round: one state per stage, each usable for one step. `Done` has no step.
 
-    advertise -> Advertised -> share -> Shared -> contribute -> Contributed
+    advertise -> Advertised -> share -> Shared -> open_inbox -> Opened -> contribute -> Contributed
         semi-malicious: -> confirm -> Confirmed -> unmask -> Done         curious: -> unmask_unconfirmed -> Done
 
 The client makes every check itself and does not trust the server (following fcp/secagg of
@@ -95,28 +95,39 @@ class Shared(_State):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Contributed(_State):
-    """The state after `contribute`: it holds no secrets of the masks any more; the survivors come next.
-
-    pairs: neighbour that shared -> the shares that this client holds of it; no entry if its sealed shares did not open.
-    unopened: the ids of these neighbours, which the client reports before it sends its contribution.
-    """
+class _HoldsShares(_State):
+    """pairs: neighbour that shared -> the shares that this client holds of it; no entry if they did not open."""
 
     roster: Roster
     index: int
     sharers: bytes
     pairs: dict[int, SharePair]
-    unopened: tuple[str, ...] = ()
+
+    @property
+    def unopened(self) -> tuple[str, ...]:
+        """Ids of the neighbours whose sealed shares did not open: the client reports them before it trains."""
+        sharing = wire.decode_set(self.sharers, len(self.roster))
+        places = (place for place in self.roster.neighbours_of(self.index) if place in sharing)
+        return tuple(self.roster.entries[place].client_id for place in places if place not in self.pairs)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Confirmed(_State):
+class Opened(_HoldsShares):
+    """The state after `open_inbox`: the neighbours' shares are here; this client's vector comes next."""
+
+    mask_secret: X25519PrivateKey
+    seed: bytes
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Contributed(_HoldsShares):
+    """The state after `contribute`: it holds no secrets of the masks any more; the survivors come next."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Confirmed(_HoldsShares):
     """The state after `confirm`: one set of survivors is signed; the neighbours' signatures of it come next."""
 
-    roster: Roster
-    index: int
-    sharers: bytes
-    pairs: dict[int, SharePair]
     survivors: bytes
 
 
@@ -198,28 +209,22 @@ def _check_signature(roster: Roster, place: int) -> None:
         raise RefusalError(f"member {place} of the roster did not sign these keys for this round and model")
 
 
-def contribute(
-    state: Shared, inbox: Buffer, elements: NDArray[np.unsignedinteger[Any]], threads: int = 1
-) -> tuple[Contributed, bytes]:
-    """Return the next state and the masked vector, packed: `plan.contribution_bytes(route)` bytes.
+def open_inbox(state: Shared, inbox: Buffer) -> Opened:
+    """Return the next state, with the shares of the neighbours that shared.
 
-    elements: ring elements (layout.length,), as `MASKED.encode` returns them; they are not modified. The masks are this
-    client's own and one for each neighbour that shared. A neighbour's shares that do not open are ignored, as if they
-    were lost; the state names that neighbour (`Contributed.unopened`). Raises `RefusalError` if the set of sharers
-    breaks a rule or the policy, `ThresholdError` if fewer than t neighbours shared.
+    A neighbour's shares that do not open are ignored, as if they were lost; the state names that neighbour
+    (`Opened.unopened`). Raises `RefusalError` if the set of sharers breaks a rule or the policy, `ThresholdError` if
+    fewer than t neighbours shared.
     """
     state._single_use.take()
-    plan, roster = state.context.plan, state.roster
-    if elements.shape != (plan.layout.length,):
-        raise ParameterError(f"{plan.layout.length} ring elements were expected, got shape {elements.shape}")
+    roster = state.roster
     sharers_body, slots = wire.split_inbox(inbox, len(roster), roster.degree)
     sharers = wire.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
         raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
     state.policy.check_cohort(len(sharers), "shares came from")
     neighbours = roster.neighbours_of(state.index)
-    sharing = [place for place in neighbours if place in sharers]
-    _require(state, "sharing", len(sharing))
+    _require(state, "sharing", sum(place in sharers for place in neighbours))
 
     pairs: dict[int, SharePair] = {}
     for place, sealed in zip(neighbours, slots, strict=True):
@@ -228,22 +233,38 @@ def contribute(
         pair = None if sealed is None else open_pair(sealed, state.sealing_secret, roster, place, state.index)
         if pair is not None:
             pairs[place] = pair
-    unopened = tuple(roster.entries[place].client_id for place in sharing if place not in pairs)
+    common = state.context, state.policy, state.identity, roster, state.index
+    return Opened(*common, sharers_body, pairs, state.mask_secret, state.seed)
 
+
+def contribute(
+    state: Opened, elements: NDArray[np.unsignedinteger[Any]], threads: int = 1
+) -> tuple[Contributed, bytes]:
+    """Return the next state and the masked vector, packed: `plan.contribution_bytes(route)` bytes.
+
+    elements: ring elements (layout.length,), as `MASKED.encode` returns them; they are not modified. The masks are this
+    client's own and one for each neighbour that shared. Raises `ParameterError` for elements of another shape or type.
+    """
+    state._single_use.take()
+    plan = state.context.plan
+    if elements.shape != (plan.layout.length,):
+        raise ParameterError(f"{plan.layout.length} ring elements were expected, got shape {elements.shape}")
     masked = elements.copy()
-    add_masks(masked, _masks(state, sharers_body, sharing), threads)
-    after = Contributed(state.context, state.policy, state.identity, roster, state.index, sharers_body, pairs, unopened)
-    return after, pack(masked, plan.bits)
+    add_masks(masked, _masks(state), threads)
+    common = state.context, state.policy, state.identity, state.roster, state.index
+    return Contributed(*common, state.sharers, state.pairs), pack(masked, plan.bits)
 
 
-def _masks(state: Shared, sharers: bytes, sharing: list[int]) -> list[Mask]:
+def _masks(state: Opened) -> list[Mask]:
     """Return the self mask and one mask per pair; the earlier member of the roster adds it, the later subtracts it."""
-    context = mask_context(state.context, state.roster.digest, sharers)
-    own = state.roster.entries[state.index].advertised.mask_key
+    roster, sharers = state.roster, wire.decode_set(state.sharers, len(state.roster))
+    context = mask_context(state.context, roster.digest, state.sharers)
+    own = roster.entries[state.index].advertised.mask_key
     masks: list[Mask] = [(state.seed, context, 1)]
-    for place in sharing:
-        key = pair_mask_key(state.mask_secret, own, state.roster.entries[place].advertised.mask_key)
-        masks.append((key, context, 1 if state.index < place else -1))
+    for place in roster.neighbours_of(state.index):
+        if place in sharers:
+            key = pair_mask_key(state.mask_secret, own, roster.entries[place].advertised.mask_key)
+            masks.append((key, context, 1 if state.index < place else -1))
     return masks
 
 

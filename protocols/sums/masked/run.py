@@ -84,8 +84,8 @@ class MaskedRun:
         """Ring elements + self mask + masks in common with neighbours. The server folds them."""
         plan, route = self.context.plan, whole_route(self.context.plan.layout)
         for name in _present(self.shared, without):
-            inbox, elements = self.inboxes[name], self.encoded(name)
-            self.contributed[name], body = client.contribute(self.shared[name], inbox, elements)
+            opened = client.open_inbox(self.shared[name], self.inboxes[name])
+            self.contributed[name], body = client.contribute(opened, self.encoded(name))
             self.contributions[name] = body
             if self.checks:
                 MASKED.check(plan, route, body)

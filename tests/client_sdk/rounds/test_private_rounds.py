@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,11 @@ from client_sdk import (
     PolicyRefused,
     task_request,
 )
+from client_sdk.api.http import SyncDriver
 from client_sdk.cli.member import JoinOptions
+from client_sdk.errors import RoundLost
 from client_sdk.lab.fleet import Fleet
+from client_sdk.rounds.ledger import deliver
 from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import Spending, total_epsilon
@@ -29,9 +33,10 @@ from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, skellam_curve
 from protocols.recipes.private import Private
+from protocols.sums.masked import client as stages
 from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, new_client
+from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet, joined, new_client, take_part_together
 
 USERS, ITEMS, ROUNDS = 5, 30, 3
 ROWS = [list(range(user, user + 9)) for user in range(USERS)]
@@ -103,6 +108,43 @@ def test_a_task_ends_once_the_sums_that_it_pays_for_are_made(server: AggregatorP
     found = operator.privacy(member.task_id)
     assert (found.most_sums, found.released_sums, found.spent_members) == (2, 2, USERS)
     assert total_epsilon([spending], PRIVACY.delta) == pytest.approx(found.largest_epsilon)
+
+
+def test_a_round_that_bad_shares_end_costs_its_members_nothing(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours report a client's shares before they train, and send nothing to the round that fails of it.
+
+    In a cohort of 5 everybody is everybody's neighbour.
+    """
+    users, share, at_fault = 5, stages.share, list[str]()
+    schedule = Schedule(rounds=1, cohort_size=users, min_clients=4, start_clients=users, stage_seconds=30)
+    wanted = task_request("bad-shares", "privirec", "masked", schedule, {"items": ITEMS, "components": 3},
+                          {"dropout": 0.2}, organiser=TRIAL.pin, privacy=PRIVACY)  # fmt: skip
+    task = SmallTask.of(operator, wanted, users)
+
+    def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:
+        after, body = share(state, *rest)
+        return after, bytes([7]) * len(body) if state.client_id in at_fault else body
+
+    monkeypatch.setattr(stages, "share", garbage)
+    with joined(server.url, task, users) as parts:
+        at_fault.append(parts[3].membership.client_id)
+        take_part_together(parts, [list(range(user, user + 9)) for user in range(users)])
+        spent = [part.part.member.store.spending(part.membership.task_id).sums for part in parts]
+    assert [view.state for view in operator.rounds(task.task_id)] == ["failed", "complete"]
+    assert [sums for place, sums in enumerate(spent) if place != 3] == [1] * (users - 1)
+
+
+def test_a_round_that_ended_while_a_client_trained_costs_nothing(server: AggregatorProcess, operator: Operator) -> None:
+    with enrolled(server, operator, request("aborted", "colr", "masked")) as fleet, SyncDriver() as driver:
+        member = fleet.clients[0].member
+        spec = member.terms.round_spec(next(operator.watch(member.task_id)))
+        operator.abort_round(member.task_id, spec.number)
+        with pytest.raises(RoundLost):
+            driver.run(deliver(member, spec, b"never sent"))
+        assert member.store.spending(member.task_id).sums == 0
+        assert member.store.contributions(member.task_id) == {}
 
 
 # --- what such tasks cost an identity's data: `Client.budget` and `hushrec ledger` ------------------------------------

@@ -173,7 +173,7 @@ def test_a_server_that_is_everybody_else_opens_the_one_vector(invented: bool, vo
     try:
         shared, body = client.share(played.advertised[VICTIM], forged.body, played.is_member)
         inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree)
-        _, contribution = client.contribute(shared, inbox, played.elements[VICTIM])
+        _, contribution = client.contribute(client.open_inbox(shared, inbox), played.elements[VICTIM])
     except RefusalError:
         assert not opens
         return
@@ -430,7 +430,7 @@ def test_lies_about_the_sharers() -> None:
     ):
         inbox = played.roster.encode_set(sharers) + played.inboxes[name][edge:]
         with pytest.raises(RefusalError, match=text):
-            client.contribute(played.shared[name], inbox, played.elements[VICTIM])
+            client.open_inbox(played.shared[name], inbox)
 
 
 @pytest.mark.parametrize("mode", ["curious", "semi-malicious"])

@@ -170,6 +170,9 @@ def test_contributions_hide_their_vectors() -> None:
 
 def test_every_state_is_good_for_one_step() -> None:
     """Also if the step fails: the server gets no second try."""
+    before = new_round(5).advertise().share()
+    opened = client.open_inbox(before.shared[VICTIM], before.inboxes[VICTIM])
+    client.contribute(opened, before.elements[VICTIM])
     played = new_round(5).advertise().share().contribute().confirm().unmask()
     signed = server.confirmations(played.roster, played.confirmations)
     failed = new_round(5).advertise()
@@ -177,7 +180,8 @@ def test_every_state_is_good_for_one_step() -> None:
         client.share(failed.advertised[VICTIM], b"nonsense", failed.is_member)
     for again in (
         lambda: client.share(played.advertised[VICTIM], played.roster.body, played.is_member),
-        lambda: client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM]),
+        lambda: client.open_inbox(played.shared[VICTIM], played.inboxes[VICTIM]),
+        lambda: client.contribute(opened, played.elements[VICTIM]),
         lambda: client.confirm(played.contributed[VICTIM], played.survivors),
         lambda: client.unmask(played.confirmed[VICTIM], signed),
         lambda: client.share(failed.advertised[VICTIM], failed.roster.body, failed.is_member),
@@ -224,8 +228,8 @@ def test_malformed_messages_and_elements() -> None:
         )
     ):
         with pytest.raises(error):
-            client.contribute(played.shared[names(6)[place]], body, sent)
-    contributed, _ = client.contribute(played.shared["c_005"], played.inboxes["c_005"], elements)
+            client.contribute(client.open_inbox(played.shared[names(6)[place]], body), sent)
+    contributed, _ = client.contribute(client.open_inbox(played.shared["c_005"], played.inboxes["c_005"]), elements)
     with pytest.raises(CodecError, match="a set of 6 members"):
         client.confirm(contributed, bytes(2))
 
@@ -234,7 +238,7 @@ def test_too_few_sharers_or_survivors() -> None:
     """9 clients, k = 8, t = 5."""
     played = new_round(9).advertise().share(without=names(9)[5:])
     with pytest.raises(ThresholdError, match="sharing: 5 clients .* among the neighbours of c_000, 4 are present"):
-        client.contribute(played.shared[VICTIM], played.inboxes[VICTIM], played.elements[VICTIM])
+        client.open_inbox(played.shared[VICTIM], played.inboxes[VICTIM])
     curious, strict = (new_round(9, mode).advertise().share().contribute() for mode in ("curious", "semi-malicious"))
     for step, played in ((client.unmask_unconfirmed, curious), (client.confirm, strict)):
         with pytest.raises(ThresholdError, match="collecting: 5 clients are needed .* 4 are present"):
