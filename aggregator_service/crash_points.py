@@ -9,7 +9,6 @@ from typing import Final, Literal
 CrashPoint = Literal[
     "upload.stored-before-row",
     "upload.row-before-ack",
-    "chunk.stored-before-row",
     "fold.blob-written-before-commit",
     "fold.committed",
     "release.blob-written-before-commit",

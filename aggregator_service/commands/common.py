@@ -84,12 +84,19 @@ def in_transaction(data_dir: Path | None, database_url: str | None, work: Callab
     `work` may be called again, as `Database.transact` says. Raises: `CommandError` if the data directory has no
     database, `MovedDatabaseError` if it was moved.
     """
+    with database_in_use(data_dir, database_url) as database:
+        return database.transact(work)
+
+
+@contextmanager
+def database_in_use(data_dir: Path | None, database_url: str | None) -> Iterator[Database]:
+    """Yield the server's database, which is migrated first. Raises as `in_transaction`."""
     settings = server_settings(data_dir, database_url)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
     with opened(settings.database) as database:
         database.listeners.append(lambda effects: delete_orphans(effects, blobs))
         refuse_moved(database)
-        return database.transact(work)
+        yield database
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,9 +16,8 @@ from aggregator_service.commands.common import (
     DatabaseUrl,
     DataDir,
     blob_store,
-    in_transaction,
+    database_in_use,
     named_task,
-    opened,
     server_settings,
 )
 from aggregator_service.storage.schema import TaskRow
@@ -246,29 +244,27 @@ def task_create(
         started=start_from is not None,
     )
     check_start(request)
-    start, settings = None, server_settings(data_dir, database_url)
-    transact = partial(in_transaction, data_dir, database_url)
-    blobs = None
-    if values is not None or start_from is not None or catalogue is not None:
-        with opened(settings.database) as database:
-            blobs = blob_store(settings, database)
+    start, blobs, settings = None, None, server_settings(data_dir, database_url)
     if values is not None:
         request, start = with_values(request, values)
-    if start_from is not None and blobs is not None:
-        check_start_alone(request)
-        named = start_from
-        source = transact(lambda session: StartSource.of(session, named_task(session, named)))
-        request, start = with_start(request, source, blobs)
-    elif recipe == "pfedclr" and variant == "recommended":
-        typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
-    plan = plan_request(request)
-    if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
-        typer.echo(outlook, err=True)
+    with database_in_use(data_dir, database_url) as database:
+        if values is not None or start_from is not None or catalogue is not None:
+            blobs = blob_store(settings, database)
+        if start_from is not None and blobs is not None:
+            check_start_alone(request)
+            with database.read() as session:
+                source = StartSource.of(session, named_task(session, start_from))
+            request, start = with_start(request, source, blobs)
+        elif recipe == "pfedclr" and variant == "recommended":
+            typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
+        plan = plan_request(request)
+        if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
+            typer.echo(outlook, err=True)
 
-    def told(session: Session, task: TaskRow) -> TaskView:
-        return task_view(session, task, settings.signatures)
+        def told(session: Session, task: TaskRow) -> TaskView:
+            return task_view(session, task, settings.signatures)
 
-    view = add_task(blobs, transact, request, plan, SystemClock().now(), told, start=start, catalogue=catalogue)
+        view = add_task(database, blobs, request, plan, SystemClock().now(), told, start=start, catalogue=catalogue)
     typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 

@@ -223,8 +223,9 @@ def create(
         catalogue = None if file is None else _catalogue(*file)
         wanted = requested_task(submitted, catalogue)
         check_start(wanted)
-        transact, plan, now = services.database.transact, plan_request(wanted), services.clock.now()
-        task_id = add_task(services.blobs, transact, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
+        database, blobs, now = services.database, services.blobs, services.clock.now()
+        plan = plan_request(wanted)
+        task_id = add_task(database, blobs, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
         return _task_form(request, submitted, wrong)

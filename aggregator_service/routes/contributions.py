@@ -188,15 +188,16 @@ async def patch(
         return _answer_complete(request, admission.round, admission.stored, last, whole)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
-    with services.uploads.counted(client):
-        # the last chunk is written behind the space for the chunks before it
-        room = chunk.offset if last else 0
-        async with stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room) as body:
-            await run_in_threadpool(body.persist)
+    # the last chunk is written behind the space for the chunks before it
+    room = chunk.offset if last else 0
+    receiving = stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room)
     try:
-        if last:
-            return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
-        await run_in_threadpool(store_chunk, services, admission, chunk)
+        with services.uploads.counted(client):
+            async with receiving as body:
+                await run_in_threadpool(body.persist)
+                if last:
+                    return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
+                await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
         return _answer_overtaken(request, admission, services.clock.now(), last, whole)

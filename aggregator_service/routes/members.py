@@ -40,7 +40,7 @@ from aggregator_service.tasks.members import (
     revoke_member,
     store_envelope,
 )
-from aggregator_service.uploads.receive import receive_body, store_file
+from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
 from protocols.messages import Member, MemberPage
 
@@ -123,12 +123,18 @@ async def put_envelope(
         )
         return Response(status_code=201 if stored else 200)
     await run_in_threadpool(_check_recipient, services, task, client)  # before a long body is received
-    path = body_path(services.settings.upload_dir, "envelope")
-    await receive_body(services.settings, request, path, length, digest)
-    blob = new_key("envelopes", task, client)
-    stored = await run_in_threadpool(
-        store_file, services, path, blob, lambda session: store_envelope(session, task, client, blob, digest, length)
-    )
+    path, blob = body_path(services.settings.upload_dir, "envelope"), new_key("envelopes", task, client)
+
+    def insert(session: Session) -> bool:
+        return store_envelope(session, task, client, blob, digest, length)
+
+    def is_named(session: Session) -> bool:
+        member = session.get(ClientRow, client)
+        return member is not None and member.envelope_key == blob
+
+    async with stream_body(services.settings, request, path, length, digest) as body:
+        await run_in_threadpool(body.persist)
+        stored = await run_in_threadpool(store_file, services, path, blob, insert, is_named)
     return Response(status_code=201 if stored else 200)
 
 

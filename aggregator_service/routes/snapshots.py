@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 from fastapi import Query, Request
 from fastapi.responses import Response
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -33,12 +32,12 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import announce, discard
 from aggregator_service.storage.rounds import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
 from aggregator_service.tasks.members import is_keyed
 from aggregator_service.tasks.plans import keeps_best, plan_task, row_terms
-from aggregator_service.uploads.receive import receive_body
+from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.crypto.envelope import sealed_bytes
 from protocols.messages import SnapshotView
 
@@ -155,8 +154,9 @@ async def put(
         return known
     check_length(length, expected)
     path = body_path(services.settings.upload_dir, "snapshot")
-    await receive_body(services.settings, request, path, length, digest)
-    return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
+    async with stream_body(services.settings, request, path, length, digest) as body:
+        await run_in_threadpool(body.persist)
+        return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
 
 
 def _admit(
@@ -191,20 +191,22 @@ def _store(
     services: Services, member: Enrolled, task_id: str, number: int, path: Path, digest: str, length: int
 ) -> SnapshotView:
     key = new_key("snapshots", task_id, number)
-    row = SnapshotRow(
-        task_id=task_id, round_number=number, author=member.client_id, digest=digest, bytes=length, blob_key=key
-    )
-    services.blobs.adopt(path, key)
-    try:
-        with services.database.write() as session:
-            add_snapshot(session, row)
-            announce(session, task_id, "snapshot")
-    except IntegrityError:  # another client stored one first
-        services.blobs.delete(key)
-        with services.database.read() as session:
-            known = find_snapshot(session, task_id, number)
-        if known is None:
-            raise
-        return _same_or_conflict(known, digest)
-    _LOG.info("snapshot stored", extra=fields(task=task_id, round=number, bytes=length, digest=digest))
-    return SnapshotView(round=number, bytes=length, digest=digest, author=member.client_id)
+
+    def insert(session: Session) -> SnapshotView:
+        known = find_snapshot(session, task_id, number)
+        if known is not None:  # another client stored one first
+            discard(session, key)
+            return _same_or_conflict(known, digest)
+        row = SnapshotRow(
+            task_id=task_id, round_number=number, author=member.client_id, digest=digest, bytes=length, blob_key=key
+        )
+        add_snapshot(session, row)
+        announce(session, task_id, "snapshot")
+        _LOG.info("snapshot stored", extra=fields(task=task_id, round=number, bytes=length, digest=digest))
+        return snapshot_view(row)
+
+    def is_named(session: Session) -> bool:
+        stored = find_snapshot(session, task_id, number)
+        return stored is not None and stored.blob_key == key
+
+    return store_file(services, path, key, insert, is_named)

@@ -141,14 +141,18 @@ async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, 
     if items is None:
         return Response(status_code=200)
     raw.announced(most=longest_catalogue(items))
-    path = body_path(services.settings.upload_dir, "catalogue")
+    path, key = body_path(services.settings.upload_dir, "catalogue"), new_key("catalogues", task)
+
+    def insert(session: Session) -> bool:
+        return add_catalogue(session, task, key, length, digest)
+
+    def is_named(session: Session) -> bool:
+        return existing_task(session, task).catalogue_key == key
+
     async with stream_body(services.settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
         await run_in_threadpool(check_file, path, items)
-    key = new_key("catalogues", task)
-    stored = await run_in_threadpool(
-        store_file, services, path, key, lambda session: add_catalogue(session, task, key, length, digest)
-    )
+        stored = await run_in_threadpool(store_file, services, path, key, insert, is_named)
     return Response(status_code=201 if stored else 200)
 
 

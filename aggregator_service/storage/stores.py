@@ -10,10 +10,13 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -113,6 +116,7 @@ def refuse_moved(database: Database) -> None:
 # --- orphans ----------------------------------------------------------------------------------------------------------
 
 _LOG = logging.getLogger(__name__)
+Result = TypeVar("Result")
 _SWEEP_SECONDS: Final = 1800.0
 _GRACE_SECONDS: Final = 6 * 3600.0
 """Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
@@ -126,6 +130,34 @@ _NAMES: Final = (
     (ClientRow.envelope_key, ClientRow.envelope_digest),
     (TaskRow.catalogue_key, TaskRow.catalogue_digest),
 )
+
+
+def insert_named(
+    database: Database,
+    blobs: BlobStore,
+    keys: Sequence[str],
+    insert: Callable[[Session], Result],
+    is_named: Callable[[Session], bool],
+) -> Result:
+    """Return what `insert` returns, which inserts the rows that name the new blobs `keys`, in a transaction.
+
+    Where it finds the same stored already, it discards the keys (`database.discard`). It is called again when another
+    process inserted the row after its check. When it fails, the blobs are deleted unless `is_named` finds their row: a
+    commit may take effect and its answer be lost. If that cannot be read, `collect_orphans` deletes them later. Raises
+    what `insert` raises.
+    """
+    try:
+        try:
+            return database.transact(insert)
+        except IntegrityError:
+            return database.transact(insert)
+    except BaseException:
+        with suppress(SQLAlchemyError):
+            with database.read() as session:
+                named = is_named(session)
+            if not named:
+                delete_orphans(Effects(orphans=list(keys)), blobs)
+        raise
 
 
 def named_blobs(session: Session) -> dict[str, str]:

@@ -18,8 +18,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import new_id
 from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow, TaskRow
+from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.tasks import create_task
@@ -97,8 +99,8 @@ def _organiser(key: str, scope: str) -> OrganiserPin:
 
 
 def add_task(
+    database: Database,
     blobs: BlobStore | None,
-    transact: Callable[[Callable[[Session], Result]], Result],
     request: TaskRequest,
     plan: TaskPlan,
     now: float,
@@ -109,8 +111,8 @@ def add_task(
 ) -> Result:
     """Add a task, with its start and its catalogue, in one transaction; return what is `told` of it there.
 
-    blobs: may be None without a start and a catalogue. plan: of `plan_request`. start: the state of round 0. Stores no
-    blob if it fails; raises what `create_task` raises.
+    blobs: may be None without a start and a catalogue. plan: of `plan_request`. start: the state of round 0. Raises
+    what `create_task` raises.
     """
     task_id, snapshot, stored = new_id("t"), None, None
     if blobs is not None:  # before the transaction: a store may take longer than one may stand still
@@ -125,13 +127,10 @@ def add_task(
             add_catalogue(session, task_id, *stored)
         return told(session, task)
 
-    try:
-        return transact(work)
-    except BaseException:
-        keys = [*([str(snapshot["blob_key"])] if snapshot else []), *([stored[0]] if stored else [])]
-        if blobs is not None:
-            blobs.delete(*keys)
-        raise
+    if blobs is None:
+        return database.transact(work)
+    keys = [*([str(snapshot["blob_key"])] if snapshot else []), *([stored[0]] if stored else [])]
+    return insert_named(database, blobs, keys, work, lambda session: session.get(TaskRow, task_id) is not None)
 
 
 # --- parameters, for people -------------------------------------------------------------------------------------------

@@ -308,7 +308,7 @@ def check_recipient(
 def store_envelope(
     session: Session, task_id: str, client_id: str, key: str, digest: str, length: int, body: bytes | None = None
 ) -> bool:
-    """Store the key of an envelope; return False when the same envelope is stored already.
+    """Store the key of an envelope; return False, and discard the key, when the same envelope is stored already.
 
     key: of a blob, or of the small body `body`. digest: SHA-256 (hex). Raises `Problem` as `check_recipient`, and
     conflict (409) when another one is stored.
@@ -317,6 +317,7 @@ def store_envelope(
     if stored_key is not None and stored_digest != digest:
         raise Problem("conflict", "another envelope is stored in this client's mailbox")
     if stored_key is not None:
+        discard(session, key if body is None else None)
         return False
     session.execute(_STORE_ENVELOPE, {"client": client_id, "key": key, "digest": digest, "length": length})
     if body is not None:

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.storage.blobs import BlobStore, map_file, new_key
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import announce, discard
 from aggregator_service.storage.rounds import SERVER_AUTHOR, lock_task, newest_snapshot
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
@@ -184,12 +184,13 @@ def check_file(path: Path, items: int) -> None:
 
 
 def add_catalogue(session: Session, task_id: str, key: str, length: int, digest: str) -> bool:
-    """Store the key of the blob of a catalogue; return False if the same one is stored already.
+    """Store the key of the blob of a catalogue; return False, and discard it, if the same one is stored already.
 
     length: in bytes. digest: SHA-256 (hex). Raises `Problem` as `check_upload`.
     """
     task = lock_task(session, task_id)
     if check_upload(task, digest):
+        discard(session, key)
         return False
     task.catalogue_key, task.catalogue_bytes = key, length
     session.flush()

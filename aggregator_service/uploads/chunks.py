@@ -15,7 +15,6 @@ from typing import Final
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError, new_key
@@ -23,7 +22,8 @@ from aggregator_service.storage.rounds import find_contribution, lock_round_shar
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.storage.stages import drop_chunks, stored_chunks, upload_progress
 from aggregator_service.uploads.admission import Admission
-from aggregator_service.uploads.contributions import UploadOutcome, delete_unless_named, store_contribution_file
+from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
+from aggregator_service.uploads.receive import store_file
 from protocols.errors import ContributionError
 
 MOST_CHUNKS: Final = 1000
@@ -47,22 +47,17 @@ class Chunk:
 
 
 def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
-    """Make a chunk durable that is not the last one. Its file is always removed.
+    """Make a chunk durable that is not the last one.
 
     Raises `UploadChangedError` when the upload does not end at the chunk's offset any more.
     """
     key = new_key("chunks", admission.round.task_id, admission.round.number, admission.client.client_id)
-    try:
-        services.blobs.adopt(chunk.path, key)
-    finally:
-        chunk.path.unlink(missing_ok=True)
-    crash_point("chunk.stored-before-row")
-    try:
-        services.database.transact(lambda session: _insert(session, admission, chunk, key))
-    except BaseException:
-        identity = admission.round.id, admission.client.client_id, chunk.offset
-        delete_unless_named(services, key, lambda session: session.get(ChunkRow, identity))
-        raise
+
+    def is_named(session: Session) -> bool:
+        stored = session.get(ChunkRow, (admission.round.id, admission.client.client_id, chunk.offset))
+        return stored is not None and stored.blob_key == key
+
+    store_file(services, chunk.path, key, lambda session: _insert(session, admission, chunk, key), is_named)
 
 
 def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> None:
@@ -87,8 +82,8 @@ def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> N
 async def complete_upload(services: Services, admission: Admission, last: Chunk, whole: str) -> UploadOutcome:
     """Join the stored chunks with the last one, check the contribution and store it.
 
-    last: the last chunk; its file has `last.offset` free bytes at the beginning, and is always removed. whole: the
-    announced SHA-256 (hex) of the contribution.
+    last: the last chunk; its file has `last.offset` free bytes at the beginning. whole: the announced SHA-256 (hex) of
+    the contribution.
 
     A wrong digest or a `ContributionError` drops the chunks: the client starts again from offset 0. After any other
     failure the chunks stay. Raises `UploadChangedError` as `store_chunk` does.
@@ -109,8 +104,6 @@ async def complete_upload(services: Services, admission: Admission, last: Chunk,
     except ContributionError:
         await run_in_threadpool(_delete_chunks, services, admission)
         raise
-    finally:
-        last.path.unlink(missing_ok=True)
 
 
 def _join(services: Services, admission: Admission, last: Chunk) -> str:

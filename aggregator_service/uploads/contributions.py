@@ -5,13 +5,12 @@ A row is inserted once for each round and client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import ColumnElement, Float, Insert, Table, bindparam, false, insert, select
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -23,12 +22,12 @@ from aggregator_service.services import Services
 from aggregator_service.storage.blobs import map_file, new_key, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.database import Delivery, changed_rows, progress
+from aggregator_service.storage.database import Delivery, changed_rows, discard, progress
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stages import drop_chunks
 from aggregator_service.uploads.admission import Admission, check_ticket
-from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
+from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, store_file, stream_body
 from protocols.messages import UploadReceipt
 
 
@@ -88,8 +87,8 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
 async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
     """Check and store a contribution that is in a synced file with SHA-256 `digest` (hex).
 
-    The caller removes the file when this raises: `ContributionError` (the sender's fault) when the bytes must not enter
-    the sum, `Problem` as `NewContribution` does.
+    Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, `Problem` as
+    `NewContribution` does.
     """
     async with services.checking:
         statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
@@ -109,38 +108,18 @@ def _check(services: Services, admission: Admission, body: memoryview) -> bytes 
 def _store(
     services: Services, admission: Admission, path: Path, digest: str, statement: bytes | None, tag: bytes
 ) -> UploadOutcome:
-    """Move the file into the blob store, then insert the row that names it."""
-    key = new_key("contributions", admission.round.task_id, admission.round.number, admission.client.client_id)
-    services.blobs.adopt(path, key)
-    crash_point("upload.stored-before-row")
+    round_id, client_id = admission.round.id, admission.client.client_id
+    key = new_key("contributions", admission.round.task_id, admission.round.number, client_id)
     write = NewContribution(admission, key, digest, services.clock, statement=statement, tag=tag)
-    try:
-        try:
-            outcome = services.database.transact(write)
-        except IntegrityError:  # as in `_receive_small`
-            outcome = services.database.transact(write)
-    except BaseException:
-        of_client = admission.round.id, admission.client.client_id
-        delete_unless_named(services, key, lambda session: session.get(ContributionRow, of_client))
-        raise
-    if isinstance(outcome, AlreadyStored):
-        services.blobs.delete(key)
-        return outcome
-    crash_point("upload.row-before-ack")
+
+    def is_named(session: Session) -> bool:
+        stored = find_contribution(session, round_id, client_id)
+        return stored is not None and stored.blob_key == key
+
+    outcome = store_file(services, path, key, write, is_named)
+    if isinstance(outcome, Stored):
+        crash_point("upload.row-before-ack")
     return outcome
-
-
-def delete_unless_named(
-    services: Services, key: str, find: Callable[[Session], ContributionRow | ChunkRow | None]
-) -> None:
-    """Delete a blob unless the row that `find` returns names it: a commit may take effect and its answer be lost."""
-    try:
-        with services.database.read() as session:
-            stored = find(session)
-    except SQLAlchemyError:
-        return  # the database cannot be asked: the next orphan collection deletes the blob if no row names it
-    if stored is None or stored.blob_key != key:
-        services.blobs.delete(key)
 
 
 _PARAMETERS: Final = {
@@ -207,6 +186,8 @@ class NewContribution:
         if changed_rows(session, _INSERT, row) == 0:
             stored = _find_obstacle(session, admission, self.digest, now)
             if stored is not None:
+                if self.body is None:
+                    discard(session, self.key)
                 return stored
             drop_chunks(session, round_id, client_id)
             if changed_rows(session, _INSERT, row) == 0:

@@ -14,17 +14,20 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
+from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BodyTagger, map_file
+from aggregator_service.storage.stores import insert_named
 
+Result = TypeVar("Result")
 _PART: Final = 512 * 1024
 """Bytes of a part: shorter ones cost more to hand to a thread than to write (`bench/service.py`, large.ours_mb_s)."""
 _MOST_CHUNKS: Final = 256
@@ -108,8 +111,8 @@ async def stream_body(
     start: bytes to leave free at the beginning of the file. digest: the announced SHA-256 (hex).
 
     Raises `Problem` body-too-short or body-too-long for another length, and upload-timeout when a pause is longer than
-    the setting `body_idle_seconds` or the whole is slower than `min_upload_rate`. No file is left when it raises, or
-    when the block does.
+    the setting `body_idle_seconds` or the whole is slower than `min_upload_rate`. The file is deleted at the end of the
+    block, unless `store_file` moved it into the blob store.
     """
     body = ReceivedBody(path, start, digest)
     try:
@@ -131,19 +134,12 @@ async def stream_body(
             yield body
         finally:
             body.close()
-    except BaseException:
+    finally:
         path.unlink(missing_ok=True)
-        raise
-
-
-async def receive_body(settings: Settings, request: Request, path: Path, length: int, digest: str) -> None:
-    """Write a body to the new file `path` and sync it. Arguments and errors as in `stream_body`, and bad-digest."""
-    async with stream_body(settings, request, path, length, digest) as body:
-        await run_in_threadpool(body.persist)
 
 
 async def receive_small_body(settings: Settings, request: Request, length: int, digest: str) -> bytes:
-    """Return a body of at most a few hundred KiB. Raises the same problems as `receive_body`."""
+    """Return a body of at most a few hundred KiB. Raises the same problems as `stream_body`, and bad-digest."""
     body = bytearray()
     async for chunk in _chunks(request, settings, length):
         body += chunk
@@ -182,18 +178,17 @@ def _check_digest(actual: str, announced: str) -> None:
         raise Problem("bad-digest", "the SHA-256 of the body is not the one that was announced")
 
 
-def store_file(services: Services, path: Path, key: str, insert: Callable[[Session], bool]) -> bool:
-    """Move a received file into the blob store under `key`, and insert its row with `insert`, in a transaction.
+def store_file(
+    services: Services,
+    path: Path,
+    key: str,
+    insert: Callable[[Session], Result],
+    is_named: Callable[[Session], bool],
+) -> Result:
+    """Move a received file into the blob store under `key`, and insert the row that names it; see `insert_named`.
 
-    Return what `insert` returns: whether it stored the row, or the same was stored before. No blob is left without a
-    row.
+    Call it in the block of `stream_body`, which deletes the file if the store does not take it.
     """
     services.blobs.adopt(path, key)
-    try:
-        stored = services.database.transact(insert)
-    except Problem:  # not for other errors: the commit may have succeeded although its answer was lost
-        services.blobs.delete(key)
-        raise
-    if not stored:
-        services.blobs.delete(key)
-    return stored
+    crash_point("upload.stored-before-row")
+    return insert_named(services.database, services.blobs, [key], insert, is_named)

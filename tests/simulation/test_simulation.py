@@ -20,6 +20,7 @@ import pytest
 
 from aggregator_service.compute import jobs
 from aggregator_service.rounds import differencing, openings, transactions
+from aggregator_service.storage import stores
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.uploads import contributions
 from tests.simulation.plan import FAULTS, Job, draw_plan
@@ -71,10 +72,11 @@ def test_a_seed_repeats_its_schedule(play: Play) -> None:
 
 _ENOUGH: Final = 100
 """Schedules without a defence, from a seed on that shows the lack of it, of which one must break an invariant."""
-_STORED_ALL_THE_SAME: Final = """except SQLAlchemyError:
-        return Stored(new_receipt(admission, digest))
-    except BaseException:
-        of_client"""
+_STORED_ALL_THE_SAME: Final = """from sqlalchemy.exc import SQLAlchemyError
+    try:
+        outcome = store_file(services, path, key, write, is_named)
+    except SQLAlchemyError:
+        return Stored(new_receipt(admission, digest))"""
 Change = tuple[FunctionType, dict[str, str]]
 """A function of the service, and texts of its source with what stands in their place."""
 DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
@@ -99,13 +101,10 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
     "the receipt is sent whether or not the database stored the row": (213, {4}, [
-        (contributions._store, {"except BaseException:\n        of_client": _STORED_ALL_THE_SAME}),
+        (contributions._store, {"outcome = store_file(services, path, key, write, is_named)": _STORED_ALL_THE_SAME}),
     ]),
     "a database error is taken to mean that no row was written": (57, {8}, [
-        (contributions._store, {
-            "delete_unless_named(services, key, lambda session: session.get(ContributionRow, of_client))":
-            "services.blobs.delete(key)",
-        }),
+        (stores.insert_named, {"if not named:": "if True:"}),
     ]),
     "the orphans of a dead server are not deleted": (5, {7}, [
         (Process.start, {"collect_orphans(self.database, self.blobs)": "pass"}),

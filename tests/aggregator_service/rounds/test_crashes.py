@@ -52,7 +52,7 @@ POINTS = {
 }
 """Where the server dies in one round, in the order in which the round comes there."""
 
-ELSEWHERE = {"chunk": "below", "parts": "compute/test_clusters.py", "worker": "compute/test_clusters.py"}
+ELSEWHERE = {"parts": "compute/test_clusters.py", "worker": "compute/test_clusters.py"}
 
 
 def test_every_named_point_is_met() -> None:
@@ -100,7 +100,7 @@ def test_death_at_every_named_point_of_one_round(server: AggregatorProcess, kind
 
 def test_death_between_a_chunk_and_its_row_and_during_an_upload(server: AggregatorProcess) -> None:
     """The first chunk was not acknowledged, so it is sent again; its first blob is deleted."""
-    server.start(crash_at="chunk.stored-before-row")
+    server.start(crash_at="upload.stored-before-row")
     with Persistent(server, auth=SIGNED) as http:
         task = Api.of(server, http).create_task(cohort=COHORT)
         members = task.begin(COHORT)

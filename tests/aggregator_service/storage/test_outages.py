@@ -16,6 +16,9 @@ from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherS
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import bind_store, open_store
+from protocols.catalogue import Catalogue
+from protocols.crypto.aggregate_chain import AggregateChain
+from protocols.crypto.envelope import seal_snapshot
 from tests.support.api import Api, TestMember, TestTask, aggregator_inside, contribute, services, slug
 from tests.support.replicas import TestDatabase, wait_until
 from tests.support.s3 import S3Server
@@ -168,6 +171,44 @@ def test_the_blob_store_fails_and_recovers(
         finish(task, members)
     unsaid = {*s3.environment.values(), "Traceback"} - {"us-east-1", "tests"}
     assert not [words for words in unsaid if words in caplog.text]
+
+
+def test_no_file_is_left_of_bodies_that_the_blob_store_does_not_take(tmp_path: Path) -> None:
+    """Clients send them again until they are stored: each time the server receives a file."""
+    blobs, uploads = tmp_path / "data" / "blobs", tmp_path / "data" / "uploads"
+    with aggregator_inside(tmp_path / "data", inline_bytes=0) as api:
+        keyed = api.create_task("keyed", mechanism_name="ckks", clip=0.5, cohort=2, min_clients=2, rounds=2)
+        keyring, (holder,), members = (
+            keyed.mechanism.generate_keyring(keyed.plan),
+            keyed.enrol(1, "holder"),
+            keyed.enrol(2),
+        )
+        for member in members:
+            assert holder.deliver(f"keyring/{member.client_id}", b"an envelope").status_code == 201
+        keyed.wait_round(1, "collecting")
+        for member in members:
+            assert member.put(1, member.contribution(1, 0.25, keyring)).status_code == 201
+        keyed.wait_round(1, "complete")
+        (newcomer,) = keyed.enrol(1)
+        state = bytes(keyed.recipe.state_bytes(1))
+        sealed = seal_snapshot(state, AggregateChain.first(keyed.id), keyring.state_key, keyed.id, 1)
+        whole, pieces = api.begin(2)[1]
+        catalogue = Catalogue(("a", "b"), ("", ""))
+        waiting = api.create_task("waiting", cohort=2, items=2, catalogue_digest=catalogue.digest)
+        sent = {
+            "envelope": lambda: holder.deliver(f"keyring/{newcomer.client_id}", b"an envelope"),
+            "snapshot": lambda: members[0].deliver("snapshots/1", sealed),
+            "contribution": lambda: whole.put(1, whole.contribution(1, 1.0)),
+            "chunk": lambda: pieces.piece(0, pieces.contribution(1, 2.0)[:20]),
+            "catalogue": lambda: api.put(f"{waiting.path}/catalogue", catalogue.encode()),
+        }
+        blobs.rename(tmp_path / "away")
+        for _ in range(2):
+            assert {name: send().status_code for name, send in sent.items()} == dict.fromkeys(sent, 503)
+        assert list(uploads.iterdir()) == []
+        (tmp_path / "away").rename(blobs)
+        stored = dict.fromkeys(sent, 201) | {"chunk": 204}
+        assert {name: send().status_code for name, send in sent.items()} == stored
 
 
 def test_two_servers_over_one_storage(

@@ -23,16 +23,20 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
 from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
-from aggregator_service.storage.schema import ChunkRow
+from aggregator_service.storage.schema import ChunkRow, TaskRow
+from aggregator_service.tasks.choices import add_task
+from aggregator_service.tasks.tasks import plan_request
 from aggregator_service.uploads.admission import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from aggregator_service.uploads.contributions import store_contribution_file
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
+from protocols.catalogue import Catalogue
+from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field, piece_fields, refusal
 from tests.support.server import AggregatorProcess
 from tests.support.signing import enrolled_as, raw_head
-from tests.support.world import World
+from tests.support.world import World, request_json
 
 SERVER = {"body_idle_seconds": 5.0}
 MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"
@@ -244,3 +248,20 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, world: Wor
     named = [] if stored is None else [stored.blob_key]
     assert len(named) == (1 if breaks == "after" else 0)
     assert list(world.blobs.keys()) == named  # no row names a missing blob, and no orphan is left
+
+
+@pytest.mark.parametrize("breaks", ["before", "after"])
+def test_a_task_whose_commit_loses_its_answer_keeps_its_catalogue(tmp_path: Path, world: World, breaks: str) -> None:
+    catalogue = Catalogue(("a", "b"), ("", ""))
+    recipe = "fedmf", {"items": 2, "dim": 2, "clip": 1.0}
+    request = TaskRequest.model_validate(
+        request_json("kept", *recipe, catalogue_digest=catalogue.digest, cohort_size=4)
+    )
+    with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
+        database.breaks = breaks
+        with pytest.raises(OperationalError):
+            add_task(database, world.blobs, request, plan_request(request), 0.0, lambda *_: None, catalogue=catalogue)
+    with world.database.read() as session:
+        named = list(session.scalars(select(TaskRow.catalogue_key)))
+    assert len(named) == (1 if breaks == "after" else 0)
+    assert list(world.blobs.keys()) == named

@@ -44,18 +44,24 @@ def request_of(chunks: Iterable[bytes], ends: bool = True) -> Request:
     return Request({"type": "http", "method": "PUT", "headers": []}, receive)
 
 
-def receive_into(path: Path, request: Request, body: bytes, start: int = 0, verify_first: bool = False) -> None:
-    """Receive a request whose body should be `body`. verify_first: read it before it is persisted."""
+def receive_into(path: Path, request: Request, body: bytes, start: int = 0, verify_first: bool = False) -> bytes:
+    """Receive a request whose body should be `body`; return the bytes of its file, which is there no longer.
 
-    async def receive() -> None:
+    verify_first: read it before it is persisted.
+    """
+
+    async def receive() -> bytes:
         digest = hashlib.sha256(body).hexdigest()
         async with stream_body(Settings(), request, path, len(body), digest, start=start) as received:
             if verify_first:
                 assert received.verified() == body
             received.persist()
             assert matches_tag(body, received.tag)
+            return path.read_bytes()
 
-    asyncio.run(receive())
+    written = asyncio.run(receive())
+    assert not path.exists()
+    return written
 
 
 def cut(body: bytes, size: int) -> list[bytes]:
@@ -74,8 +80,8 @@ def test_a_body_of_any_length_in_chunks_of_any_size_is_written_completely(
 ) -> None:
     for verify_first in (False, True):
         path = tmp_path / f"new-{verify_first}" / "body"
-        receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
-        assert path.read_bytes() == bytes(start) + BODY[:length]
+        written = receive_into(path, request_of(cut(BODY[:length], size)), BODY[:length], start, verify_first)
+        assert written == bytes(start) + BODY[:length]
 
 
 WRONG = {
@@ -111,8 +117,7 @@ def test_a_body_is_completed_where_the_system_writes_a_part(tmp_path: Path, monk
         return written(descriptor, b"".join(chunks)[:1000])
 
     monkeypatch.setattr(os, "writev", some)
-    receive_into(tmp_path / "body", request_of(cut(BODY[: 2**18], 2**16)), BODY[: 2**18])
-    assert (tmp_path / "body").read_bytes() == BODY[: 2**18]
+    assert receive_into(tmp_path / "body", request_of(cut(BODY[: 2**18], 2**16)), BODY[: 2**18]) == BODY[: 2**18]
 
 
 CLIENTS = tuple(f"c_{index:02}" for index in range(4))
