@@ -2,6 +2,8 @@
 
 While one group is being committed, the writes that arrive wait, and the next group takes all of them. Each caller gets
 its result only after the commit, so what is acknowledged is durable, exactly as with a transaction of its own.
+
+When the database does not answer, all writes that wait get that answer, after the time limit of one attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.database import Database, savepoint
+from aggregator_service.storage.database import DATABASE_GONE, Database, savepoint
 
 _MOST: Final = 64
 """Most writes of one transaction: it bounds how long a SQLite database is locked."""
@@ -79,7 +81,10 @@ class GroupCommit:
     async def _commit_waiting(self) -> None:
         group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         try:
-            await self._in_thread(group)
+            if gone := await self._in_thread(group):
+                group, self._waiting = [*group, *self._waiting], []
+                for write in group:
+                    write.failure = gone
         except BaseException as error:
             for write in group:
                 write.failure = write.failure or error
@@ -89,29 +94,45 @@ class GroupCommit:
         if self._waiting:
             self._begin()
 
-    async def _in_thread(self, group: list[_Write]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, group)
+    async def _in_thread(self, group: list[_Write]) -> Exception | None:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, group)
 
-    def _commit(self, group: list[_Write]) -> None:
-        """Execute and commit a group; set the result or the failure of each write."""
-        executed = False
+    def _commit(self, group: list[_Write]) -> Exception | None:
+        """Execute and commit a group; set the result or the failure of each write.
+
+        Returns the error, and sets nothing, when the database does not begin a transaction.
+        """
+        begun = executed = False
         try:
             with self._database.write() as session:
+                session.connection()  # begins the transaction
+                begun = True
                 for write in group:
                     _execute(write, session)
                 executed = True
         except Exception as error:
+            if not begun and self._is_gone(error):
+                return error
             if executed and not self._database.is_transient(error):
                 raise  # the commit may have taken effect, so nothing may be tried again
-            for write in group:
-                self._commit_alone(write)
+            self._commit_each(group)
+        return None
 
-    def _commit_alone(self, write: _Write) -> None:
-        write.failure = None
-        try:
-            write.result = write.context.run(self._database.transact, write.work)
-        except Exception as error:
-            write.failure = error
+    def _commit_each(self, group: list[_Write]) -> None:
+        """Commit each write in a transaction of its own, until the database does not answer one of them."""
+        gone: Exception | None = None
+        for write in group:
+            write.failure = gone
+            if gone is not None:
+                continue
+            try:
+                write.result = write.context.run(self._database.transact, write.work)
+            except Exception as error:
+                write.failure = error
+                gone = error if self._is_gone(error) else None
+
+    def _is_gone(self, error: Exception) -> bool:
+        return isinstance(error, DATABASE_GONE) and not self._database.is_transient(error)
 
 
 def _execute(write: _Write, session: Session) -> None:

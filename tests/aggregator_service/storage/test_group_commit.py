@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -129,6 +131,40 @@ def test_a_refusal_of_a_single_write_is_final_and_an_error_of_the_database_is_no
         asyncio.run(group.run(refuse))
     assert asyncio.run(group.run(break_once)) == "stored"
     assert calls == ["refuse", "break", "break"]
+
+
+def test_a_database_that_does_not_begin_a_transaction_is_tried_once_for_all_that_wait(sqlite: Database) -> None:
+    """Each attempt takes the whole time limit, and the writes of 64 requests wait for one thread."""
+    attempts = list[str]()
+
+    def watch(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA busy_timeout=1")
+        connection.set_trace_callback(attempts.append)
+
+    event.listen(sqlite.engine, "connect", watch)
+    works = [partial(add_small_body, key=f"rows/{index}", body=b"body") for index in range(70)]
+    with closing(sqlite3.connect(str(sqlite.engine.url.database))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        answers = at_once(sqlite, *works)
+    assert [type(answer) for answer in answers] == [OperationalError] * 70
+    assert attempts == ["BEGIN IMMEDIATE"]
+    assert at_once(sqlite, *works) == [None] * 70
+
+
+def test_writes_after_one_that_the_database_does_not_answer_get_the_same_error(sqlite: Database) -> None:
+    calls, gone = list[int](), OperationalError("INSERT", None, ConnectionError("the connection broke"))
+
+    def write(session: Session, number: int) -> int:
+        calls.append(number)
+        add_small_body(session, KEYS[number], b"body")
+        if number == 1:
+            raise gone
+        return number
+
+    answers = at_once(sqlite, *[partial(write, number=number) for number in range(5)])
+    assert answers == [0, gone, gone, gone, gone]
+    assert calls == [0, 1, 0, 1]
+    assert stored(sqlite) == {KEYS[0]}
 
 
 def test_a_write_has_the_context_of_its_request(sqlite: Database) -> None:
