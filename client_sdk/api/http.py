@@ -1,8 +1,8 @@
 """A sync and an async driver that run programs over HTTP, and plain downloads.
 
-Only this module uses httpx. A driver is an `httpx.Client` or `httpx.AsyncClient` with one connection pool; what a
-request looks like and how an answer is read is written once for both. A fleet uses several small sync drivers, one
-per thread: against one server process this is faster than one large async pool.
+Only this module uses httpx. A driver has one connection pool (`httpx.Client` or `httpx.AsyncClient`) for each server
+that it sends requests to; what a request looks like and how an answer is read is written once for both. A fleet uses
+several small sync drivers, one per thread: against one server process this is faster than one large async pool.
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ import socket
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import Executor
 from contextlib import aclosing, closing, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib.util import find_spec
+from threading import Lock
 from typing import Any, Final, Self, TypeVar, cast
+from urllib.parse import urlsplit
 
 import httpx
 
+from client_sdk.api.environment import Proxy, all_proxies, is_loopback, proxy_of, tls_context
 from client_sdk.api.wire import LONGEST_JSON, Effect, Failed, Pause, Program, Request, Response, Traffic, Turn, Work
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
 from protocols.crypto.http_signature import format_authority
+from protocols.errors import ParameterError
 
 T = TypeVar("T")
-_UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+P = TypeVar("P", httpx.Client, httpx.AsyncClient)
+_UNSENT: Final = (
+    *(httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol),
+)
 _REASONS: Final = (
     (httpx.ConnectTimeout, "no connection in time"),
     (httpx.PoolTimeout, "no free connection in time"),
@@ -61,16 +69,18 @@ class Timeouts:
 
 
 @contextmanager
-def _translate_errors(request: Request) -> Iterator[None]:
-    """Raise httpx's errors as `ConnectionFailed`, which names the method and the URL but no header."""
+def _translate_errors(request: Request, proxy: Proxy | None) -> Iterator[None]:
+    """Raise httpx's errors as `ConnectionFailed`, which names the method, the URL and the proxy but no header."""
+    through = "" if proxy is None else f", through the proxy {proxy}"
     try:
         yield
     except (httpx.TransportError, httpx.StreamError, httpx.InvalidURL, httpx.DecodingError) as error:
         untrusted = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
         if untrusted is not None:
-            reason = f"the server's certificate is not trusted: {untrusted.verify_message}"
+            reason = f"the server's certificate is not trusted: {untrusted.verify_message}{through}"
             raise UntrustedServer(request.method, request.url, reason, sent=False) from error
-        raise ConnectionFailed(request.method, request.url, _reason(error), not isinstance(error, _UNSENT)) from error
+        sent = not isinstance(error, _UNSENT)
+        raise ConnectionFailed(request.method, request.url, _reason(error) + through, sent) from error
 
 
 def _reason(error: Exception) -> str:
@@ -91,30 +101,44 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _settings(connections: int) -> dict[str, Any]:
-    """Return the settings of a client: at most `connections` connections, no cookies. It follows no redirections.
+def _settings(connections: int, url: str, proxy: Proxy | None) -> dict[str, Any]:
+    """Return the settings of a client for the server of `url`: at most `connections` connections, no cookies.
 
-    httpx reads the proxies from the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
+    It follows no redirections, and reads nothing from the environment itself.
     """
     return {
-        "verify": _tls(os.environ.get("HUSHREC_CLIENT_CERT"), os.environ.get("HUSHREC_CLIENT_KEY")),
+        "verify": _tls() if "https" in (url.partition(":")[0], proxy and proxy.scheme) else _no_tls(),
+        "proxy": None if proxy is None else _httpx_proxy(proxy),
+        "trust_env": False,
         "limits": httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
         "headers": _HEADERS,
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # takes none: they would link requests
     }
 
 
-@cache
-def _tls(certificate: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """Return a TLS context, the same for all drivers: loading the certificates takes longer than a request.
+def _httpx_proxy(proxy: Proxy) -> httpx.Proxy:
+    if proxy.scheme.startswith("socks") and find_spec("socksio") is None:
+        raise ParameterError(f"cannot use {proxy}: SOCKS needs another package: pip install 'httpx[socks]'")
+    return httpx.Proxy(proxy.url, ssl_context=_tls() if proxy.scheme == "https" else None)
 
-    Servers are verified against the public authorities, or those in the file SSL_CERT_FILE. certificate, key: files of
-    the client's certificate for aggregators that ask for one.
-    """
-    context = httpx.create_ssl_context()
-    if certificate is not None:
-        context.load_cert_chain(certificate, key)
-    return context
+
+def _tls() -> ssl.SSLContext:
+    return tls_context(httpx.create_ssl_context)
+
+
+@cache
+def _no_tls() -> ssl.SSLContext:
+    """Return a context that trusts nobody, for connections without TLS: there, TLS files do not matter."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def check_environment() -> list[Proxy]:
+    """Return the proxies of the environment; `ParameterError` for a proxy or a TLS file that cannot be used."""
+    proxies = all_proxies()
+    for proxy in proxies:
+        _httpx_proxy(proxy)
+    _tls()
+    return proxies
 
 
 def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: Timeouts) -> httpx.Request:
@@ -135,14 +159,14 @@ def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: T
 
 
 class _Body:
-    """Collects the body of an answer as it arrives, or passes it to the request's sink. traffic: counts its bytes.
+    """Collects the body of an answer as it arrives, or passes it to the request's sink. count: told its bytes.
 
     Raises `ContractBroken` when it is compressed or too long.
     A compressed body could expand to a thousand times its length, and a server could send one that never ends.
     """
 
-    def __init__(self, request: Request, answer: httpx.Response, traffic: Traffic) -> None:
-        self._request, self._status, self._traffic = request, answer.status_code, traffic
+    def __init__(self, request: Request, answer: httpx.Response, count: Callable[[int], None]) -> None:
+        self._request, self._status, self._count = request, answer.status_code, count
         self._headers = dict(answer.headers)  # names in lower case
         self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
         self._body, self._length = bytearray(), 0
@@ -154,7 +178,7 @@ class _Body:
             raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
 
     def add(self, piece: bytes) -> None:
-        self._traffic.down += len(piece)
+        self._count(len(piece))
         self._length += len(piece)
         if self._length > self._limit:
             raise self._broken(f"the answer is longer than {self._limit:,} bytes, the most that it may have")
@@ -198,8 +222,41 @@ class AsyncClosed(ABC):
         await self.aclose()
 
 
-class SyncDriver(Closed):
-    """Runs programs on the calling thread, one thread at a time. `traffic` counts the bytes of all bodies.
+class _Connections:
+    """What both drivers have in common. Threads may use one driver at once. traffic: bytes of all bodies so far."""
+
+    def __init__(self, timeouts: Timeouts | None, connections: int, transport: object | None) -> None:
+        self.traffic = Traffic()
+        self._timeouts = timeouts or Timeouts()
+        self._connections, self._transport = connections, transport
+        self._is_closed = False
+        self._lock = Lock()  # of the pools, of the counts and of `_is_closed`
+
+    def _count_up(self, size: int) -> None:
+        with self._lock:
+            self.traffic.up += size
+
+    def _count_down(self, size: int) -> None:
+        with self._lock:
+            self.traffic.down += size
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ParameterError("the connections are closed: make another client, or make the call before close()")
+
+    def _new_pool(self, kind: Callable[..., P], url: str) -> tuple[P, Proxy | None]:
+        proxy = None if self._transport is not None else proxy_of(url)
+        scheme = "http" if self._transport is not None else url
+        return kind(transport=self._transport, **_settings(self._connections, scheme, proxy)), proxy
+
+
+def _server_of(url: str) -> str:
+    """Return scheme, host and port of `url`."""
+    return "/".join(url.split("/", 3)[:3])
+
+
+class SyncDriver(_Connections, Closed):
+    """Runs programs on the calling thread; several threads may run programs at once.
 
     connections: size of the connection pool. transport: replaces the network, for tests.
     """
@@ -210,9 +267,8 @@ class SyncDriver(Closed):
         connections: int = 4,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self.traffic = Traffic()
-        self._timeouts = timeouts or Timeouts()
-        self._http = httpx.Client(transport=transport, **_settings(connections))
+        super().__init__(timeouts, connections, transport)
+        self._pools: dict[str, tuple[httpx.Client, Proxy | None]] = {}
 
     def run(self, program: Program[T]) -> T:
         """Run `program` to its end and return its result. Raises what the program raises."""
@@ -253,23 +309,55 @@ class SyncDriver(Closed):
                 return effect.call()
         return None
 
+    def _pool(self, url: str) -> tuple[httpx.Client, Proxy | None]:
+        server = _server_of(url)
+        with self._lock:
+            self._require_open()
+            if server not in self._pools:
+                self._pools[server] = self._new_pool(httpx.Client, server)
+            return self._pools[server]
+
     def _send(self, request: Request) -> Response:
-        self.traffic.up += len(request.body)
-        with _translate_errors(request):
-            answer = self._http.send(_build(self._http, request, self._timeouts), stream=True)
+        http, proxy = self._pool(request.url)
+        self._count_up(len(request.body))
+        with _translate_errors(request, proxy):
+            answer = http.send(_build(http, request, self._timeouts), stream=True)
             with closing(answer):
-                body = _Body(request, answer, self.traffic)
+                body = _Body(request, answer, self._count_down)
                 for piece in answer.iter_bytes():
                     body.add(piece)
         return body.response()
 
     def close(self) -> None:
-        """Close all connections."""
-        self._http.close()
+        """Close all connections. Requests of other threads fail."""
+        with self._lock:
+            self._is_closed = True
+            pools, self._pools = self._pools, {}
+        for http, _ in pools.values():
+            http.close()
 
 
-class AsyncDriver(AsyncClosed):
-    """Runs programs on an event loop, with `Work` in threads. `traffic` counts the bytes of all bodies.
+@dataclass(frozen=True)
+class _LoopPool:
+    """A connection pool of one event loop, which alone can use its connections.
+
+    keeper: closes them when it ends. The loop ends it, as it ends all asynchronous generators, before it closes.
+    """
+
+    http: httpx.AsyncClient
+    proxy: Proxy | None
+    keeper: AsyncGenerator[None, None]
+
+
+async def _keep_open(http: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await http.aclose()
+
+
+class AsyncDriver(_Connections, AsyncClosed):
+    """Runs programs on an event loop, with `Work` in threads. Several loops may use it, one after the other or at once.
 
     connections: size of the connection pool. transport: replaces the network, for tests.
     """
@@ -280,9 +368,8 @@ class AsyncDriver(AsyncClosed):
         connections: int = 8,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self.traffic = Traffic()
-        self._timeouts = timeouts or Timeouts()
-        self._http = httpx.AsyncClient(transport=transport, **_settings(connections))
+        super().__init__(timeouts, connections, transport)
+        self._pools: dict[tuple[asyncio.AbstractEventLoop, str], _LoopPool] = {}
 
     async def run(self, program: Program[T], executor: Executor | None = None) -> T:
         """Run `program` to its end and return its result. Raises what the program raises.
@@ -329,19 +416,38 @@ class AsyncDriver(AsyncClosed):
                 return await asyncio.get_running_loop().run_in_executor(executor, call)
         return None
 
+    async def _pool(self, url: str) -> _LoopPool:
+        loop, server = asyncio.get_running_loop(), _server_of(url)
+        with self._lock:
+            self._require_open()
+            pool = self._pools.get((loop, server))
+            if pool is not None and not pool.http.is_closed:
+                return pool
+            self._pools = {key: one for key, one in self._pools.items() if not key[0].is_closed()}
+            http, proxy = self._new_pool(httpx.AsyncClient, server)
+            pool = self._pools[loop, server] = _LoopPool(http, proxy, _keep_open(http))
+        await anext(pool.keeper)
+        return pool
+
     async def _send(self, request: Request) -> Response:
-        self.traffic.up += len(request.body)
-        with _translate_errors(request):
-            answer = await self._http.send(_build(self._http, request, self._timeouts), stream=True)
+        pool = await self._pool(request.url)
+        self._count_up(len(request.body))
+        with _translate_errors(request, pool.proxy):
+            answer = await pool.http.send(_build(pool.http, request, self._timeouts), stream=True)
             async with aclosing(answer):
-                body = _Body(request, answer, self.traffic)
+                body = _Body(request, answer, self._count_down)
                 async for piece in answer.aiter_bytes():
                     body.add(piece)
         return body.response()
 
     async def aclose(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
+        """Close all connections of the running event loop; another loop closes its own when it ends."""
+        with self._lock:
+            self._is_closed = True
+            pools, self._pools = self._pools, {}
+        for (loop, _), pool in pools.items():
+            if loop is asyncio.get_running_loop():
+                await pool.keeper.aclose()
 
 
 def download(url: str) -> Iterator[bytes]:
@@ -350,11 +456,12 @@ def download(url: str) -> Iterator[bytes]:
     Raises `ConnectionFailed` when the connection fails, the final status is not 200 or the body is compressed: 64 KiB
     could expand to 64 MiB. The caller limits the length and checks the digest.
     """
-    request = Request("GET", url)
-    limits = Timeouts().of(request)
+    request, proxy = Request("GET", url), proxy_of(url)
+    local = is_loopback(urlsplit(url).hostname or "")
+    settings = _settings(1, url if local else "https", proxy)  # a redirect may lead to https
     with (
-        _translate_errors(request),
-        httpx.Client(verify=_tls(), follow_redirects=True, timeout=limits, headers=_HEADERS) as http,
+        _translate_errors(request, proxy),
+        httpx.Client(follow_redirects=True, timeout=Timeouts().of(request), **settings) as http,
         http.stream("GET", url) as answer,
     ):
         if answer.status_code != httpx.codes.OK:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from re import fullmatch
 from typing import Final, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
+from client_sdk.api.environment import is_loopback
 from client_sdk.api.retry import DEFAULT_CHUNK_BYTES, RetryPolicy, send
 from client_sdk.api.wire import (
     LONGEST_JSON,
@@ -194,17 +194,10 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def require_encryption(url: str) -> None:
     """Raise `ParameterError` if `url` begins with http:// and its host is not this machine."""
     parts = urlsplit(url)
-    if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         raise ParameterError(
             f"{parts.scheme}://{parts.netloc} is not encrypted: anyone on the way could read tokens and contributions. "
             "Use https://, or, on a network that you trust, --allow-http or ClientOptions(allow_http=True)"

@@ -11,13 +11,14 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
 from rich.markup import escape
 from typer import Option
 
-from client_sdk.api.http import download
+from client_sdk.api.http import check_environment, download
 from client_sdk.api.requests import base_url
 from client_sdk.cli.common import console, fail, table
 from client_sdk.errors import ConnectionFailed
@@ -69,6 +70,7 @@ def examine(data_dir: Path | None = None) -> list[Finding]:
         Finding("memory files", has_memfd, False, streams),
         *_packages(),
         _ckks(),
+        _network_settings(),
         *_folders(data_dir),
     ]
 
@@ -114,6 +116,15 @@ def _ckks() -> Finding:
     return Finding("CKKS sum", error_size <= plan.predicted_error, True, found)
 
 
+def _network_settings() -> Finding:
+    """Check the proxies and the TLS files that the environment names. A server on this machine needs none of them."""
+    try:
+        proxies = ", ".join(map(str, check_environment()))
+    except ParameterError as error:
+        return Finding("network settings", False, False, str(error), "correct or remove the variable")
+    return Finding("network settings", True, False, proxies or "no proxy")
+
+
 def _folders(data_dir: Path | None) -> Iterator[Finding]:
     for name, folder in (("temporary folder", Path(tempfile.gettempdir())), ("data folder", data_dir)):
         if folder is None:
@@ -127,9 +138,14 @@ def server(url: str) -> Finding:
     """Return whether the server at `url` is ready (GET /readyz). Raises `ParameterError` if `url` is not a URL."""
     base = base_url(url)
     try:
-        b"".join(download(f"{base}/readyz"))
+        answer = b"".join(islice(download(f"{base}/readyz"), 1))
     except ConnectionFailed as error:
         return Finding("server", False, True, str(error), "hushrec-server serve")
+    except ParameterError as error:
+        return Finding("server", False, True, str(error), "correct or remove the variable")
+    if not answer.startswith(b'{"status":'):
+        found = f"{base} is answered by something else than an aggregator, such as a proxy"
+        return Finding("server", False, True, found, "check the address")
     return Finding("server", True, True, f"{base} is ready")
 
 
