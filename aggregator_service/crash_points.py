@@ -19,6 +19,9 @@ CrashPoint = Literal[
     "stage.sharing-ended",
     "stage.collecting-ended",
     "stage.confirming-ended",
+    # in a command
+    "move.marked",
+    "move.copied-before-finished",
     # reached only if a job is split among workers
     "parts.folded-before-merge",
     "parts.unmasked-before-release",

@@ -12,12 +12,21 @@ from sqlalchemy import make_url
 from typer import Argument, Option
 
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
+from aggregator_service.crash_points import crash_point
 from aggregator_service.settings import Settings
 from aggregator_service.storage.backup import back_up, copy_blobs, copy_rows, refuse_rows
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database, database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.stores import bind_store, mark_moved, named_blobs, open_store, record_store
+from aggregator_service.storage.stores import (
+    bind_store,
+    is_unfinished_copy,
+    mark_moved,
+    named_blobs,
+    open_store,
+    record_store,
+    refuse_moved,
+)
 
 
 def backup(
@@ -68,7 +77,9 @@ def migrate_storage(
     settings = server_settings(data_dir, database_url)
     if to_blobs == settings.blob_location:
         raise CommandError("--to-blobs is the store that is in use")
+    place = None if to_database_url is None else database_place(to_database_url)
     with opened(settings.database, connections=2) as source, _led(source):
+        refuse_moved(source, but_to=place)
         store = bind_store(source, open_store(settings.blob_location, settings.scratch_dir))
         damaged = _copy(settings, source, store, to_database_url, to_blobs)
     typer.echo("Set these and start the server; it does not start on the old storage again:")
@@ -82,23 +93,32 @@ def migrate_storage(
 def _copy(
     settings: Settings, source: Database, store: BlobStore, to_database: str | None, to_blobs: str | None
 ) -> list[str]:
-    """Copy the blobs, then the rows, so that an interrupted run can be repeated; return keys of damaged blobs.
+    """Copy blobs and rows, so that an interrupted run can be repeated; return keys of damaged blobs.
 
-    At the end the old database refuses to be used; or, when it stays in use, the old store.
+    The old database refuses to be used from the beginning, and the new one until the end. When the database stays in
+    use, the old store refuses it at the end.
     """
     new_store = None if to_blobs is None else open_store(to_blobs, settings.scratch_dir)
+    store_id = (new_store or store).prepare()
     if to_database is None:
         damaged = _copy_blobs(source, store, new_store)
-        if new_store is not None:
-            record_store(source, new_store.prepare())
+        record_store(source, store_id)
         return damaged
+    place = database_place(to_database)
     with opened(to_database, connections=2) as target:
-        with target.read() as session:
-            refuse_rows(session)
-        damaged = _copy_blobs(source, store, new_store)
-        copied = copy_rows(source, target)
-        record_store(target, (new_store or store).prepare())
-        mark_moved(source, database_place(to_database))
+        with source.read() as original, target.read() as session:
+            if not is_unfinished_copy(session, original, place):
+                refuse_rows(session)
+        mark_moved(source, place)
+        crash_point("move.marked")
+        try:
+            damaged = _copy_blobs(source, store, new_store)
+            copied = copy_rows(source, target, place)
+        except Exception:
+            mark_moved(source, None)
+            raise
+        crash_point("move.copied-before-finished")
+        record_store(target, store_id)
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")
     return damaged
 
@@ -106,7 +126,6 @@ def _copy(
 def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None) -> list[str]:
     if new_store is None:
         return []
-    new_store.prepare()
     with source.read() as session:
         named = named_blobs(session)
     damaged = copy_blobs(named, store, new_store)

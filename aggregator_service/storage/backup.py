@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy import Table, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
-from aggregator_service.storage.stores import named_blobs
+from aggregator_service.storage.stores import is_unfinished_copy, named_blobs
 from protocols.errors import HushRecError
 
 DATABASE_NAME: Final = "hushrec.db"
@@ -139,12 +139,16 @@ def _staging(blobs: DirectoryBlobs) -> Iterator[DirectoryBlobs]:
 _BATCH: Final = 1000
 
 
-def copy_rows(source: Database, target: Database) -> dict[str, int]:
+def copy_rows(source: Database, target: Database, place: str) -> dict[str, int]:
     """Copy all rows in one transaction; return their number for each table.
 
-    Both databases have the newest schema. Raises `BackupError` if the target has rows.
+    place: of the target. Both databases have the newest schema. An unfinished copy is replaced: the source may have
+    changed since. Raises `BackupError` if the target has other rows.
     """
     with source.read() as reading, target.write() as writing:
+        if is_unfinished_copy(writing, reading, place):
+            for table in reversed(Base.metadata.sorted_tables):
+                writing.execute(delete(table))
         refuse_rows(writing)
         return {table.name: _copy_table(table, reading, writing) for table in Base.metadata.sorted_tables}
 

@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.logs import fields
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
 from aggregator_service.storage.bodies import is_small
-from aggregator_service.storage.database import DATABASE_GONE, Database, Effects, in_batches
+from aggregator_service.storage.database import DATABASE_GONE, Database, Effects, database_place, in_batches
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.schema import (
     ChunkRow,
@@ -68,7 +68,8 @@ _LONGEST: Final = 400
 
 
 class MovedDatabaseError(HushRecError, RuntimeError):
-    """`hushrec-server migrate-storage` has copied this database: another one continues its tasks."""
+    """`hushrec-server migrate-storage` has copied this database, and another one continues its tasks; or it is a copy
+    that is not finished."""
 
 
 def bind_store(database: Database, blobs: BlobStore) -> BlobStore:
@@ -91,26 +92,46 @@ def bind_store(database: Database, blobs: BlobStore) -> BlobStore:
 
 
 def record_store(database: Database, store_id: str) -> None:
-    """Let the database, which has a store already, belong to this one; it may be a copy of one that was moved."""
+    """Let the database, which has a store already, belong to this one; if it is a copy, the copy is then finished."""
     with database.write() as session:
         session.execute(update(_TABLE).values(store_id=store_id, moved_to=None))
 
 
-def mark_moved(database: Database, place: str) -> None:
-    """Note that the database, which has a store, was moved to `place`; servers and commands then refuse it."""
+def mark_moved(database: Database, place: str | None) -> None:
+    """Note that the database, which has a store, is being moved to `place`; servers and commands then refuse it.
+
+    A copy of its rows has the mark, too, until the copy is finished (`record_store`). None: it is not moved after all.
+    """
     with database.write() as session:
-        session.execute(update(_TABLE).values(moved_to=place[:_LONGEST]))
+        session.execute(update(_TABLE).values(moved_to=None if place is None else place[:_LONGEST]))
 
 
-def refuse_moved(database: Database) -> None:
-    """Raise `MovedDatabaseError` if the database was moved."""
+def is_unfinished_copy(session: Session, of: Session, place: str) -> bool:
+    """Return whether a database, which is at `place`, is a copy of another one that was never finished."""
+    mark = select(_TABLE.c.store_id, _TABLE.c.moved_to)
+    found, original = session.execute(mark).one_or_none(), of.execute(mark).one_or_none()
+    return found is not None and found == original and found.moved_to == place[:_LONGEST]
+
+
+def refuse_moved(database: Database, but_to: str | None = None) -> None:
+    """Raise `MovedDatabaseError` if the database was moved, or is a copy that is not finished.
+
+    but_to: a place to which it may have been moved.
+    """
     with database.read() as session:
         place = session.scalar(select(_TABLE.c.moved_to))
-    if place is not None:
+    if place is None or (but_to is not None and place == but_to[:_LONGEST]):
+        return
+    if place == database_place(str(database.engine.url))[:_LONGEST]:
         raise MovedDatabaseError(
-            f"hushrec-server migrate-storage has moved this database to {place}: set HUSHREC_DATABASE_URL to that one. "
-            "To return to this one, while no server runs on either, set moved_to in its table storage to null"
+            "hushrec-server migrate-storage was interrupted before the copy to this database was finished: run the "
+            "same command again"
         )
+    raise MovedDatabaseError(
+        f"hushrec-server migrate-storage has moved this database to {place}: set HUSHREC_DATABASE_URL to that one, or, "
+        "if the command was interrupted, run the same command again. To return to this database, while no server runs "
+        "on either, set moved_to in its table storage to null"
+    )
 
 
 # --- orphans ----------------------------------------------------------------------------------------------------------

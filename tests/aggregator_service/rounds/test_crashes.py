@@ -52,7 +52,11 @@ POINTS = {
 }
 """Where the server dies in one round, in the order in which the round comes there."""
 
-ELSEWHERE = {"parts": "compute/test_clusters.py", "worker": "compute/test_clusters.py"}
+ELSEWHERE = {
+    "move": "storage/test_backup.py",
+    "parts": "compute/test_clusters.py",
+    "worker": "compute/test_clusters.py",
+}
 
 
 def test_every_named_point_is_met() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -74,11 +79,53 @@ def test_storage_moves_to_postgresql_and_s3(
         AggregatorProcess(data).start()
     assert "has moved this database" in run("task", "list", "--data-dir", str(data), status=1)
     second = f"sqlite:///{tmp_path / 'second.db'}"
-    run("migrate-storage", "--data-dir", str(data), "--to-database-url", second)  # the first copy was no good
+    another = ("migrate-storage", "--data-dir", str(data), "--to-database-url", second)
+    for refused in (another, (*move[:3], "--to-blobs", f"dir:{tmp_path / 'third'}")):  # two copies would go on
+        assert "has moved this database" in run(*refused, status=1)
+    with closing(sqlite3.connect(data / "hushrec.db", isolation_level=None)) as old:
+        old.execute("UPDATE storage SET moved_to = NULL")
+    run(*another)  # the first copy was no good
     assert task.id in run("task", "list", "--data-dir", str(data), "--database-url", second)
     with aggregator_inside(tmp_path / "new", database_url=url, blobs=prefix) as moved:
         complete(moved, task, members)
         moved.create_task("another", cohort=2).enrol(2)  # rows get new numbers
+
+
+@pytest.mark.parametrize("point", ["move.marked", "move.copied-before-finished"])
+def test_an_interrupted_move_leaves_no_storage_in_use_and_can_be_repeated(
+    tmp_path: Path, run: Run, postgres: TestDatabase, point: str
+) -> None:
+    """Two servers must not continue one round, over different contributions."""
+    data, url = tmp_path / "data", postgres.schema()
+    move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", url)
+    with aggregator_inside(data, fold_batch=100, inline_bytes=0) as api:
+        task, members = half_a_round(api)
+    blobs = ("--to-blobs", f"dir:{tmp_path / 'elsewhere'}")
+    environment = {**os.environ, "HUSHREC_CRASH_AT": point}
+    died = subprocess.run([sys.executable, "-m", "aggregator_service.cli", *move, *blobs], env=environment, check=False)
+    assert died.returncode == -signal.SIGKILL
+    for place in ((), ("--database-url", url)):
+        refused = point == "move.copied-before-finished" or not place
+        shown = run("task", "list", "--data-dir", str(data), *place, status=int(refused))
+        assert not refused or "run the same command again" in shown
+    with pytest.raises(RuntimeError, match="run the same command again"):
+        AggregatorProcess(data).start()
+    assert f"HUSHREC_BLOBS={blobs[1]}" in run(*move, *blobs)
+    assert "has moved this database" in run("task", "list", "--data-dir", str(data), status=1)
+    with aggregator_inside(tmp_path / "new", database_url=url, blobs=blobs[1]) as moved:
+        complete(moved, task, members)
+
+
+def test_a_move_that_fails_leaves_the_old_storage_in_use(tmp_path: Path, run: Run) -> None:
+    data, target = tmp_path / "data", tmp_path / "new.db"
+    with aggregator_inside(data, fold_batch=100, inline_bytes=0) as api:
+        task, members = half_a_round(api)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "contributions").write_text("not a directory")
+    move = ("migrate-storage", "--data-dir", str(data), "--to-database-url", f"sqlite:///{target}")
+    assert "cannot be used" in run(*move, "--to-blobs", f"dir:{tmp_path / 'full'}", status=1)
+    with aggregator_inside(data) as again:
+        complete(again, task, members)
 
 
 def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run) -> None:
