@@ -266,12 +266,7 @@ class GaveUp(ClientSDKError):
 
 
 class PolicyRefused(ClientSDKError):
-    """This client's policy does not allow the task or the round."""
-
-    remedy = (
-        "To accept it, give the client another policy: Policy(min_cohort=, mechanisms=, trust_roster=, "
-        "max_model_bytes=), or --min-cohort, --allow-plain, --trust-roster, --max-model-bytes."
-    )
+    """This client's policy does not allow the task or the round. `remedy` names the field of `Policy` that decides."""
 
 
 class RoundLost(ClientSDKError):

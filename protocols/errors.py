@@ -38,6 +38,7 @@ __all__ = [
     "RoutingError",
     "SignatureError",
     "ThresholdError",
+    "to_accept",
 ]
 
 
@@ -57,6 +58,11 @@ class HushRecError(Exception):
             self.remedy = remedy or None
         if self.remedy is not None:
             self.add_note(self.remedy)
+
+
+def to_accept(fields: str, option: str = "") -> str:
+    """Return the remedy of what a client's policy refuses: `fields` of `client_sdk.Policy`, `option` of `hushrec`."""
+    return f"To accept it, give the client another policy: Policy({fields}){f', or {option}' if option else ''}."
 
 
 class ParameterError(HushRecError, ValueError):

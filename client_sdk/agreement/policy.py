@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
-from protocols.errors import ParameterError, RefusalError
+from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
     from protocols.sums.masked.parameters import ClientPolicy
     from protocols.sums.oneshot.plan import OneshotPolicy
 
+MOST_EPOCHS: Final = 1000
+MOST_MEASUREMENTS: Final = 1_000_000
 _BOUNDS: Final = {
     "min_cohort": (2, 1_000_000),
     "min_neighbours": (0, 1_000_000),
@@ -26,8 +28,8 @@ _BOUNDS: Final = {
     "min_ring_bits": (0, 64),
     "min_sigma": (1, 80),
     "max_model_bytes": (1, 1 << 63),
-    "max_epochs": (1, 1000),
-    "max_measurements": (0, 1_000_000),
+    "max_epochs": (1, MOST_EPOCHS),
+    "max_measurements": (0, MOST_MEASUREMENTS),
     "max_clip_share": (0, 1),
     "snapshot_every": (0, 1_000_000),
 }
@@ -108,56 +110,66 @@ class Policy:
         """Raise `PolicyRefused` unless the policy allows the task."""
         if terms.mechanism.name not in self.mechanisms:
             allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
-            option = "--allow-plain, or " if terms.mechanism.name == "plain" else ""
+            option = "--allow-plain" if terms.mechanism.name == "plain" else ""
             raise PolicyRefused(
                 f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}; this client's policy allows "
-                f"{allowed} (change it with {option}Policy(mechanisms=...))"
+                f"{allowed}",
+                remedy=to_accept("mechanisms=...", option),
             )
         if terms.sum_plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server learns which entries a client sends, and so which items it "
-                "touched; this client's policy forbids that (allow it with --reveal-indices, or "
-                "Policy(reveal_indices=True))"
+                "touched; this client's policy forbids that",
+                remedy=to_accept("reveal_indices=True", "--reveal-indices"),
             )
         epochs = getattr(terms.recipe.parameters, "epochs", None)
         if epochs is not None and epochs > self.max_epochs:
             raise PolicyRefused(
-                f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows "
-                f"{self.max_epochs} (change it with Policy(max_epochs=...))"
+                f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows {self.max_epochs}",
+                remedy=to_accept("max_epochs=..."),
             )
         recipe = unwrapped(terms.recipe)
         measured = recipe.points_after(terms.schedule.rounds) if isinstance(recipe, Evaluated) else 0
         if measured > self.max_measurements:
             raise PolicyRefused(
                 f"task {terms.name!r} measures its model {measured} times; this client's policy allows "
-                f"{self.max_measurements} (change it with --max-measurements, or Policy(max_measurements=...))"
+                f"{self.max_measurements}",
+                remedy=to_accept("max_measurements=...", "--max-measurements"),
             )
         privacy = terms.view.privacy
         if privacy is not None and privacy.corrupt < self.min_corrupt:
             raise PolicyRefused(
                 f"task {terms.name!r} counts on the noise of all but {privacy.corrupt:g} of a cohort; this client's "
-                f"policy requires at least {self.min_corrupt:g} (change it with Policy(min_corrupt=...))"
+                f"policy requires at least {self.min_corrupt:g}",
+                remedy=to_accept("min_corrupt=..."),
             )
         if terms.schedule.min_clients < self.min_cohort:
             raise PolicyRefused(
                 f"task {terms.name!r} releases sums of {terms.schedule.min_clients} clients; "
-                f"this client's policy requires at least {self.min_cohort}"
+                f"this client's policy requires at least {self.min_cohort}",
+                remedy=to_accept("min_cohort=...", "--min-cohort"),
             )
-        if terms.mechanism.name == "oneshot":
-            from protocols.sums.oneshot.plan import OneshotPlan
+        try:
+            if terms.mechanism.name == "oneshot":
+                from protocols.sums.oneshot.plan import OneshotPlan
 
-            try:
-                plan = cast(OneshotPlan, terms.sum_plan)
-                self.for_oneshot_rounds(terms.schedule).check_parameters(plan.parameters)
-            except RefusalError as error:
-                raise PolicyRefused(f"task {terms.name!r}: {error}") from error
+                oneshot = cast(OneshotPlan, terms.sum_plan).parameters
+                self.for_oneshot_rounds(terms.schedule).check_parameters(oneshot)
+            elif terms.mechanism.name == "masked":
+                from protocols.sums.masked.plan import MaskedPlan
+
+                masked = cast(MaskedPlan, terms.sum_plan).parameters
+                self.for_masked_rounds(terms.schedule).check_parameters(masked)
+        except RefusalError as error:
+            raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
 
     def check_round(self, view: RoundView) -> None:
         """Raise `PolicyRefused` unless the policy allows the round."""
         if view.cohort < self.min_cohort:
             raise PolicyRefused(
                 f"round {view.number} has {view.cohort} clients; "
-                f"this client's policy requires at least {self.min_cohort}"
+                f"this client's policy requires at least {self.min_cohort}",
+                remedy=to_accept("min_cohort=...", "--min-cohort"),
             )
 
     def for_masked_rounds(self, schedule: Schedule) -> ClientPolicy:

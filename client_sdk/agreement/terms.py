@@ -8,7 +8,7 @@ from typing import Final
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import sealed_bytes
-from protocols.errors import ParameterError
+from protocols.errors import ParameterError, to_accept
 from protocols.layout import VectorLayout, check_levels
 from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, RoundView, Schedule, TaskView
 from protocols.messages.base import HexDigest, Key32, Message
@@ -41,7 +41,8 @@ def _check_size(recipe: Recipe, view: TaskView, max_bytes: int | None) -> None:
     if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
         raise PolicyRefused(
             f"task {view.name!r} needs {needed:,} bytes of memory for its model; this client's policy allows "
-            f"{max_bytes:,} (change it with --max-model-bytes, or Policy(max_model_bytes=...))"
+            f"{max_bytes:,}",
+            remedy=to_accept("max_model_bytes=...", "--max-model-bytes"),
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final, TypeVar, get_args
 
 import platformdirs
 from rich.markup import escape
 from typer import Argument, Option
 
-from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.policy import MOST_EPOCHS, MOST_MEASUREMENTS, Policy
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.requests import base_url
@@ -26,14 +26,20 @@ from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate
 from protocols.messages.base import Message
+from protocols.sums.masked.parameters import Mode
 from protocols.sums.registry import mechanisms
 
 READ_ONLY: Final = Policy(
     min_cohort=2,
     mechanisms=frozenset(mechanisms()),
+    masked_modes=frozenset(get_args(Mode)),
+    min_corrupt=0.0,
+    min_sigma=1,
     min_corrupt_members=0,
     reveal_indices=True,
     max_model_bytes=sys.maxsize,
+    max_epochs=MOST_EPOCHS,
+    max_measurements=MOST_MEASUREMENTS,
 )
 """For commands that send no contribution: every task that was joined is accepted, because nothing is revealed."""
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.markup import escape
 
-from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.policy import MOST_EPOCHS, MOST_MEASUREMENTS, Policy
 from client_sdk.cli.common import MinCohort, command_group, console, fail, say
 from client_sdk.cli.membership import (
     READ_ONLY,
@@ -120,11 +120,17 @@ def fingerprint(task: TaskName = None, identity: IdentityFile = None) -> None:
 
 committee = command_group("Take the masks off one-shot sums (for the members of a task's committee).")
 _ANY_SIZE: Final = 1 << 62
-"""A member does not hold the model, so its size does not matter."""
+"""A member neither holds the model nor trains, so its size and the number of epochs and measurements do not matter."""
 
 
 def _policy(min_cohort: int, trust_roster: bool) -> Policy:
-    return Policy(min_cohort=min_cohort, trust_roster=trust_roster, max_model_bytes=_ANY_SIZE)
+    return Policy(
+        min_cohort=min_cohort,
+        trust_roster=trust_roster,
+        max_model_bytes=_ANY_SIZE,
+        max_epochs=MOST_EPOCHS,
+        max_measurements=MOST_MEASUREMENTS,
+    )
 
 
 @committee.command("join")

@@ -23,6 +23,7 @@ from client_sdk.rounds.member import Member
 from client_sdk.rounds.polling import is_over
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
+from protocols.errors import to_accept
 from protocols.messages import LedgerEntry
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import Private
@@ -163,7 +164,8 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
         raise PolicyRefused(
             f"task {terms.name!r} may cost this client's data epsilon {after:.3g} at delta {policy.budget_delta:g}, "
             f"{before:.3g} of it for other tasks; this client's policy allows {policy.max_epsilon:g} (see hushrec "
-            "ledger; change it with --max-epsilon, or Policy(max_epsilon=...))"
+            "ledger)",
+            remedy=to_accept("max_epsilon=...", "--max-epsilon"),
         )
     return own
 

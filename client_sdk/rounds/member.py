@@ -40,7 +40,7 @@ from protocols.crypto.certificates import (
 )
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
 from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
-from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
+from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError, to_accept
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 from protocols.sums.base import Keyed, NamesPublicKey
 
@@ -84,8 +84,9 @@ def require_known_people(member: Member) -> None:
     if member.check.pin is None and not member.policy.trust_roster:
         raise PolicyRefused(
             f"task {member.terms.name!r} has no organiser, so only the server says who the other clients, the key "
-            "holder and the committee are; allow it with Policy(trust_roster=True) or --trust-roster, or ask for a "
-            "task with an organiser and join with its certificate (certificate=..., --issuer)"
+            "holder and the committee are",
+            remedy="Ask for a task with an organiser and join with its certificate (certificate=..., --issuer). "
+            + to_accept("trust_roster=True", "--trust-roster"),
         )
 
 

@@ -109,15 +109,21 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
     """Return the `k` items of highest score that are not in `seen`; the lower item number wins a tie.
 
     scores: float32 (items,). seen: int32, distinct item numbers. Raises `ParameterError` unless 1 <= k <= number of
-    items that are not seen.
+    items that are not seen, and when the score of one of these is NaN.
     """
-    unseen = scores.size - seen.size
-    if not 1 <= k <= unseen:
-        raise ParameterError(f"k must be in 1..{unseen} (the number of items not seen yet), got {k}")
-    allowed = scores.astype(np.float32)
-    allowed[seen] = -np.inf
-    best = np.argsort(-allowed, kind="stable")[:k]
-    return Recommendations(best.astype(np.int32), allowed[best])
+    unseen = np.delete(np.arange(scores.size, dtype=np.int32), seen)
+    if not 1 <= k <= unseen.size:
+        raise ParameterError(f"k must be in 1..{unseen.size} (the number of items not seen yet), got {k}")
+    found = scores[unseen].astype(np.float32)
+    unknown = np.isnan(found)
+    if unknown.any():
+        raise ParameterError(
+            f"the scores of {np.count_nonzero(unknown)} items are NaN, the first is that of item "
+            f"{unseen[unknown.argmax()]}: the model, or this device's training, has diverged; the task's operator "
+            "chooses a smaller learning rate or clip"
+        )
+    best = np.argsort(-found, kind="stable")[:k]
+    return Recommendations(unseen[best], found[best])
 
 
 def recommend(
@@ -128,7 +134,8 @@ def recommend(
     interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, and while
     the server cannot be reached, the newest model on the device is used. Without, no request is made. progress:
     receives `ModelBehind` with the age of that model. The factor of a user that never took part comes from local
-    training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete.
+    training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete, unless the task starts
+    from another task's model; when the best model of a task that ended is that of round 0, it is used.
     """
     given = part.seen if interactions is None else interactions
     if given is None:
@@ -137,11 +144,11 @@ def recommend(
         state = yield from _newest_or_stored(part, progress)
     else:
         state = _stored(part, _AS_ASKED, progress)
-    if state.round_number == 0:
+    if state.round_number == 0 and part.final is None and part.member.terms.recipe.parameters.start_digest is None:
         raise ModelUnavailable(
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
         )
-    yield from part.load_catalogue()  # which is there: round 1 waits for it
+    yield from part.load_catalogue()  # which is there: round 1 waits for it, and a start is created with it
     seen = part.known_items(given)
     scores = yield from work(lambda: own_scores(part, state, seen))
     found = top_items(scores, seen.items, k)

@@ -53,7 +53,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from protocols.errors import ParameterError, RefusalError
+from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.sums.masked import wire
 from protocols.sums.wire import packed_bytes
 
@@ -163,15 +163,21 @@ class ClientPolicy:
         """Raise `RefusalError` unless the policy accepts the task's ring, mode, `corrupt` and `sigma`."""
         mode, corrupt, sigma = parameters.mode, parameters.corrupt, parameters.sigma
         if mode not in self.modes:
-            raise RefusalError(f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}")
+            raise RefusalError(
+                f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}",
+                remedy=to_accept("masked_modes=...", "--allow-curious"),
+            )
         revealed = f"the task's sigma is {sigma}: a round reveals a vector with probability up to 2^-{sigma}"
-        for value, least, what in (
-            (parameters.bits, self.min_bits, f"the ring has {parameters.bits} bits"),
-            (corrupt, self.min_corrupt, f"the task tolerates a corrupt share of {corrupt:g} of the cohort"),
-            (sigma, self.min_sigma, revealed),
+        tolerated = f"the task tolerates a corrupt share of {corrupt:g} of the cohort"
+        for value, least, what, name in (
+            (parameters.bits, self.min_bits, f"the ring has {parameters.bits} bits", "min_ring_bits"),
+            (corrupt, self.min_corrupt, tolerated, "min_corrupt"),
+            (sigma, self.min_sigma, revealed, "min_sigma"),
         ):
             if value < least:
-                raise RefusalError(f"{what}; this client's policy requires at least {least:g}")
+                raise RefusalError(
+                    f"{what}; this client's policy requires at least {least:g}", remedy=to_accept(f"{name}=...")
+                )
 
     def check_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
         """Raise `RefusalError` if there are too few neighbours or the threshold is too low."""
@@ -179,7 +185,8 @@ class ClientPolicy:
         if k < self.min_degree or t < self.min_threshold:
             raise RefusalError(
                 f"a client has {k} neighbours, {t} of which open its secrets; this client's policy requires at least "
-                f"{self.min_degree} and {self.min_threshold}"
+                f"{self.min_degree} and {self.min_threshold}",
+                remedy=to_accept("min_neighbours=..., min_threshold=..."),
             )
 
     def check_cohort(self, clients: int, what: str) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
-from protocols.errors import ParameterError, RefusalError
+from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
@@ -91,13 +91,16 @@ class OneshotPolicy:
 
     def check_parameters(self, parameters: OneshotParameters) -> None:
         """Raise `RefusalError` unless the policy accepts the task's committee and bits."""
-        for name, value, least in (
-            ("committee", parameters.committee, self.min_committee),
-            ("corrupt", parameters.corrupt, self.min_corrupt),
-            ("bits", parameters.bits, self.min_bits),
+        for name, value, least, of_policy in (
+            ("committee", parameters.committee, self.min_committee, "min_committee"),
+            ("corrupt", parameters.corrupt, self.min_corrupt, "min_corrupt_members"),
+            ("bits", parameters.bits, self.min_bits, "min_ring_bits"),
         ):
             if value < least:
-                raise RefusalError(f"the task's {name} is {value}; this policy requires at least {least}")
+                raise RefusalError(
+                    f"the task's {name} is {value}; this policy requires at least {least}",
+                    remedy=to_accept(f"{of_policy}=..."),
+                )
 
     def check_cohort(self, clients: int, what: str) -> None:
         """Raise `RefusalError` for fewer than `min_cohort` clients."""

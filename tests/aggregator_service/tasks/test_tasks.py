@@ -21,14 +21,18 @@ from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.tasks import resolved_task, sum_view
 from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
+from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.training import client_half
 from protocols.messages import Schedule
+from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.spectral_start import Source, start_of, start_state
+from protocols.recipes.state import state_as
 from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions
+from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions, joined
 from tests.support.world import World
 from tests.vectors.recipes import SMALL
 
@@ -105,6 +109,28 @@ def test_a_task_of_any_mechanism_trains_on_from_a_start(
     assert 0 < np.abs(model.item_factors - first.item_factors).max() < 1
     assert model.round_number == 2
     assert np.array_equal(model.item_counts, spectrum.item_degrees)
+
+
+def test_a_started_task_recommends_before_its_first_round(
+    server: AggregatorProcess, operator: Operator, source: Any
+) -> None:
+    """The state of round 0 ranks as the spectrum does: items that are often owned with those of the user come first."""
+    made = create(server, "early-birds", "masked", "spectrum", *TWO)
+    invitation = operator.invite(made["task_id"], uses=1).invitation
+    task = SmallTask(operator, made["task_id"], "early-birds", invitation, None, True)
+    own = interactions(USERS)[0]
+    with joined(server.url, task, 1) as (part,):
+        found = part.recommend(5, own)
+        assert len(set(found.items.tolist()) - set(own.tolist())) == 5
+        assert part.model().round_number == 0
+        terms = part.terms
+        first = state_as(start_state(terms.recipe, Source(source[1], 0.5)), CountedFactors)
+        half = client_half(terms.recipe, None)
+        history = History.of(own, ITEMS)
+        prepared = half.prepare(terms.recipe.round_spec(terms.seed, 1), first, history, np.random.default_rng(0))
+        expected = half.scores(first, prepared, history)
+        np.testing.assert_allclose(found.scores, expected[found.items], rtol=1e-5)
+        assert part.recommend(5, own, refresh=False).items.tolist() == found.items.tolist()
 
 
 def test_a_task_with_a_privacy_block_starts_from_the_vectors_of_an_earlier_one(

@@ -66,9 +66,15 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     (f"{JOIN} OPEN --scope m", "--scope needs --issuer"),
     (f"{JOIN} OPEN --issuer foo --scope m --code c", "--issuer: the organiser's add"),
     (f"{JOIN} OPEN --certificate ITEMS", "holds no membership certificate"),
-    (f"{JOIN} OPEN", "change it with --allow-plain, or Policy(mechanisms=...)"),
+    (
+        f"{JOIN} OPEN",
+        "oneshot, paillier | another policy: Policy(mechanisms=...), or --allow-plain.",
+    ),
     (f"{JOIN} OPEN --allow-plain", "releases sums of 2 clients"),
-    (f"{JOIN} OPEN --allow-plain --min-cohort 2 --max-model-bytes 100", "policy allows 100 (change it with --max-mod"),
+    (
+        f"{JOIN} OPEN --allow-plain --min-cohort 2 --max-model-bytes 100",
+        "policy allows 100 | Policy(max_model_bytes=...), or --max-model-bytes.",
+    ),
     (f"{JOIN} OPEN --allow-plain --min-cohort 2 --device-group 7", "has one device group"),
     (f"{JOIN} USED --allow-plain --min-cohort 2", "used up | hushrec-server invite TASK"),
     (f"{JOIN} STARS --allow-plain --identity STAR_KEY", "learns from ratings"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
+from client_sdk.cli import app
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
 from client_sdk.model.follow import ModelFollower
@@ -22,7 +24,8 @@ from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_syn
 from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
-from protocols.messages import RoundPage, RoundView, SnapshotView, TaskView
+from protocols.errors import to_accept
+from protocols.messages import Evaluation, RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
 from tests.support.one_member import OneMember, aggregate_of
@@ -100,21 +103,47 @@ def test_the_round_seed_and_the_opener_are_computed_and_compared() -> None:
         TaskTerms.of(task_view(opened_by="members"))
 
 
+JOIN_OPTIONS = {
+    name
+    for parameter in typer.main.get_command(app).get_command(None, "join").params  # type: ignore[attr-defined]
+    for name in parameter.opts
+}
+
+
 def test_the_policy_refuses_tasks_and_rounds() -> None:
+    """The remedy names the field of `Policy` that decides, and an option of `hushrec join` where there is one."""
     plain = frozenset({"plain"})
     allowing = Policy(mechanisms=plain, min_cohort=4)
     long = replace(TERMS, recipe=recipe("fedmf", {"items": 4, "epochs": 21}))
     own = {"items": 9, "dim": 2, "support": "own", "reveal_indices": True}
     revealing = TaskTerms.of(task_view("topk", own, "paillier", {"key_bits": 2048}))
 
-    for policy, terms, text in (
-        (Policy(), TERMS, "plain"),
-        (allowing, TERMS, "at least 4"),
-        (Policy(mechanisms=plain), long, "trains 21 epochs"),
-        (Policy(), revealing, "which items it touched"),
+    measuring = TaskTerms.of(
+        task_view("fedmf", {"items": 4}, schedule={"cohort_size": 10, "rounds": 400}, evaluation=Evaluation(every=1))
+    )
+    masked = TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {"mode": "curious", "bits": 32}))
+    oneshot = TaskTerms.of(task_view("fedmf", {"items": 4}, "oneshot", {}))
+    curious: Any = frozenset({"curious"})
+    for policy, terms, text, name, option in (
+        (Policy(), TERMS, "plain", "mechanisms=...", "--allow-plain"),
+        (Policy(mechanisms=plain), revealing, "paillier", "mechanisms=...", ""),
+        (allowing, TERMS, "at least 4", "min_cohort=...", "--min-cohort"),
+        (Policy(mechanisms=plain), long, "trains 21 epochs", "max_epochs=...", ""),
+        (Policy(mechanisms=plain), measuring, "200 times", "max_measurements=...", "--max-measurements"),
+        (Policy(), revealing, "which items it touched", "reveal_indices=True", "--reveal-indices"),
+        (Policy(), masked, "mode is 'curious'", "masked_modes=...", "--allow-curious"),
+        (Policy(masked_modes=curious, min_ring_bits=40), masked, "ring has 32 bits", "min_ring_bits=...", ""),
+        (Policy(masked_modes=curious, min_corrupt=0.3), masked, "corrupt share", "min_corrupt=...", ""),
+        (Policy(masked_modes=curious, min_sigma=80), masked, "sigma is 64", "min_sigma=...", ""),
+        (Policy(min_committee=6), oneshot, "committee is 5", "min_committee=...", ""),
+        (Policy(min_corrupt_members=2), oneshot, "corrupt is 1", "min_corrupt_members=...", ""),
+        (Policy(min_ring_bits=40), oneshot, "bits is 28", "min_ring_bits=...", ""),
     ):
-        with pytest.raises(PolicyRefused, match=text):
+        with pytest.raises(PolicyRefused, match=text) as caught:
             policy.check_task(terms)
+        assert caught.value.remedy == to_accept(name, option)
+        assert not option or option in JOIN_OPTIONS
+    Policy(masked_modes=curious).check_task(masked)
     Policy(mechanisms=plain, max_epochs=21).check_task(long)
     allowing.check_task(TaskTerms.of(task_view(schedule={"cohort_size": 10, "min_clients": 4})))
     with pytest.raises(PolicyRefused, match="has 3 clients"):

@@ -28,7 +28,7 @@ from client_sdk.rounds.ledger import deliver
 from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import Spending, total_epsilon
-from protocols.errors import ParameterError
+from protocols.errors import ParameterError, to_accept
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, skellam_curve
@@ -86,8 +86,9 @@ def test_a_client_joins_no_task_that_its_budget_does_not_allow(server: Aggregato
         client.join(invitation=first, certificate=TRIAL.source("member"))
         with pytest.raises(PolicyRefused, match=r"may cost this client's data epsilon .* of it for other tasks; .* 8 "):
             client.join(invitation=second, certificate=TRIAL.source("member"))
-        with pytest.raises(PolicyRefused, match="max-epsilon"):
+        with pytest.raises(PolicyRefused) as caught:
             client.preview(second)
+        assert caught.value.remedy == to_accept("max_epsilon=...", "--max-epsilon")
     with Client(server.url, identity, store, Policy(max_epsilon=12.0)) as client:
         client.preview(second)
 

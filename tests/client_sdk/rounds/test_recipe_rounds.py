@@ -241,6 +241,25 @@ def test_a_task_that_overfits_is_stopped_and_has_its_best_model(server: Aggregat
     assert max(measured) > best.model_round
 
 
+def test_a_task_whose_best_model_is_the_initial_one_recommends_from_it(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """Steps that are far too long make each model worse than the one before."""
+    parameters = {"items": FILMS, "dim": 4, "learning_rate": 100.0}
+    schedule = Schedule(rounds=4, cohort_size=CROWD, start_clients=CROWD)
+    request = task_request(
+        "worse", "rfrec", "plain", schedule, parameters, None, bytes(range(32)),
+        evaluation=Evaluation(every=1, keep="best"),
+    )  # fmt: skip
+    ratings = noisy_ratings()
+    with joined(server.url, SmallTask.of(operator, request, CROWD), CROWD, PLAIN) as parts:
+        take_part_together(parts, ratings)
+        best = parts[0].evaluation().best
+        assert best is not None and best.model_round == 0
+        assert len(parts[0].recommend(3, ratings[0]).items) == 3
+        assert parts[0].model().round_number == 0
+
+
 def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:
     """Rounds that fail count, too: a server could repeat a measurement with another model each time."""
     request = task_request(

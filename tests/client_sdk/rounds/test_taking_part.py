@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from client_sdk import (
@@ -30,6 +31,7 @@ from client_sdk.rounds import key_holder
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
 from client_sdk.rounds.member import MembershipCheck, request_for
+from client_sdk.rounds.newest import top_items
 from protocols.codec import b64decode
 from protocols.crypto.envelope import EnvelopeSender
 from protocols.errors import CertificateError, KeyringError, ParameterError
@@ -226,6 +228,19 @@ def test_an_envelope_of_anybody_but_the_certified_holder_is_refused(
         with pytest.raises(CertificateError, match="for the role member, not holder"):
             honest.model()
     operator.close_task(task.task_id)
+
+
+def test_items_that_were_seen_are_never_recommended() -> None:
+    """Whatever the scores are: NaN sorts behind everything, and a recipe may score an item as -inf."""
+    seen, scores = np.array([0, 3], np.int32), np.array([9, -np.inf, 1, np.nan, 1, -np.inf], np.float32)
+    found = top_items(scores, seen, 4)
+    assert found.items.tolist() == [2, 4, 1, 5]
+    assert found.scores.tolist() == [1, 1, -np.inf, -np.inf]
+    for k in (0, 5):
+        with pytest.raises(ParameterError, match=r"k must be in 1\.\.4"):
+            top_items(scores, seen, k)
+    with pytest.raises(ParameterError, match=r"scores of 2 items are NaN, the first is that of item 1: .* diverged"):
+        top_items(np.array([0, np.nan, 1, np.nan], np.float32), np.array([0], np.int32), 1)
 
 
 def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, operator: Operator) -> None:
