@@ -40,6 +40,7 @@ from aggregator_service.storage.rounds import (
     find_round,
     last_round,
     list_rounds,
+    lock_task,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
 from aggregator_service.storage.stages import takes_part
@@ -188,6 +189,7 @@ def refuse(
         task_row, row = task_of(session, client, task), round_of(session, task, number)
         if not takes_part(session, row.id, "asked", client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
+        lock_task(session, task)  # `announce` changes it; and the client may refuse twice at the same time
         is_new = add_refusal(session, row.id, client.client_id, notice.reason, now)
         if is_new:
             announce(session, task, "round")

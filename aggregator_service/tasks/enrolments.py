@@ -260,7 +260,8 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
     Raises 403 forbidden for an invalid certificate, or one of another subject; 409 conflict for one that expires before
     the stored one, and in a task without an organiser.
     """
-    task, client = session.get_one(TaskRow, task_id), session.get_one(ClientRow, client_id)
+    task = lock_task(session, task_id)  # before the client's row is read, and against a new revocation list
+    client = session.get_one(ClientRow, client_id, populate_existing=True)
     if task.organiser_key is None:
         raise Problem("conflict", "this task has no organiser, so its members have no certificates")
     _check_certificate(task, client.identity_key, client.mailbox_key, body, client.role, now)
@@ -321,6 +322,7 @@ def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) 
         raise Problem("bad-request", str(error)) from error
     except CertificateError as error:
         raise Problem("forbidden", str(error)) from error
+    task = lock_task(session, task.id)  # a list that is stored at the same time may be newer
     if task.revocations is not None and listed.is_older_than(RevocationList.decode(task.revocations)):
         raise Problem("conflict", "the stored revocation list is newer than this one")
     task.revocations = body

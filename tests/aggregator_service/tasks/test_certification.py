@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
 import httpx
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
+from aggregator_service.problems import Problem
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import ClientRow, TaskRow
-from aggregator_service.tasks.enrolments import holds_certificate
+from aggregator_service.tasks.enrolments import holds_certificate, renew_certificate, store_revocations
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
-from tests.support.api import Api, TestMember, TestTask, checked, detail, signed_enrolment
+from tests.support.api import (
+    Api,
+    TestMember,
+    TestTask,
+    aggregator_inside,
+    checked,
+    detail,
+    services,
+    signed_enrolment,
+)
+from tests.support.replicas import TestDatabase, wait_until
 
 SCOPE = "movies"
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -94,6 +112,43 @@ def test_attack_one_subject_enrols_with_two_identities_or_roles(api: Api) -> Non
     for certificate, why in ((ann.certificate(), "another subject"), (ann.certificate(role="holder"), "not member")):
         assert why in detail(ann.enrol(task, certificate, renewal=1), 403)
     assert eve.enrol(task, eve.certificate()).status_code == 201
+
+
+@pytest.mark.parametrize("what", ["revocations", "certificate"])
+def test_of_two_that_are_stored_at_once_the_newer_stays(tmp_path: Path, postgres: TestDatabase, what: str) -> None:
+    """A revocation list, or a certificate: the older one waits, and then finds the newer one."""
+    url, ann = postgres.schema(), Person()
+    with aggregator_inside(tmp_path / "data", database_url=url) as api, ThreadPoolExecutor(1) as pool:
+        task = api.create_task("certified-at-once", organiser=PIN)
+        member, now = ann.member(task), int(time.time())
+        certificates = [ann.certificate(seconds=seconds) for seconds in (700, 1000)]
+        lists = [revoke(ORGANISER, SCOPE, [], now + later).encode() for later in (0, 1)]
+
+        def store(session: Session, newer: bool) -> None:
+            if what == "certificate":
+                renew_certificate(session, task.id, member.client_id, certificates[newer], now)
+            else:
+                store_revocations(session, session.get_one(TaskRow, task.id), lists[newer], now)
+
+        database = services(api).database
+        with database.write() as session:
+            store(session, newer=True)
+            session.flush()
+            older = pool.submit(database.transact, partial(store, newer=False))
+            wait_until(lambda: blocked(database), "the older one waits for a lock")
+        with pytest.raises(Problem) as refused:
+            older.result(timeout=30)
+        assert refused.value.slug == "conflict"
+        with database.read() as session:
+            row, client = session.get_one(TaskRow, task.id), session.get_one(ClientRow, member.client_id)
+            assert (client.certificate if what == "certificate" else row.revocations) in (certificates[1], lists[1])
+
+
+def blocked(database: Database) -> bool:
+    """Whether a session of the PostgreSQL server waits for a lock of another one."""
+    with database.read() as session:
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype IN ('transactionid', 'tuple')"
+        return bool(session.execute(text(waiting)).scalar_one())
 
 
 def test_a_revocation_list_ends_memberships(api: Api) -> None:
