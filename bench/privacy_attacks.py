@@ -45,8 +45,8 @@ _DELTA: Final = 1e-3
 _SEED: Final = bytes(range(32))
 
 
-def _block(epsilon: float | None) -> Privacy | None:
-    return None if epsilon is None else Privacy(epsilon=epsilon, delta=_DELTA, corrupt=0.0)
+def _block(epsilon: float | None, rounds: int) -> Privacy | None:
+    return None if epsilon is None else Privacy(epsilon=epsilon, delta=_DELTA, rounds=rounds, corrupt=0.0)
 
 
 def _solved(who: NDArray[np.bool_], seen: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -65,7 +65,7 @@ class _Watch:
         counted = {"items": items, "dim": 8, "rank": 1, "normalise": "touched", "reveal_touched": True}
         made = Federation(
             train, "colr", counted, "masked", cohort_size=cohort, sampling="uniform", masks=False,
-            schedule_rounds=rounds, privacy=_block(epsilon),
+            schedule_rounds=rounds, privacy=_block(epsilon, rounds),
         )  # fmt: skip
         totals: list[NDArray[np.float64]] = []
         made.recipe = _watched(made.recipe, totals)
@@ -131,7 +131,7 @@ def _sums(
     inner: Recipe, epsilon: float | None, sum_index: int, locals_: list[Any], rounds: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     """Return cohorts of 12 clients, and the sums of what they contribute, in the recipe's units: (rounds, values)."""
-    made = with_privacy(inner, _block(epsilon), rounds, USERS // 2, USERS // 2)
+    made = with_privacy(inner, _block(epsilon, rounds), rounds, USERS // 2, USERS // 2)
     state, rng = made.initial_state(_SEED), np.random.default_rng(5)
     spec = inner.round_spec(_SEED, rounds + sum_index, sum_index)
     who, totals = np.zeros((rounds, USERS), dtype=bool), []

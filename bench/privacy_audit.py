@@ -146,7 +146,7 @@ class Case:
 
     def private(self, clients: int, items: int, corrupt: float, kind: type[Private] = Private) -> Private:
         """Return the recipe under a block whose noise is for exactly the honest clients. items: its size."""
-        privacy = Privacy(epsilon=EPSILON, delta=DELTA, most_items=1, corrupt=corrupt)
+        privacy = Privacy(epsilon=EPSILON, delta=DELTA, most_items=1, rounds=self.sums, corrupt=corrupt)
         inner = recipe(self.recipe, dict(self.parameters(items)), noisy=True)
         made = with_privacy(inner, privacy, self.sums, clients, clients)
         assert isinstance(made, Private)

@@ -54,7 +54,7 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
     """
     parameters, rounds = _RECIPES[name]
     plain = recipe(name, parameters)
-    noisy = with_privacy(plain, Privacy(epsilon=4, delta=clients**-1.1), rounds, clients, clients)
+    noisy = with_privacy(plain, Privacy(epsilon=4, delta=clients**-1.1, rounds=rounds), rounds, clients, clients)
     assert isinstance(noisy, Private)
     rng = np.random.default_rng(0)
     history = History(np.sort(rng.choice(ITEMS, _POSITIVES, replace=False)).astype(np.int32))

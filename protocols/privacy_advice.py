@@ -27,8 +27,8 @@ from typing import Any, Final, Literal
 from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
-from protocols.privacy.noise import NoiseTerms, epsilon_of, sampled_curve
-from protocols.recipes.private import Private
+from protocols.privacy.noise import NoiseTerms, epsilon_of
+from protocols.recipes.private import FAILED_SUMS, Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.task_terms import carriers
@@ -78,7 +78,8 @@ def sizes_for(
 ) -> Sizes:
     """Return the sizes of a task with so many users; what is given stays.
 
-    Where a cohort is drawn anew in each round, `sums` is what all but one in 1,000 clients stay within. Raises
+    `sums` has room for `FAILED_SUMS` that fail. Where a cohort is drawn anew in each round, it is what all but one in
+    1,000 clients stay within. Raises
     `ParameterError` for sizes that contradict each other.
     """
     if users < 2:
@@ -93,7 +94,7 @@ def sizes_for(
         raise ParameterError(f"min_clients {floor_:,} is larger than the cohort of {cohort:,}: no round could complete")
     # the members of a frozen cohort are in all sums
     sums = rounds if spectrum or cohort == users else min(rounds, _most_asked(rounds, cohort / users))
-    return Sizes(rounds, cohort, floor_, sums, cohort == users)
+    return Sizes(rounds, cohort, floor_, sums + FAILED_SUMS, cohort == users)
 
 
 def _most_asked(rounds: int, share: float) -> int:
@@ -133,8 +134,7 @@ class NoiseOutlook:
     """What the noise leaves of a recipe.
 
     multiplier: deviation of the noise of `honest` clients in units of the L2 bound. epsilon: cost of the
-    sums of one client, against everybody, also those who know who took part. sampled_epsilon: cost of all sums of the
-    task against somebody who sees the model and does not know who took part; None where all users are in every sum.
+    sums of one client, against everybody, also those who know who took part.
     enough_users: from which most is left, with the same share of them in a sum; None where it is. text: one sentence.
     """
 
@@ -142,7 +142,6 @@ class NoiseOutlook:
     sizes: Sizes
     honest: int
     epsilon: float
-    sampled_epsilon: float | None
     delta: float
     multiplier: float
     sums: tuple[SumOutlook, ...]
@@ -185,19 +184,14 @@ def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions
     main = kinds[-1]
     left = _left(main, kinds[0])
     curve = made.noise(made.main_sum).curve(terms.honest)
-    known, sampled = epsilon_of(sizes.sums * curve, privacy.delta), None
-    if not sizes.all_users:
-        unknown = epsilon_of(sizes.rounds * sampled_curve(curve, sizes.cohort / users), privacy.delta)
-        sampled = min(known, unknown)  # the limit on the sums of a client holds against everybody
+    cost = epsilon_of(sizes.sums * curve, privacy.delta)
     enough = None if left == "most" else _enough(main, kinds[0], users, items, interactions, sizes)
     text = f"{recipe} with {users:,} users at epsilon {privacy.epsilon:g}: {_WORDS[left]} ({main.in_words})"
     if left in ("nothing", "popularity") and kinds[0].what == "counts":
         text += f"; {kinds[0].in_words}"
     if enough is not None:
         text += f"; from about {enough:,} users most of what it learns without noise is left"
-    return NoiseOutlook(
-        recipe, sizes, terms.honest, known, sampled, privacy.delta, made.multiplier, kinds, left, enough, text
-    )
+    return NoiseOutlook(recipe, sizes, terms.honest, cost, privacy.delta, made.multiplier, kinds, left, enough, text)
 
 
 _WORDS: Final[Mapping[Left, str]] = {

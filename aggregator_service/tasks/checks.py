@@ -11,7 +11,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import holds_against
 from protocols.privacy_advice import Sizes, outlook_of
 from protocols.recipes.base import ItemParameters
-from protocols.recipes.private import Private
+from protocols.recipes.private import FAILED_SUMS, Private, sums_needed
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.task_terms import check_combination
 
@@ -32,6 +32,22 @@ def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
         raise ParameterError(
             f"the sums of the task need different ring degrees ({degrees}), but the task has one set of keys: "
             "set the mechanism's parameter 'degree'"
+        )
+
+
+def check_budget(plan: TaskPlan, schedule: Schedule) -> None:
+    """Raise `ParameterError` where a privacy block does not pay for all sums of one cohort, and for some that fail.
+
+    One member could end such a task: what others sent to a sum that it makes fail is spent.
+    """
+    if not isinstance(plan.recipe, Private) or not plan.sum_class.repeated:
+        return
+    needed, paid = sums_needed(plan.recipe, schedule.rounds), plan.recipe.terms.sums
+    if paid < needed + FAILED_SUMS:
+        raise ParameterError(
+            f"privacy: each member contributes to all {needed} sums of this task, and again for each that fails: with "
+            f"rounds {paid} a few failures would end it. Set rounds of the privacy block to {needed + FAILED_SUMS} "
+            f"(--client-sums {needed + FAILED_SUMS}), or leave it out"
         )
 
 

@@ -14,11 +14,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.checks import held_against
-from aggregator_service.tasks.members import eligible_clause
-from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task, row_terms
+from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.messages import LedgerEntry, LedgerPage, Schedule
 from protocols.messages.privacy import NOT_HIDDEN, RELEASED, PrivacyView, SumNoiseView
-from protocols.privacy.noise import Curve, epsilon_of, sampled_curve
+from protocols.privacy.noise import epsilon_of
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.private import Private
 
@@ -97,7 +96,6 @@ def privacy_view(session: Session, task: TaskRow) -> PrivacyView:
         most_sums=recipe.terms.sums,
         released_sums=task.completed_rounds,
         largest_epsilon=spent,
-        sampled_epsilon=_sampled(session, task, schedule, plan, terms, spent),
         spent_members=session.execute(select(func.count()).select_from(ClientRow).where(*reached)).scalar_one(),
         sums=[_noise(recipe, sum_index, schedule.min_clients) for sum_index in recipe.sum_kinds()],
         against=[held_against(plan, schedule, recipe.privacy.corrupt), RELEASED, NOT_HIDDEN],
@@ -112,25 +110,6 @@ def _noise(recipe: Private, sum_index: int, min_clients: int) -> SumNoiseView:
         share_variance=noise.share,
         deviation=noise.deviation(min_clients),
     )
-
-
-def _sampled(
-    session: Session, task: TaskRow, schedule: Schedule, plan: TaskPlan, terms: TaskTerms, spent: float
-) -> float | None:
-    """Return what the released sums cost against somebody who does not know who took part; None without new cohorts.
-
-    The rate is that of the smallest group from which a cohort can have been drawn: members from before the first round
-    that are still asked. So it is too high where members came later, never too low.
-    """
-    if plan.sum_class.repeated or schedule.sampling != "uniform":
-        return None
-    if not task.completed_rounds:
-        return 0.0
-    first = select(RoundRow.opened_at).where(RoundRow.task_id == task.id, RoundRow.number == 1).scalar_subquery()
-    always = ClientRow.task_id == task.id, ClientRow.enrolled_at <= first, eligible_clause(task)
-    drawn_from = session.execute(select(func.count()).select_from(ClientRow).where(*always)).scalar_one()
-    rate = min(1.0, schedule.cohort_size / max(drawn_from, 1))
-    return min(spent, epsilon_of(task.completed_rounds * _sampled_cost(terms, rate), _private(terms).privacy.delta))
 
 
 def spent_budgets(session: Session) -> Iterator[Spent]:
@@ -148,11 +127,6 @@ def _epsilon(terms: TaskTerms, contributions: int) -> float:
     """Return what so many contributions cost at the block's delta."""
     recipe = _private(terms)
     return epsilon_of(recipe.cost(contributions), recipe.privacy.delta)
-
-
-@lru_cache(maxsize=64)
-def _sampled_cost(terms: TaskTerms, rate: float) -> Curve:
-    return sampled_curve(_private(terms).cost(1), rate)
 
 
 def _private(terms: TaskTerms) -> Private:

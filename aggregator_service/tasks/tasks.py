@@ -19,7 +19,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
 from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
-from aggregator_service.tasks.checks import check_evaluation, check_sums, task_warnings
+from aggregator_service.tasks.checks import check_budget, check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.members import able_members, awaited_uncounted
 from aggregator_service.tasks.plans import (
@@ -77,6 +77,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     check_terms(terms)
     plan = plan_task(terms)
     check_catalogue(request, plan.recipe)
+    check_budget(plan, request.schedule)
     sums = [*range(1, plan.recipe.device_groups + 1)]
     if request.evaluation is not None:
         check_evaluation(plan, request.evaluation)

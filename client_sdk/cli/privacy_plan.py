@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from protocols.privacy_advice import NoiseOutlook
 
 _WHICH: Final = (
-    "Taking part is known: cost of all sums that one client is in, against everybody who may know that it took part: "
-    "the server, and who sees its traffic. This is what a task promises, and what clients count towards their budgets. "
-    "Not known: cost of all sums of the task against somebody who sees the released models only, and not who took "
-    "part; sampling amplifies privacy against nobody else. Gaussian: by privacy loss distributions, for Gaussian noise "
-    "of the same multiplier, for comparison."
+    "Epsilon: cost of all sums that one client is in, against everybody, also those who know that it took part. This "
+    "is what a task promises, and what clients count towards their budgets. Gaussian: by privacy loss distributions, "
+    "for Gaussian noise of the same multiplier, for comparison."
 )
 _NOTE: Final = (
     "z: deviation of the noise of the honest clients of the smallest round, in units of the L2 bound on a "
@@ -104,7 +102,7 @@ def plan(options: PlanOptions) -> None:
     Example: hushrec privacy plan --users 1000000 --items 50000 --epsilon 4
     """
     found, missing = options.outlooks()
-    gaussian = {one.recipe: figures for one in found if (figures := _gaussian(one, options.users)) is not None}
+    gaussian = {one.recipe: figures for one in found if (figures := _gaussian(one)) is not None}
     if options.as_json:
         typer.echo(json.dumps(_document(options, found, missing, gaussian), indent=2))
         return
@@ -140,37 +138,25 @@ def _of_counts(one: NoiseOutlook) -> str:
     return f"{one.sums[0].deviation:.3g}" if one.sums[0].what == "counts" else "-"
 
 
-def _costs(found: list[NoiseOutlook], gaussian: Mapping[str, tuple[float, float | None]]) -> list[tuple[str, ...]]:
-    none = (None, None)
-    rows = [
-        ("epsilon, taking part is known", *(_epsilon(one.epsilon) for one in found)),
-        ("the same, Gaussian", *(_epsilon(gaussian.get(one.recipe, none)[0]) for one in found)),
-        ("epsilon, taking part is not known", *(_epsilon(one.sampled_epsilon) for one in found)),
-        ("the same, Gaussian", *(_epsilon(gaussian.get(one.recipe, none)[1]) for one in found)),
-    ]
-    return rows if gaussian else rows[::2]
+def _costs(found: list[NoiseOutlook], gaussian: Mapping[str, float]) -> list[tuple[str, ...]]:
+    rows = [("epsilon", *(f"{one.epsilon:.3g}" for one in found))]
+    if gaussian:
+        rows.append(("the same, Gaussian", *(f"{gaussian[one.recipe]:.3g}" for one in found)))
+    return rows
 
 
-def _epsilon(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _gaussian(one: NoiseOutlook, users: int) -> tuple[float, float | None] | None:
-    """Return epsilon without and with amplification by sampling for Gaussian noise of the same multiplier.
+def _gaussian(one: NoiseOutlook) -> float | None:
+    """Return epsilon for Gaussian noise of the same multiplier.
 
     By privacy loss distributions, with `dp-accounting` (extra `privacy`; None without it): tighter than a bound by
     Renyi orders. The Skellam noise of a task comes close to Gaussian noise, so the figures are for comparison; what a
     task promises is the bound of `protocols.privacy.noise`, which holds for the noise that is added.
     """
     try:
-        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting import GaussianDpEvent
     except ModuleNotFoundError:
         return None
-    event = GaussianDpEvent(one.multiplier)
-    known = loss_epsilon(event, one.sizes.sums, one.delta)
-    if one.sampled_epsilon is None:
-        return known, None
-    return known, loss_epsilon(PoissonSampledDpEvent(one.sizes.cohort / users, event), one.sizes.rounds, one.delta)
+    return loss_epsilon(GaussianDpEvent(one.multiplier), one.sizes.sums, one.delta)
 
 
 def loss_epsilon(event: Any, times: int, delta: float) -> float:
@@ -185,19 +171,13 @@ def _document(
     options: PlanOptions,
     found: list[NoiseOutlook],
     missing: Mapping[str, str],
-    gaussian: Mapping[str, tuple[float, float | None]],
+    gaussian: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return the JSON document: the request, and each recipe's sizes, costs, noise and outlook."""
     recipes = []
     for one in found:
-        known, unknown = gaussian.get(one.recipe, (None, None))
         own = asdict(one)
-        costs = {
-            "taking_part_known": own.pop("epsilon"),
-            "taking_part_unknown": own.pop("sampled_epsilon"),
-            "gaussian_known": known,
-            "gaussian_unknown": unknown,
-        }
+        costs = {"stated": own.pop("epsilon"), "gaussian": gaussian.get(one.recipe)}
         recipes.append({**own, "epsilon": costs})
     return {
         "users": options.users,

@@ -13,8 +13,9 @@ from pydantic import Field
 from protocols.messages.base import Message
 
 _SUMS: Final = (
-    "Most sums of the task that one client contributes to, failed rounds included; null: the schedule's rounds, or as "
-    "many sums as the recipe ends after, if they are fewer. A client that reached it abstains."
+    "Most sums of the task that one client contributes to, failed rounds included; null: two more than the task needs, "
+    "which is the schedule's rounds, or as many sums as the recipe ends after, if they are fewer. A client that "
+    "reached it abstains. Where all sums are over one cohort, less than the default is refused."
 )
 
 
@@ -76,11 +77,6 @@ class PrivacyView(Message):
     released_sums: int = Field(ge=0, description="Sums released so far.")
     largest_epsilon: float = Field(
         ge=0, description="Cost so far, at the block's delta, to a client that was asked most often."
-    )
-    sampled_epsilon: float | None = Field(
-        ge=0,
-        description="Cost of all sums against somebody who sees the model only and does not know who took part; null "
-        "where cohorts are not drawn anew. The server and members of the cohort know: against them epsilon holds.",
     )
     spent_members: int = Field(ge=0, description="Members that reached `most_sums` and are not asked any more.")
     sums: list[SumNoiseView] = Field(description="The kinds of sums: the first one and the main one.")

@@ -75,29 +75,6 @@ def epsilon_of(curve: Curve, delta: float) -> float:
     return max(0.0, float(np.min(curve + np.log1p(-1 / _A) - (math.log(delta) + np.log(_A)) / (_A - 1))))
 
 
-def sampled_curve(curve: Curve, rate: float) -> Curve:
-    """Return the curve of a sum over a sample: each client is in it with probability `rate`, independently.
-
-    Steinke, "Composition of Differential Privacy & Privacy Amplification by Subsampling" (2022), theorem 11, for whole
-    orders; other orders than those of the curve are bounded by the next one, since divergences grow with the order.
-    It holds against somebody who does not know who is in the sample. Raises `ParameterError` unless 0 < rate <= 1.
-    """
-    if not 0 < rate <= 1:
-        raise ParameterError(f"a sampling rate is above 0 and at most 1, got {rate:g}")
-    if rate == 1 or not curve.any():
-        return curve
-    found = []
-    for order in ORDERS:
-        k = np.arange(order + 1, dtype=np.float64)
-        chosen = [math.log(math.comb(order, j)) for j in range(order + 1)]
-        own = np.concatenate([[0.0, 0.0], (k[2:] - 1) * curve[np.searchsorted(_A, k[2:])]])
-        terms = np.array(chosen) + k * math.log(rate) + (order - k) * math.log1p(-rate) + own
-        # k = 0 and 1: (1 - rate)^(a - 1) (1 + (a - 1) rate), which the terms add up to
-        top = float(terms.max())
-        found.append((top + math.log(float(np.exp(terms - top).sum()))) / (order - 1))
-    return np.asarray(np.minimum(np.array(found), curve))
-
-
 @lru_cache(maxsize=64)
 def smallest_multiplier(kinds: tuple[Sensitive, ...], sums: int, epsilon: float, delta: float) -> float:
     """Return the smallest z at which noise of deviation z * L2 in each of `sums` costs at most `epsilon` at `delta`.

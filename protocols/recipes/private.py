@@ -45,6 +45,8 @@ from protocols.privacy.noise import (
 )
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
 
+FAILED_SUMS: Final = 2
+"""Sums that may fail before the members of a task have spent what its sums need: a client pays for what it sent."""
 _RATE: Final = 0.2  # how fast the bound adapts: the value of Andrew et al., section 3
 _CLIP: Final = struct.Struct("<d")
 M = TypeVar("M", bound=ModelState)
@@ -275,15 +277,20 @@ def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.
 def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_size: int, min_clients: int) -> Recipe:
     """Return `recipe` under the noise of a privacy block; `recipe` itself if None. The numbers: of the schedule.
 
-    Where the block does not say to how many sums a client contributes, it is to all that the task can have. Raises
-    `ParameterError` for a recipe that cannot be trained with noise, for noise that cannot be drawn, and if no honest
-    client is left in the smallest round.
+    Where the block does not say to how many sums a client contributes, it is to all that the task needs, and to
+    `FAILED_SUMS` more. Raises `ParameterError` for a recipe that cannot be trained with noise, for noise that cannot be
+    drawn, and if no honest client is left in the smallest round.
     """
     if privacy is None:
         return recipe
-    sums = min(rounds, privacy.rounds or recipe.ends_after or rounds)
+    sums = privacy.rounds or sums_needed(recipe, rounds) + FAILED_SUMS
     terms = NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
     return Private(recipe, privacy, terms)
+
+
+def sums_needed(recipe: Recipe, rounds: int) -> int:
+    """Return how many sums complete a task of so many rounds: fewer where the recipe ends by itself."""
+    return min(rounds, recipe.ends_after or rounds)
 
 
 def unwrapped(recipe: Recipe) -> Recipe:

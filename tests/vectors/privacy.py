@@ -18,7 +18,6 @@ from protocols.privacy.noise import (
     epsilon_of,
     largest_skellam,
     round_within,
-    sampled_curve,
     skellam,
     skellam_curve,
     skellam_table,
@@ -89,7 +88,6 @@ def _curve(l1: float, l2: float, variance: float) -> Outputs:
     return {
         "curve": curve,
         "epsilon": {f"{sums} sums, 1e-{d}": epsilon_of(sums * curve, 10.0**-d) for sums, d in ((1, 5), (9, 6))},
-        "sampled_at_0.1": sampled_curve(curve, 0.1)[:8],
     }
 
 
@@ -118,8 +116,8 @@ def _not_accounted(what: str) -> None:
         "epsilon 0": partial(smallest_multiplier, tuple(kinds), 1, 0.0, 1e-6),
         "epsilon 0.001 at delta 1e-9": partial(smallest_multiplier, tuple(kinds), 1, 0.001, 1e-9),
         "delta 1": partial(epsilon_of, curve, 1.0),
+        "an L2 norm of 0": partial(skellam_curve, (1.0, 0.0), 1.0),
         "variance 0": partial(skellam_curve, (1.0, 1.0), 0.0),
-        "a sampling rate of 0": partial(sampled_curve, curve, 0.0),
     }[what]()
 
 

@@ -43,6 +43,7 @@ def body(name: str, privacy: dict[str, Any], **other: Any) -> dict[str, Any]:
 
 
 PLAIN = {"mechanism": {"name": "plain"}}
+FROZEN = {"recipe": {"name": "privirec-k", "parameters": {"items": 20, "components": 3, "iterations": 2}}}
 NO_SENSITIVITY = {"recipe": {"name": "rfrec", "parameters": {"items": 20}}, "mechanism": {"name": "masked"}}
 
 
@@ -53,6 +54,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, PLAIN, "a task with a privacy block cannot use 'plain'"),
     ({}, NO_SENSITIVITY, "recipe 'rfrec' cannot be trained with a privacy block"),
     ({"rounds": 0}, {}, "rounds"),
+    ({"rounds": 4}, FROZEN, r"all 3 sums of this task, .* Set rounds .* to 5 \(--client-sums 5\), or leave it out"),
 ]
 
 
@@ -72,8 +74,7 @@ def test_operators_and_members_read_the_budget_and_others_do_not(api: Api) -> No
     path = f"{made.path}/privacy"
     shown = made.found("privacy")
     view = PrivacyView.model_validate(shown)
-    assert (view.most_sums, view.honest_clients, view.released_sums, view.largest_epsilon) == (3, 13, 0, 0.0)
-    assert view.sampled_epsilon == 0.0
+    assert (view.most_sums, view.honest_clients, view.released_sums, view.largest_epsilon) == (5, 13, 0, 0.0)
     holds, released, visible = view.against
     assert "members of the committee: more of them can open a single contribution" in holds
     assert holds in made.view["warnings"]
@@ -159,7 +160,7 @@ def test_members_at_the_budget_are_not_asked_and_the_task_ends_with_its_model(wo
 
 
 def test_a_task_whose_rounds_the_block_pays_for_ends_with_its_schedule(world: World) -> None:
-    task = private_task(world, pays_for=None, members=4, rounds=3)
+    task = private_task(world, pays_for=3, members=4, rounds=3)
     play(world, task)
     done = world.row(task)
     assert (done.state, done.completed_rounds, done.ended) == ("complete", 3, None)
@@ -222,27 +223,30 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
 
 def test_a_frozen_cohort_ends_the_task_though_others_have_budget(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     sum_again(monkeypatch, FedMF)
-    task = private_task(world, pays_for=3, members=8)
+    task = private_task(world, pays_for=None, members=8, rounds=3)
+    contribute(world, task)
+    for number in (2, 3, 4):
+        contribute(world, task)
+        with world.database.write() as session:
+            abort_round(session, task, number, "test", world.clock.now())
     play(world, task)
     done, given = world.row(task), contributions(world)
-    assert (done.state, done.completed_rounds) == ("complete", 3)
-    assert sorted(given.values()) == [3, 3, 3, 3]
+    assert (done.state, done.completed_rounds) == ("complete", 2)
+    assert sorted(given.values()) == [5, 5, 5, 5]
     assert done.ended is not None and "0 of 4 members" in done.ended
-    assert privacy(world, task).sampled_epsilon is None
 
 
 def test_the_view_says_what_is_spent(world: World) -> None:
     task = private_task(world, pays_for=4, members=8)
     before = privacy(world, task)
-    assert (before.released_sums, before.largest_epsilon, before.sampled_epsilon, before.spent_members) == (0, 0, 0, 0)
+    assert (before.released_sums, before.largest_epsilon, before.spent_members) == (0, 0, 0)
     for _ in range(2):
         contribute(world, task)
     world.run(task)
     found = privacy(world, task)
     assert found.terms == PRIVACY.model_copy(update={"rounds": 4})
     assert (found.honest_clients, found.most_sums, found.released_sums) == (3, 4, 2)
-    assert found.sampled_epsilon is not None
-    assert 0 < found.sampled_epsilon < found.largest_epsilon <= PRIVACY.epsilon
+    assert 0 < found.largest_epsilon <= PRIVACY.epsilon
     (noise,) = found.sums
     assert noise.deviation == pytest.approx((3 * noise.share_variance) ** 0.5)
     assert noise.deviation == pytest.approx(found.multiplier * noise.bound)
@@ -254,13 +258,3 @@ def test_the_view_says_what_is_spent(world: World) -> None:
         assert not list(spent_budgets(session))
         assert counted(session) == contributions(world)
     assert max(contributions(world).values()) == 4
-
-
-def test_members_who_came_later_do_not_make_earlier_samples_smaller(world: World) -> None:
-    task = private_task(world, pays_for=4, members=16)
-    with world.database.write() as session:
-        session.execute(update(ClientRow).where(ClientRow.sequence > 4).values(enrolled_at=world.clock.now() + 1))
-    contribute(world, task)
-    world.run(task)
-    found = privacy(world, task)
-    assert found.sampled_epsilon == found.largest_epsilon > 0

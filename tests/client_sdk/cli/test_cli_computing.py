@@ -58,11 +58,10 @@ def test_a_plan_shows_every_recipe_with_both_costs_in_a_table_and_in_its_documen
     code, out, err = hushrec("privacy", "plan", *MILLION)
     assert (code, err) == (0, "")
     found = rows(out)
-    assert found["sums of one client, at most"] == ["3", "5", "5", "5"]
-    assert found["epsilon, taking part is known"] == ["4"] * 4
-    assert found["epsilon, taking part is not known"] == ["-", "0.201", "0.201", "0.201"]
+    assert found["sums of one client, at most"] == ["5", "7", "7", "7"]
+    assert found["epsilon"] == ["4"] * 4
     words = " ".join(out.split())
-    assert "sees the released models only, and not who took part" in words
+    assert "also those who know that it took part" in words
     for recipe in NOISY_RECIPES:
         if recipe != "privirec":
             assert f"{recipe} with 1,000,000 users at epsilon 4: " in words
@@ -72,10 +71,8 @@ def test_a_plan_shows_every_recipe_with_both_costs_in_a_table_and_in_its_documen
     assert [one["recipe"] for one in found["recipes"]] == list(NOISY_RECIPES)
     for one in found["recipes"]:
         epsilon = one["epsilon"]
-        assert 3.99 < epsilon["taking_part_known"] <= 4
-        assert epsilon["gaussian_known"] < epsilon["taking_part_known"], "a distribution is tighter than Renyi orders"
-        if not one["sizes"]["all_users"]:
-            assert epsilon["gaussian_unknown"] < epsilon["taking_part_unknown"] < epsilon["taking_part_known"]
+        assert 3.99 < epsilon["stated"] <= 4
+        assert epsilon["gaussian"] < epsilon["stated"], "a distribution is tighter than Renyi orders"
 
 
 def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> None:
@@ -93,7 +90,7 @@ def test_without_the_extra_a_plan_has_our_bounds_and_says_how_to_install_it(monk
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     _, out, err = hushrec("privacy", "plan", *MILLION)
     assert "pip install 'hushrec[privacy]'" in err
-    assert "epsilon, taking part is known" in out
+    assert "sums of one client, at most" in out
     assert "the same, Gaussian" not in out
 
 

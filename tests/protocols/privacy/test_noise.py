@@ -28,7 +28,6 @@ from protocols.privacy.noise import (
     longest_norm,
     norm_of,
     round_within,
-    sampled_curve,
     skellam,
     skellam_curve,
     skellam_table,
@@ -90,31 +89,6 @@ def test_an_epsilon_below_what_the_orders_can_show_is_refused() -> None:
     assert smallest_multiplier(((9.0, 3.0),), 1, least * 0.5, 1e-4) > z / 100  # at a larger delta there is one
 
 
-@settings(max_examples=12, deadline=None)
-@given(rate=st.floats(1e-4, 1), variance=st.floats(100, 1e5))
-def test_sampling_never_costs_more_and_less_at_a_lower_rate(rate: float, variance: float) -> None:
-    curve = skellam_curve((40.0, 10.0), variance)
-    found = sampled_curve(curve, rate)
-    assert (found <= curve).all()
-    assert (sampled_curve(curve, rate / 2) <= found + 1e-12).all()
-    assert (found >= 0).all()
-
-
-def test_sampling_by_hand() -> None:
-    """At order 2: ln(1 - q^2 + q^2 e^R(2)), which is exact."""
-    rate = 0.1
-    assert sampled_curve(CURVE, rate)[0] == pytest.approx(math.log(1 - rate**2 + rate**2 * math.exp(CURVE[0])))
-    third = (1 - rate) ** 2 * (1 + 2 * rate) + 3 * rate**2 * (1 - rate) * math.exp(CURVE[0])
-    third += rate**3 * math.exp(2 * CURVE[1])
-    assert sampled_curve(CURVE, rate)[1] == pytest.approx(math.log(third) / 2)
-    assert sampled_curve(CURVE, 1.0) is CURVE
-    zeros = np.zeros(len(ORDERS))
-    assert sampled_curve(zeros, 0.5) is zeros
-    for wrong in (0.0, 1.01, -1.0):
-        with pytest.raises(ParameterError, match="a sampling rate"):
-            sampled_curve(CURVE, wrong)
-
-
 # --- what a task states -----------------------------------------------------------------------------------------------
 
 
@@ -169,20 +143,6 @@ def test_epsilon_of_skellam_noise_is_just_above_exact(shifts: tuple[int, ...], s
     variance = (multiplier * l2) ** 2
     exact = skellam_loss(shifts, variance).self_compose(sums).get_epsilon_for_delta(delta)
     assert exact < epsilon_of(sums * skellam_curve((l1, l2), variance), delta) < 1.15 * exact
-
-
-@pytest.mark.parametrize(("multiplier", "rate", "rounds"), [(1.0, 0.01, 1000), (0.8, 0.1, 20), (4.0, 0.5, 100)])
-def test_our_curve_of_sampled_sums_is_theirs_of_gaussian_noise(multiplier: float, rate: float, rounds: int) -> None:
-    """With steps so fine that Skellam noise is Gaussian."""
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-    from dp_accounting.rdp import RdpAccountant
-
-    l2 = 1e6
-    curve = sampled_curve(skellam_curve((l2, l2), (multiplier * l2) ** 2), rate)
-    event = SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), rounds)
-    theirs = RdpAccountant(orders=[float(order) for order in ORDERS]).compose(event)
-    for delta in (1e-3, 1e-6, 1e-12):
-        assert theirs.get_epsilon(delta) == pytest.approx(epsilon_of(rounds * curve, delta), rel=1e-3)
 
 
 NEAR = 2.0**-40
