@@ -95,7 +95,10 @@ def _run(
     start: ModelState | None = None,
     cohort: int = 0,
 ) -> Federation:
-    """Run a task of so many sums. local: each client's noise alone gives the guarantee. cohort: 0: all clients."""
+    """Run a task of so many sums, none of which fails. local: each client's noise alone gives the guarantee. cohort: 0:
+    all clients."""
+    if privacy is not None:
+        privacy = privacy.model_copy(update={"rounds": privacy.rounds or sums})
     made = Federation(
         train, recipe, parameters, "masked", cohort_size=cohort or train.active_users.size, seed=seed, masks=False,
         schedule_rounds=sums, privacy=privacy,
