@@ -61,7 +61,8 @@ class Policy:
     max_epochs: largest number of passes over its data in a round that a task may ask of this client.
     max_measurements: how often this client measures models on its held-out rows, in a task or in all tasks with one
     data set label. A server that chooses the models learns one mean over the measuring clients each time.
-    max_clip_share: share of an update's values, 0 to 1, that may be clipped before `ClipWarning` is reported.
+    max_clip_share: share of an update's values that are not zero, 0 to 1, that may be clipped. Beyond it training has
+    failed, and zeros are sent (`TrainingFailed`); in `plain` tasks the values are sent (`ClipWarning`).
     max_epsilon: privacy budget of this client's data: what all tasks with a privacy block may cost together, at
     `budget_delta` (differential privacy; see docs/privacy.md). Tasks without a block have no such number, and are not
     counted.
@@ -83,7 +84,7 @@ class Policy:
     max_model_bytes: int = 1 << 30
     max_epochs: int = 20
     max_measurements: int = 100
-    max_clip_share: float = 0.01
+    max_clip_share: float = 0.05
     max_epsilon: float = 10.0
     budget_delta: float = 1e-6
     snapshot_every: int = 10

@@ -78,15 +78,16 @@ class AggregateRejected(_WithReason):
 
 
 class TrainingFailed(_WithReason):
-    """Training for a round of an encrypted task failed, for `reason`, and zeros were sent, so that nobody sees it.
+    """Training for a round failed, for `reason`, and zeros were sent in its place, so that nobody sees it.
 
-    The sum does not count this client among those whose contributions carry data.
+    The sum of an encrypted task does not count this client among those whose contributions carry data.
     """
 
 
 @dataclass(frozen=True)
 class ClipWarning(_OfRound):
-    """More values were clipped than `Policy.max_clip_share` allows: the clip is too small, or training diverges."""
+    """In a `plain` task more values were clipped than `Policy.max_clip_share`: the clip is too small, or training
+    diverges. In other tasks training has failed then."""
 
     clipped: int
     values: int

@@ -145,9 +145,10 @@ def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskE
 
 _MISSED: Final = (
     *(PolicyRefused, RoundClosed, NotFound, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
-    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested),
+    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested, ParameterError),
 )
-"""Errors that end a round for this client, but not its part in the task. A restored server does not find the round."""
+"""Errors that end a round for this client, but not its part in the task. A restored server does not find the round.
+`ParameterError` is that of a training that failed in a `plain` task, and of a model that does not fit the round."""
 
 
 def take_part(
@@ -284,8 +285,8 @@ def run_round(part: Part, view: RoundView, history: History, progress: Progress 
     """Take part in the round `view` and return the report.
 
     Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
-    one-shot rounds, `Abstained`, and `ParameterError` when training diverges. The server is told when this client
-    refuses the round or abstains.
+    one-shot rounds, `Abstained`, and the error of a training that failed in a `plain` task. The server is told when
+    this client refuses the round or abstains.
     """
     match part.member.terms.mechanism.name:  # a mechanism is imported by the tasks that use it
         case "masked":

@@ -205,9 +205,7 @@ class MaskedRound(OwnRound):
         """Train, and return the contribution as ring elements (layout.length,)."""
         if self._caught_up is None or self.context is None:
             raise RoundLost("this client missed the first stage of the round")
-        with self.timed("train"):
-            self._local = local = yield from self.part.train(self.spec, self._caught_up.state, self.history)
-        self.warn_of_clipping(local)
+        self._local = local = yield from self.train(self._caught_up)
         return encode(self.context.plan, self.part.route(self.spec), local.blocks)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:

@@ -34,8 +34,8 @@ from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
 def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Send this client's only message of the one-shot round `view`; return the report.
 
-    Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, the errors of
-    catching up and of the upload, and `ParameterError` when training diverges.
+    Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, and the errors
+    of catching up, of training (`Part.train`) and of the upload.
     """
     member, own = part.member, OwnRound(part, view, history, progress)
     require_known_people(member)
@@ -47,11 +47,9 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
         context = oneshot_context(member.terms, view, part.model_digest(spec, caught_up.state))
         committee = yield from own.metered(committee_of(member, context))
         remember_committee(member.store, committee)
-    with own.timed("train"):
-        local = yield from part.train(spec, caught_up.state, history)
+    local = yield from own.train(caught_up)
     with own.timed("seal"):
         upload = yield from work(lambda: _seal(part, committee, encode(context.plan, part.route(spec), local.blocks)))
-    own.warn_of_clipping(local)
     with own.timed("upload"):
         yield from own.metered(deliver(member, spec, upload))
     yield from own.settle(local)

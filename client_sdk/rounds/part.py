@@ -24,6 +24,7 @@ from client_sdk.rounds.events import (
     ModelMeasured,
     Progress,
     RoundReport,
+    TrainingFailed,
     Waiting,
     ignore_event,
 )
@@ -42,8 +43,8 @@ from client_sdk.training.base import (
     why_abstain,
 )
 from protocols.catalogue import Catalogue
-from protocols.errors import KeyringError, ParameterError
-from protocols.layout import Route, SumClass
+from protocols.errors import HushRecError, KeyringError, ParameterError
+from protocols.layout import Route, SumClass, check_finite
 from protocols.messages import RoundView
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import unwrapped
@@ -227,8 +228,24 @@ class Part:
     def train(self, spec: RoundSpec, followed: ModelState, history: History) -> Program[LocalResult]:
         """Train for one round and return the result. The new client state is stored by `OwnRound.settle`.
 
-        followed: the followed model. An application that trains in a loop of its own has its turn here. Raises
-        `ParameterError` when training diverges.
+        followed: the followed model. An application that trains in a loop of its own has its turn here.
+
+        Whether training works depends on this client's data and on a model that the server may have made up. If only
+        clients with some item failed, and a client that fails sent nothing, the server would learn who has the item. So
+        training fails like this: the contribution is zeros, which look like any other once they are masked or
+        encrypted, and carry this client's noise in a task with a privacy block; the result says why (`failure`). It
+        fails if it raises or gives no update, if a value of the contribution or of the client state is not finite, or
+        if more than `Policy.max_clip_share` of the values that are not zero were clipped: these are the clip, not
+        training.
+
+        Exceptions to this, in which zeros would hide nothing or do harm:
+
+        - In `plain` tasks the server sees every contribution: zeros are as visible as none, and weaken the mean. The
+          error of training is raised; clipped values are sent.
+        - Counts of items (sums of class `once`) depend on no model: `Abstained`.
+        - A contribution that names its blocks in the clear shows what was touched: `Abstained`.
+        - In sums of class `repeated` whose total anyone can open, zeros would be the difference of two sums over one
+          set of clients, which no check of sets sees: `Abstained`, so that the set shows who is missing.
         """
         state = self.follower.view(followed)
         if isinstance(self.half, AsksApplication):
@@ -243,7 +260,13 @@ class Part:
         If the answer to its upload is lost, its data may be in the sum all the same.
         """
         client_state = self.client_state() or self.half.initial_client_state(self.rng)
-        local = self.half.contribute(spec, self.member.client_id, state, history, client_state, self.rng)
+        try:
+            local = self.half.contribute(spec, self.member.client_id, state, history, client_state, self.rng)
+            self._require_usable(local)
+        except Exception as error:  # the trainer is the application's: it may raise anything
+            if self.member.terms.mechanism.name == "plain":
+                raise
+            local = LocalResult(self._zeros(spec, error), client_state, float("nan"), 0, failure=_reason(error))
         sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
         if sum_class.data is not None:
             of = task_id, self.member.terms.view.data_set, sum_class.data
@@ -255,16 +278,34 @@ class Part:
             store.keep_given(*of, given)
         return replace(local, contribution=with_noise(self.member.terms, state, spec, local.contribution))
 
-    def zeros(self, spec: RoundSpec, followed: ModelState) -> Contribution:
-        """Return the contribution of a client that has nothing to add but must not be told from others: zeros.
+    def _require_usable(self, local: LocalResult) -> None:
+        """Raise `ParameterError` for a result of training that must not be used; see `train`."""
+        made = local.contribution
+        for array in (*made.blocks, *local.client_state.values()):
+            if array.dtype.kind == "f":
+                check_finite(array, "the result of training")
+        if self.clips_too_much(made) and self.member.terms.mechanism.name != "plain":
+            raise ParameterError(
+                f"{made.clipped:,} values exceed the task's clip, a larger share than this client's policy allows, "
+                f"{self.member.policy.max_clip_share:g} (Policy(max_clip_share=...)): training diverged, or the clip "
+                "is too small"
+            )
 
-        In a task with a privacy block they carry this client's noise, which the others count on.
-        """
+    def clips_too_much(self, made: Contribution) -> bool:
+        """Return whether more of the values that are not zero were clipped than the policy allows."""
+        used = sum(int(np.count_nonzero(block)) for block in made.blocks)
+        return made.clipped > self.member.policy.max_clip_share * used
+
+    def _zeros(self, spec: RoundSpec, error: Exception) -> Contribution:
+        """Return zeros in the place of a contribution, without noise; `Abstained` where they must not be sent."""
         terms = self.member.terms
         recipe = unwrapped(terms.recipe)
+        layout = recipe.layout(spec.sum_index)
+        same_data = layout.sum_class.once or (layout.sum_class.repeated and terms.opened_by == "anyone")
+        if same_data or layout.chosen:
+            raise Abstained(_reason(error)) from error
         route = recipe.route(spec, self.member.client_id)
-        blocks = [np.zeros(block.length) for block in recipe.layout(spec.sum_index).contribution_blocks(route)]
-        return with_noise(terms, self.follower.view(followed), spec, Contribution(blocks))
+        return Contribution([np.zeros(block.length) for block in layout.contribution_blocks(route)])
 
     def _sum_class(self, spec: RoundSpec) -> SumClass:
         return self.member.terms.recipe.layout(spec.sum_index).sum_class
@@ -314,6 +355,11 @@ class Part:
         self.member.store.keep_client_state(self.member.task_id, client_state)
 
 
+def _reason(error: Exception) -> str:
+    """Return why training failed, for the device's owner; with the type of an error that is not the SDK's own."""
+    return str(error) if isinstance(error, HushRecError) else f"{type(error).__name__}: {error}"
+
+
 # --- one round: what it costs, and the report of a contribution -----------------------------------------------------
 
 T = TypeVar("T")
@@ -358,18 +404,40 @@ class OwnRound:
         self.part.report_followed(caught_up, self.progress)
         return caught_up
 
-    def warn_of_clipping(self, local: LocalResult) -> None:
-        """Report that more values were clipped than the policy allows."""
-        clipped, values = local.contribution.clipped, local.contribution.values
-        if clipped > self.part.member.policy.max_clip_share * values:
-            self.progress(ClipWarning(self.view.number, clipped, values))
+    def train(self, caught_up: CaughtUp) -> Program[LocalResult]:
+        """Return the result of training on this model; report that it failed, or that many values were clipped.
+
+        See `Part.train` for the errors.
+        """
+        with self.timed("train"):
+            local = yield from self.part.train(self.spec, caught_up.state, self.history)
+        made = local.contribution
+        if local.failure is not None:
+            task = self.part.member.terms.name
+            _LOG.warning("task %s, round %d: training failed, zeros were sent in its place", task, self.view.number)
+            self.progress(TrainingFailed(self.view.number, local.failure))
+        elif self.part.clips_too_much(made) and self.part.member.terms.mechanism.name == "plain":
+            self.progress(ClipWarning(self.view.number, made.clipped, made.values))
+        return local
 
     def settle(self, local: LocalResult) -> Program[None]:
-        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one."""
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
+
+        If that fails, the state stays as it was stored, which is reported.
+        """
         self.part.keep_client_state(local.client_state)
-        if local.finish is not None:
+        if local.finish is None:
+            return
+        try:
             with self.timed("train"):
-                self.part.keep_client_state((yield from work(local.finish)))
+                finished = yield from work(local.finish)
+            for array in finished.values():
+                if array.dtype.kind == "f":
+                    check_finite(array, "the client state")
+        except (HushRecError, ValueError, ArithmeticError) as error:
+            self.progress(TrainingFailed(self.view.number, _reason(error)))
+        else:
+            self.part.keep_client_state(finished)
 
     def report(self, caught_up: CaughtUp, local: LocalResult, contribution_bytes: int) -> RoundReport:
         """Return the report of a contribution of so many bytes."""

@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Abstained, AggregateMismatch, ApiError, Equivocation, NotAttested, RoundLost
+from client_sdk.errors import AggregateMismatch, ApiError, Equivocation, NotAttested, RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower
-from client_sdk.rounds.events import Progress, RoundReport, SnapshotPublished, TrainingFailed
+from client_sdk.rounds.events import Progress, RoundReport, SnapshotPublished
 from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member
 from client_sdk.rounds.part import OwnRound, Part
@@ -40,7 +40,7 @@ from protocols.crypto.http_signature import (
     format_authority,
     sign_request,
 )
-from protocols.errors import CertificateError, CodecError, HushRecError, SignatureError
+from protocols.errors import CertificateError, CodecError, SignatureError
 from protocols.messages import Attestation, RoundView
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 from protocols.recipes.base import RoundSpec
@@ -54,8 +54,8 @@ _SNAPSHOT_VOLUNTEERS = 3.0
 def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    Raises `PolicyRefused`, the errors of catching up, of `require_attested` and of the upload, `Abstained`, and in
-    tasks whose sums anyone can open `ParameterError` when training diverges.
+    Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `require_attested`, of `Part.train` and of
+    the upload.
     """
     member, own = part.member, OwnRound(part, view, history, progress)
     member.policy.check_round(view)
@@ -73,13 +73,9 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
         if part.checks_aggregates(caught_up):
             yield from own.metered(require_attested(member, part.follower, caught_up.followed))
         part.require_data(spec, caught_up.state, history)
-    with own.timed("train"):
-        local, failure = yield from _train(part, spec, caught_up, history)
-    if failure is not None:
-        progress(TrainingFailed(view.number, failure))
+    local = yield from own.train(caught_up)
     with own.timed("seal"):
-        body = yield from work(lambda: _seal(part, spec, local, participates=failure is None))
-    own.warn_of_clipping(local)
+        body = yield from work(lambda: _seal(part, spec, local))
     chain = caught_up.followed.chain
     statements = {} if chain is None else {AGGREGATE_CHAIN: chain.digest.hex()}
     try:
@@ -94,32 +90,11 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
     return own.report(caught_up, local, len(body))
 
 
-def _train(
-    part: Part, spec: RoundSpec, caught_up: CaughtUp, history: History
-) -> Program[tuple[LocalResult, str | None]]:
-    """Return the result of training, or zeros and the reason when training fails in an encrypted task.
-
-    Whether training works may depend on an opened sum, so a client that sent nothing would tell the server about it;
-    a ciphertext of zeros looks like any other, and is not counted as a participant. Counting depends on no sum, and
-    blocks that a contribution chooses are named in the clear, so zeros hide nothing there: `Abstained` when it fails.
-    """
-    try:
-        return (yield from part.train(spec, caught_up.state, history)), None
-    except (HushRecError, ValueError, ArithmeticError) as error:
-        if part.member.terms.opened_by == "anyone":
-            raise
-        reason = str(error)
-        layout = part.member.terms.recipe.layout(spec.sum_index)
-        if layout.sum_class.once or layout.chosen:
-            raise Abstained(reason) from error
-    kept = part.client_state() or part.half.initial_client_state(part.rng)
-    return LocalResult(part.zeros(spec, caught_up.state), kept, float("nan"), 0), reason
-
-
-def _seal(part: Part, spec: RoundSpec, local: LocalResult, participates: bool) -> bytes:
+def _seal(part: Part, spec: RoundSpec, local: LocalResult) -> bytes:
+    """Return the sealed contribution; that of a training that failed is not counted among those that carry data."""
     terms = part.member.terms
     plan = terms.sum_plan_at(spec.sum_index)
-    blocks = with_participation(plan, local.blocks, participates)
+    blocks = with_participation(plan, local.blocks, local.failure is None)
     mechanism, route, keyring = one_message(terms.mechanism), part.route(spec), part.follower.keyring
     if part.take_ahead is not None and isinstance(mechanism, WorksAhead):
         return mechanism.seal_ahead(plan, route, blocks, keyring, part.take_ahead)

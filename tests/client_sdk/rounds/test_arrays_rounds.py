@@ -17,7 +17,7 @@ from aggregator_service.commands.tasks import tasks
 from client_sdk import Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
 from client_sdk.lab.fleet_rounds import FleetRound
-from client_sdk.rounds.events import ClipWarning, Event, RoundMissed
+from client_sdk.rounds.events import ClipWarning, Event, RoundMissed, RoundReport, TrainingFailed
 from client_sdk.task import Task
 from client_sdk.training.arrays import ArraysRound
 from protocols.errors import ParameterError
@@ -89,6 +89,32 @@ def test_wrong_updates_are_refused_and_clipping_is_told(server: AggregatorProces
             assert not thread.is_alive()
     assert any(isinstance(event, ClipWarning) and event.clipped == 100 for event in events)
     assert not any(isinstance(event, RoundMissed) for event in events)  # it has left, in its turn in round 2
+
+
+def test_training_that_fails_cannot_be_told_from_training_that_works(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """A trainer raises, another gives values of which most exceed the clip: zeros are masked in their place."""
+    schedule = Schedule(rounds=1, cohort_size=USERS, start_clients=USERS)
+    parameters = {"shapes": {"w": [8]}, "std": 0.0}
+    request = task_request("failing", "arrays", "masked", schedule, parameters, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, USERS)
+    updates = [lambda: 1 // 0, lambda: np.full(8, 2.0), lambda: np.full(8, 0.5)]
+    told: list[list[Event]] = [[] for _ in updates]
+
+    def train(part: Task, user: int) -> list[RoundReport]:
+        return part.take_part(lambda round_: round_.contribute({"w": updates[user]()}), told[user].append)
+
+    with joined(server.url, task, USERS, POLICY) as parts:
+        reports = [report for found in take_part_together(parts, range(USERS), train) for report in found]
+        assert len({report.contribution_bytes for report in reports}) == 1 and len(reports) == USERS
+        np.testing.assert_allclose(parts[0].arrays()["w"], np.full(8, 0.5 / USERS), atol=1e-4)
+    reasons = [[event.reason for event in events if isinstance(event, TrainingFailed)] for events in told]
+    assert reasons[0][0].startswith("ZeroDivisionError") and "8 values exceed the task's clip" in reasons[1][0]
+    assert [len(found) for found in reasons] == [1, 1, 0]
+    assert not any(isinstance(event, RoundMissed) for events in told for event in events)
+    (round_,) = operator.rounds(task.task_id)
+    assert (round_.state, round_.survivors, round_.refusals) == ("complete", USERS, {})
 
 
 def test_other_interactions_and_other_recipes_are_refused(server: AggregatorProcess, operator: Operator) -> None:

@@ -255,19 +255,25 @@ def test_a_sum_that_does_not_open(how: str) -> None:
     assert recipe.encode_state(state)[4:] == recipe.encode_state(recipe.initial_state(SEED))[4:]
 
 
-def diverges(*_: Any) -> None:
-    raise ParameterError("training diverged")
+class Diverging:
+    """The client side of a recipe whose training fails."""
+
+    def __init__(self, half: Any) -> None:
+        self.initial_client_state = half.initial_client_state
+
+    def contribute(self, *_: Any) -> None:
+        raise ParameterError("training diverged")
 
 
-def test_training_that_fails_on_an_opened_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_that_fails_on_an_opened_sum() -> None:
     """A sum within the bounds makes training diverge: the member sends a ciphertext of zeros."""
     attack = OneMember(*task(), {1: aggregate_of(*task())})
-    monkeypatch.setattr(attack.part, "train", diverges)
+    attack.part.half = Diverging(attack.part.half)
     assert seen_of(attack) == seen_in_an_honest_round()
     assert isinstance(attack.events[0], TrainingFailed)
 
 
-def test_a_member_that_chooses_its_blocks_abstains_when_training_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_chooses_its_blocks_abstains_when_training_fails() -> None:
     """Which blocks it chooses is seen by all, so zeros would hide nothing; as an upload they would count as data."""
     parameters = {"items": 6, "dim": 2, "share": 0.5, "support": "own", "reveal_indices": True}
     terms = TaskTerms.of(task_view("topk", parameters, "paillier", {"key_bits": 2048}, completed_rounds=1))
@@ -276,7 +282,7 @@ def test_a_member_that_chooses_its_blocks_abstains_when_training_fails(monkeypat
     blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
     bodies = [((), how.seal(plan, (), blocks, keyring)) for _ in range(SURVIVORS)]
     attack = OneMember(terms, keyring, {1: how.release(plan, how.fold(plan, None, bodies))})
-    monkeypatch.setattr(attack.part, "train", diverges)
+    attack.part.half = Diverging(attack.part.half)
     assert not [url for method, url, _ in attack.attempt() if method == "PUT"]
     assert attack.events == [RoundAbstained(2, "training diverged")]
 
