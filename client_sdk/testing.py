@@ -26,8 +26,9 @@ from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
-from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
+from protocols.recipes.state import encode
 from protocols.sums.base import new_keyring, one_message, plan_sum
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.task_terms import carriers, check_combination
@@ -165,6 +166,21 @@ class RecipeConformance:
             for block, values in zip(layout.contribution_blocks(route), local.blocks, strict=True):
                 counts = values[block.integral_mask()]
                 assert np.array_equal(counts, np.rint(counts)) and (counts >= 0).all()
+
+    def test_a_model_that_sums_cannot_make_is_refused(self) -> None:
+        """Clients train on a model that the server sends: they accept what sums make, and nothing far from it."""
+        made = self.make()
+        for number, state in enumerate(self._states(made)):
+            reach = Reach(number, self.clients, self.clients)
+            for group in range(made.device_groups):
+                made.require_reachable(made.view(state, group), reach)
+            held = made.state_fields(number) if number else ()
+            for field in held:
+                if not field.dtype.startswith("<f") or not field.shape or not field.bytes:
+                    continue
+                false = {**made.state_values(state), field.name: np.full(field.shape, 1e30)}
+                with pytest.raises(CodecError):
+                    made.require_reachable(made.decode_state(number, encode(held, false)), reach)
 
     def test_sums_of_training_hold_no_constant_of_a_client(self) -> None:
         """A client contributes in two rounds, as the task goes on: no value that depends on its data is the same.

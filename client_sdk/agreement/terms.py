@@ -14,7 +14,7 @@ from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, Roun
 from protocols.messages.base import HexDigest, Key32, Message
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
-from protocols.recipes.base import ItemParameters, Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe as make_recipe
@@ -220,6 +220,12 @@ class TaskTerms:
         except ParameterError as error:
             raise self.broken_round(view, f"has other levels: {error}") from error
         return replace(spec, levels=levels)
+
+    def require_reachable(self, state: ModelState) -> None:
+        """Raise `CodecError` unless the task's sums can have made `state`, or the view of a device group."""
+        schedule = self.schedule
+        sums = min(state.round_number, schedule.rounds)
+        self.recipe.require_reachable(state, Reach(sums, schedule.min_clients, schedule.cohort_size))
 
     def broken_round(self, view: RoundView, fault: str) -> ContractBroken:
         """Return the error of a round that contradicts the terms. fault: what is wrong, with its verb."""

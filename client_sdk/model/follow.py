@@ -191,8 +191,6 @@ class ModelFollower:
         try:
             return read_snapshot(self.terms, self.keyring, self.view_group, view, body)
         except (EnvelopeError, CodecError) as error:
-            if not self.terms.chained:
-                raise
             raise ModelUnavailable(view.round, f"the snapshot of round {view.round} cannot be used: {error}") from None
 
     def _initial_state(self) -> Program[FollowedState]:

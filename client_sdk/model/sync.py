@@ -144,7 +144,7 @@ def read_snapshot(
 
     view_group: the device group whose view of the state the snapshot holds; None for the whole state. Raises
     `KeyringError` without the keyring, `EnvelopeError` when the snapshot does not open, `CodecError` when it is
-    malformed or claims more sums than the schedule has.
+    malformed, claims more sums than the schedule has, or cannot have been made by the task's sums.
     """
     chain = None
     if terms.chained:
@@ -159,6 +159,7 @@ def read_snapshot(
     )
     if state.sums > terms.schedule.rounds:  # a client may take steps for each of them
         raise CodecError(f"a snapshot claims {state.sums:,} sums of a task of {terms.schedule.rounds:,}")
+    terms.require_reachable(state)
     return FollowedState(state, chain, True)
 
 
@@ -186,7 +187,9 @@ def absorb_aggregate(
             require_possible(plan, total, view.survivors)
             require_participants(plan, total, terms.schedule.min_clients)
         summed = without_participation(plan, total)
-        return terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
+        after = terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
+        terms.require_reachable(after)
+        return after
 
     if terms.opened_by != "members" or keyring is None:
         return absorbed(), None

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import TRAINED, Floats, VectorLayout
+from protocols.layout import CLIP_SLACK, TRAINED, Floats, VectorLayout
 from protocols.recipes.arrays_update import (
     LEAST_WEIGHT,
     ArraysParameters,
@@ -47,11 +47,13 @@ from protocols.recipes.base import (
     Local,
     ModelState,
     PartOfSum,
+    Reach,
     Recipe,
     RoundSpec,
     Sensitivity,
     check_follows,
     noise_level,
+    require_within,
 )
 from protocols.recipes.factors import WEIGHTS_WARNING
 from protocols.recipes.registry import RecipeEntry
@@ -82,6 +84,7 @@ def step(p: ArraysParameters, values: _Piece, first: _Piece, second: _Piece, upd
     values[:] = values + moved
 
 
+_FAR: Final = 9.0  # standard deviations: a normal variable is farther with a chance of 1e-19
 _DRAWN: Final = 1 << 18  # values computed at a time, so that temporary arrays stay small beside a large model
 
 
@@ -219,6 +222,25 @@ class Arrays(Recipe, AbsorbsByParts):
             start = first + row * width
             sums = total(start, start + counts.size * width).reshape(-1, width)
             yield row * width, np.where(counts >= least, sums / np.maximum(counts, least), 0.0).ravel()
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check the values that follow from the seed, and the optimiser's; uploaded initial values may be of any size.
+
+        A step with adam or yogi is at most eta |m| / tau.
+        """
+        own, p = state_as(state, ArraysState), self.parameters
+        for name, place in p.places().items():
+            clip = p.clip_of(name)
+            mean = clip / (1.0 - p.momentum) if p.optimiser == "momentum" else clip
+            square = max(2.0 * clip**2, p.adaptivity**2)
+            if own.first.size:
+                require_within(own.first[place], mean * CLIP_SLACK, f"means of {name}")
+            if own.second.size:
+                require_within(own.second[place], square * CLIP_SLACK, f"mean squares of {name}")
+            if p.initial is None:
+                step = p.server_rate * mean / (p.adaptivity if p.slots > 1 else 1.0)
+                farthest = (_FAR * p.stds.get(name, p.std) + reach.sums * step) * CLIP_SLACK
+                require_within(own.values[place], farthest, f"values of {name}")
 
     def warnings(self) -> tuple[str, ...]:
         p, found = self.parameters, []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.keys import derive_seed
-from protocols.errors import ParameterError
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import Floats, Route, VectorLayout, whole_route
 from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
 
@@ -60,6 +60,30 @@ class Sensitivity:
     l2: float | None = None
     counts: bool = False
     per_item: int = 0
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far the sums of a task can move its model: what a client checks a state by that it did not compute itself.
+
+    sums: sums that can be in the state. fewest, most: contributions to a sum. largest: size of a value of a
+    contribution in the recipe's units, noise included, in a task with a privacy block; None: the recipe's clip bounds
+    it.
+    """
+
+    sums: int
+    fewest: int
+    most: int
+    largest: float | None = None
+
+    @property
+    def of_mean(self) -> float:
+        """How many times larger than the largest value of a contribution a value of their mean can be.
+
+        Above 1 because one bad contribution can make the sum as large as the largest round allows, which must not end a
+        task.
+        """
+        return self.most / self.fewest
 
 
 @dataclass(frozen=True)
@@ -325,6 +349,15 @@ class Recipe(ABC):
         """Return the state with the decoded `values`; `CodecError` for a value that no state has."""
         return self.state_class(round_number, **values)
 
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Raise `CodecError` unless sums of the task can have made `state`, or the view of a device group.
+
+        What clients send depends on the model, and a server that chooses the model freely can make it so that the sums
+        show what single clients have. The bound follows from the initial state, the number of sums and the clips. By
+        default nothing is checked beyond what `state_from` checks.
+        """
+        state_as(state, self.state_class)
+
     # --- device groups: by default one, whose clients train on the whole model --------------------------------------
 
     @property
@@ -403,6 +436,20 @@ def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False
         raise ParameterError(
             f"sum {spec.sum_index} of round {spec.number} does not follow a state of sum {last}, round "
             f"{state.round_number}"
+        )
+
+
+def require_within(values: NDArray[np.floating], bound: Floats | float, what: str) -> None:
+    """Raise `CodecError` for a value, or a row of (n, d), whose size is above its bound, a number or (n,).
+
+    The size of a row is its L2 norm. what: the name of the values in the error's text.
+    """
+    with np.errstate(over="ignore"):  # becomes infinite, which is refused
+        sizes = np.abs(values) if values.ndim < 2 else np.sqrt(np.einsum("ij,ij->i", values, values))
+    if not (sizes <= bound).all():
+        raise CodecError(
+            f"{what} of a model state are up to {float(sizes.max()):g} in size: more than sums of this task can make "
+            "of them"
         )
 
 

@@ -54,10 +54,27 @@ from protocols.layout import (
     lowered,
     whole_route,
 )
-from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Sensitivity, Update
+from protocols.recipes.base import (
+    Contribution,
+    FactorState,
+    Local,
+    ModelState,
+    Reach,
+    RoundSpec,
+    Sensitivity,
+    Update,
+)
 from protocols.recipes.factors import clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
-from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, RowRecipe, divisors, touch_segments
+from protocols.recipes.rows import (
+    TOUCHED,
+    FactorRecipe,
+    NormalisedParameters,
+    RowRecipe,
+    divisors,
+    most_of_mean,
+    touch_segments,
+)
 
 
 class FedMFParameters(NormalisedParameters):
@@ -178,6 +195,10 @@ class CoLR(RowRecipe):
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         return shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
 
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        """Return that of A times sqrt(d/r), the norm of B."""
+        return super().farthest_step(state, reach) * float(np.sqrt(self.parameters.dim / self.parameters.rank))
+
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with A the mean of the clients' A_u."""
         projection = shared_projection(spec.seed, self.parameters.rank, self.parameters.dim)
@@ -276,6 +297,11 @@ class SCoLR(FactorRecipe):
         return clip_blocks(
             blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
         )
+
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        """Return that of A, whose columns have divisors of their own, times sqrt(d/r), the norm of B."""
+        p = self.parameters
+        return p.clip * float(np.sqrt(p.dim)) * most_of_mean(p, state, reach)
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return A B, float64 (items, dim), with each column of A divided for the clients that trained it."""

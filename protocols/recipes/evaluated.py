@@ -36,6 +36,7 @@ from protocols.recipes.base import (
     ItemParameters,
     Local,
     ModelState,
+    Reach,
     Recipe,
     RecipeAround,
     RoundSpec,
@@ -270,6 +271,9 @@ class Evaluated(RecipeAround):
             raise CodecError(f"a model state of round {round_number} has a measurement of round {last}")
         model = self.inner.decode_state(round_number, bytes(body[:length]))
         return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        self.inner.require_reachable(state_as(state, EvaluatedState).model, reach)
 
     def report(self, state: ModelState) -> dict[str, float]:
         own = state_as(state, EvaluatedState)

@@ -36,16 +36,18 @@ from pydantic import Field, model_validator
 from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals, uniforms
 from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
+from protocols.layout import CLIP_SLACK, TRAINED, Floats, VectorLayout, check_finite
 from protocols.recipes.base import (
     MOVES_ALIKE,
     Contribution,
     ItemParameters,
     Local,
     ModelState,
+    Reach,
     Recipe,
     RoundSpec,
     check_follows,
+    require_within,
 )
 from protocols.recipes.factors import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 from protocols.recipes.registry import RecipeEntry
@@ -113,6 +115,7 @@ def spaces_of(seed: bytes, elements: int, buckets: int) -> tuple[Subspace, Subsp
 MOST_HALVINGS: Final = 20
 _GIVEN: Final = "given "  # start of the names of the sums of a turn, one field each
 _INITIAL_SCALE: Final = 0.01  # standard deviation of the values of a new item table (released code)
+_FAR: Final = 9.0  # standard deviations: a normal variable is farther with a chance of 1e-19
 
 
 class FairParameters(ItemParameters, WeightedParameters):
@@ -286,6 +289,17 @@ class Fair(Recipe):
     def state_from(self, round_number: int, values: dict[str, Any]) -> FairState:
         given = tuple(values.pop(name) for name in list(values) if name.startswith(_GIVEN))
         return FairState(round_number, **values, given=given)
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check the values of the tables and of the layers: both rules of mixing move them by the clip in a turn."""
+        own, p = state, self.parameters
+        if not isinstance(own, FairState | FairView):
+            raise ParameterError(f"a model state of fair is needed, got {type(own).__name__}")
+        moved = reach.sums * reach.of_mean * p.clip
+        require_within(own.tables.ravel(), (_FAR * _INITIAL_SCALE + moved) * CLIP_SLACK, "values of the tables")
+        require_within(own.dense, (float(np.sqrt(6 / (2 * p.dim + 1))) + moved) * CLIP_SLACK, "values of the layers")
+        for total in own.given if isinstance(own, FairState) else ():
+            require_within(total, reach.most * max(p.clip, 1.0) * CLIP_SLACK, "sums of a turn")
 
     # --- the part of the model that a device has -----------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import normals
 from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, Reach, RoundSpec
 from protocols.recipes.factors import (
     MAX_DIM,
     BiasedParameters,
@@ -132,6 +132,16 @@ class PFedCLR(FactorModel):
         check_finite(change, "the change of the items")
         clipped = int(np.count_nonzero(np.abs(change) > p.clip))
         return Contribution([weigh(p, np.clip(change, -p.clip, p.clip), local.examples)], clipped)
+
+    @property
+    def longest_start(self) -> float:
+        """That of rows N(0, `start_scale`^2), or of those from a spectrum."""
+        p = self.parameters
+        return super().longest_start * (1.0 if p.start_from is not None else p.start_scale * float(np.sqrt(p.dim)))
+
+    def farthest_step(self, state: FactorState, reach: Reach) -> float:
+        p = self.parameters
+        return reach.of_mean * (p.clip if p.noise is None else p.noise.bound) * float(np.sqrt(p.dim))
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the mean change (with weights that of eq. 11), float64 (items, dim)."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Floats, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, Block, Floats, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import (
     Curve,
@@ -43,7 +43,16 @@ from protocols.privacy.noise import (
     skellam,
     within_steps,
 )
-from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RecipeAround, RoundSpec, Sensitivity
+from protocols.recipes.base import (
+    Contribution,
+    Local,
+    ModelState,
+    Reach,
+    Recipe,
+    RecipeAround,
+    RoundSpec,
+    Sensitivity,
+)
 
 FAILED_SUMS: Final = 2
 """Sums that may fail before the members of a task have spent what its sums need: a client pays for what it sent."""
@@ -227,6 +236,17 @@ class Private(RecipeAround):
         )
 
     # --- states --------------------------------------------------------------------------------------------------
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check the bound, which a sum changes by a factor of exp(-0.2) to exp(0.2), and the wrapped recipe's state."""
+        quantile, adapts = self.privacy.quantile or 0.0, self.privacy.quantile is not None
+        slack = CLIP_SLACK ** (1 + reach.sums)  # a sum rounds it to 24 bits
+        least = self.privacy.clip * exp(-_RATE * (1.0 - quantile) * reach.sums * adapts) / slack
+        most = self.privacy.clip * exp(_RATE * quantile * reach.sums * adapts) * slack
+        if not least <= state.l2_clip <= most:
+            raise CodecError(f"a model state holds a bound of {state.l2_clip:g}, which {reach.sums} sums cannot make")
+        unit = self._unit(self.main_sum, replace(state, l2_clip=most))
+        self.inner.require_reachable(state, replace(reach, largest=self.noise(self.main_sum).largest * unit))
 
     def initial_state(self, task_seed: bytes) -> ModelState:
         return self.starting(self.inner.initial_state(task_seed))

@@ -48,16 +48,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import REPEATED_ROWS, Block, Floats, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Floats, Segment, VectorLayout
 from protocols.recipes.base import (
     Contribution,
     Local,
     ModelState,
+    Reach,
     Recipe,
     RoundSpec,
     Sensitivity,
     check_follows,
     noise_level,
+    require_within,
 )
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.registry import RecipeEntry
@@ -244,9 +246,28 @@ class PriviRecK(Recipe):
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
         if "singular_values" in values and values["singular_values"].min() < 0:
             raise CodecError("a model state holds negative singular values")
-        if "basis" in values and not (np.linalg.norm(values["basis"], axis=0) <= _UNIT).all():
+        with np.errstate(over="ignore"):  # becomes infinite, which is refused
+            norms = np.linalg.norm(values["basis"], axis=0) if "basis" in values else np.zeros(1)
+        if not (norms <= _UNIT).all():
             raise CodecError("a model state's basis has a column with a norm over 1")
         return PriviRecState(round_number, **values)
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check how many clients can have been counted, and the values of P and of its singular values."""
+        own = state_as(state, PriviRecState)
+        if own.item_degrees.size and not reach.fewest <= own.clients <= reach.most:
+            raise CodecError(
+                f"a model state has the degrees of {own.clients:,} clients, and a sum has {reach.fewest:,} to "
+                f"{reach.most:,}"
+            )
+        if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
+            layout = self.layout(self.last_iteration)
+            clip = layout.blocks[0].segments[0].clip if reach.largest is None else reach.largest
+            farthest = np.sqrt(reach.most * clip * np.sqrt(layout.length)) * CLIP_SLACK
+            require_within(own.singular_values, float(farthest), "singular values")
+        if own.gram.size and reach.largest is None:
+            clip = self.layout(self.steps).blocks[0].segments[0].clip
+            require_within(own.gram, reach.most * clip * CLIP_SLACK, "entries of the Gram matrix")
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import SEED_BYTES, derive_seed
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
-from protocols.layout import ONCE_ROWS, TRAINED, Block, Floats, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, ONCE_ROWS, TRAINED, Block, Floats, Segment, VectorLayout
 from protocols.privacy.laplace import privatise
 from protocols.recipes.base import (
     MOVES_ALIKE,
@@ -48,9 +48,11 @@ from protocols.recipes.base import (
     FactorState,
     Local,
     ModelState,
+    Reach,
     Recipe,
     RoundSpec,
     check_follows,
+    require_within,
 )
 from protocols.recipes.factors import clip_blocks, noise_warning
 from protocols.recipes.registry import RecipeEntry
@@ -84,6 +86,8 @@ def rating_offsets(means: ItemMeans, items: NDArray[np.int32], targets: NDArray[
 
 
 INITIAL_STD: Final = 0.01  # standard deviation of the initial average: N(0, 10^-4), Algorithm 1, line 3
+_FAR: Final = 9.0  # standard deviations: a normal variable is farther with a chance of 1e-19
+_ERROR: Final = 1.0  # of a sum of ratings, with any mechanism, and of its rounding to float32
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,16 @@ class RFRec(Recipe):
         p = self.parameters
         totals = (StateField("item_totals", "<f4", (2, p.items)),) if p.counting else ()
         return (SUM_INDEX, *totals, StateField("item_factors", "<f4", (p.items, p.dim)))
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check the values of the average, and how many clients can have rated an item."""
+        own, p = state_as(state, RFRecState), self.parameters
+        farthest = (_FAR * INITIAL_STD + reach.sums * reach.of_mean * p.bound) * CLIP_SLACK
+        require_within(own.item_factors.ravel(), farthest, "item factors")
+        if own.item_totals.size:
+            raters = float(p.counting * reach.most)
+            require_within(own.item_totals[0], raters, "numbers of raters")
+            require_within(own.item_totals[1], raters / 2 + _ERROR, "sums of ratings")
 
     def report(self, state: ModelState) -> dict[str, float]:
         return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}

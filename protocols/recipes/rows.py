@@ -30,17 +30,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, model_validator
 
-from protocols.errors import ParameterError
-from protocols.layout import TRAINED, Block, Floats, Route, Segment, VectorLayout, whole_route
+from protocols.errors import CodecError, ParameterError
+from protocols.layout import CLIP_SLACK, TRAINED, Block, Floats, Route, Segment, VectorLayout, whole_route
 from protocols.recipes.base import (
     Contribution,
     FactorState,
     Local,
     ModelState,
+    Reach,
     Recipe,
     RoundSpec,
     Sensitivity,
     noise_level,
+    require_within,
 )
 from protocols.recipes.factors import (
     BiasedParameters,
@@ -57,6 +59,7 @@ NEGATIVES: Final = 4  # negatives drawn for each positive where a task does not 
 
 Normalise = Literal["expected", "clients", "touched"]  # see the module
 
+_FAR: Final = 9.0  # of a row's norm: beyond it with a chance of 1e-17
 TOUCHED: Final = "touched"  # name of the segment that counts how many contributions touched each item
 
 
@@ -149,6 +152,15 @@ def divisors(
     return np.asarray(np.maximum(found, max(1.0, noise_level(noise))))
 
 
+def most_of_mean(p: NormalisedParameters, state: ModelState, reach: Reach) -> Floats | float:
+    """Return how many times larger than a contribution's the mean row of an item can be, (items,) or one number."""
+    if p.divides_by == "clients" or (reach.largest is not None and p.normalise is None):
+        return reach.of_mean
+    if p.divides_by == "touched":
+        return float(reach.most)
+    return reach.most / divisors(p, state, reach.fewest, None)
+
+
 class FactorModel(Recipe):
     """A recipe whose model is the item factors alone: initial state, encoding, and defaults for the rest."""
 
@@ -201,6 +213,29 @@ class FactorModel(Recipe):
         values["item_counts"] = as_counts(values["item_counts"], values["clients"])
         return CountedFactors(round_number, **values)
 
+    @abstractmethod
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        """Return how far a sum can move each item's row, as an L2 norm, (items,) or the same for all, before
+        `server_rate`. state: whose item counts, checked before, tell the divisors."""
+
+    @property
+    def longest_start(self) -> float:
+        """The L2 norm of a row of the initial item factors, at most, but for a chance below 1e-10.
+
+        The norm of a row N(0, 1/dim) exceeds 1 + t / sqrt(dim) with a chance of at most exp(-t^2 / 2). Factors from a
+        spectrum have a mean square norm of 1.
+        """
+        p = self.parameters
+        return float(np.sqrt(p.items)) if p.start_from is not None else 1.0 + _FAR / float(np.sqrt(p.dim))
+
+    def require_reachable(self, state: ModelState, reach: Reach) -> None:
+        """Check the norms of the item factors' rows, and that so many clients can have been counted."""
+        own, p = state_as(state, FactorState), self.parameters
+        if isinstance(own, CountedFactors):
+            _require_counted(own, p, reach)
+        moved = np.asarray(reach.sums * p.server_rate * self.farthest_step(own, reach))
+        require_within(own.item_factors, (self.longest_start + moved) * CLIP_SLACK, "rows of item factors")
+
     def initial_state(self, task_seed: bytes) -> FactorState:
         """Return the state of round 0: item factors N(0, 1/dim) from the task's seed."""
         return self.first_state(initial_factors(task_seed, self.parameters.items, self.parameters.dim))
@@ -215,6 +250,18 @@ class FactorModel(Recipe):
         if self.parameters.has_counts:
             return CountedFactors(0, item_factors, np.zeros(self.parameters.items), 0)
         return FactorState(0, item_factors)
+
+
+def _require_counted(state: CountedFactors, p: BiasedParameters, reach: Reach) -> None:
+    """Raise `CodecError` unless so many clients can have been counted in the task's sums of counts.
+
+    None has been if these sums failed. Counts of another task are those of the terms' digest.
+    """
+    if p.start_from is None and state.clients and not reach.fewest <= state.clients <= p.counting * reach.most:
+        raise CodecError(
+            f"a model state counts the items of {state.clients:,} clients, and the task counts {reach.fewest:,} to "
+            f"{p.counting * reach.most:,}"
+        )
 
 
 class FactorRecipe(FactorModel):
@@ -252,6 +299,10 @@ class RowRecipe(FactorRecipe):
         rows, touched = dense_rows(local.update, self.parameters.items, self.width)
         parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
         return clip_blocks((block,), [block.join(parts)])
+
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        longest = float(np.sqrt(self.width)) * (self.parameters.clip if reach.largest is None else reach.largest)
+        return longest * most_of_mean(self.parameters, state, reach)
 
     def mean_update(self, state: ModelState, total: Floats, contributions: int, noise: float = 0.0) -> Floats:
         """Return each item's summed row divided as `normalise` says, float64 (items, width); noise: see `divisors`."""

@@ -36,10 +36,10 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec, Update
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Reach, RoundSpec, Update
 from protocols.recipes.factors import CountedFactors, dense_rows
 from protocols.recipes.registry import RecipeEntry
-from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, touch_segments
+from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, most_of_mean, touch_segments
 from protocols.recipes.state import StateField, StateFields, state_as
 
 
@@ -235,6 +235,10 @@ class SharedTopK(TopKRecipe):
         change[state_as(state, TopKState).support] = self.gain * self._mean(state, total, contributions)
         return change.reshape(p.items, p.dim)
 
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        p = self.parameters
+        return self.gain * p.clip * float(np.sqrt(p.dim)) * most_of_mean(p, state, reach)
+
     def _mean(self, state: ModelState, total: Floats, contributions: int) -> Floats:
         """Return the mean change of the support's entries, float64 (K,)."""
         p, parts = self.parameters, self.changes.blocks[0].split(total)
@@ -288,6 +292,9 @@ class OwnTopK(TopKRecipe):
         clipped = int(np.count_nonzero(inside != values[largest]))
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
         return Contribution(blocks, clipped, sent=sent.reshape(update.values.shape))
+
+    def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
+        return reach.most * self.parameters.clip * float(np.sqrt(self.parameters.dim))
 
     def change(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Floats:
         """Return the mean change of every entry over the clients that sent it, float64 (items, dim)."""

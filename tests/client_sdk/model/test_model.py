@@ -24,7 +24,7 @@ from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_syn
 from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
-from protocols.errors import to_accept
+from protocols.errors import CodecError, to_accept
 from protocols.messages import Evaluation, RoundPage, RoundView, SnapshotView, TaskView
 from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
@@ -263,6 +263,36 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
     assert downloads(runner) == ["snapshots/39", "snapshots/40"]
     with pytest.raises(ModelUnavailable, match="replaced faster"):
         ProgramRunner(Server(40, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
+
+
+def test_a_model_that_no_sums_make_is_not_used() -> None:
+    """Only the round is lost: nothing that a server sends as a model ends a client's part in the task."""
+    false = replace(state_after(TERMS, 40), item_factors=np.full((6, 4), 3e38, np.float32))
+    with pytest.raises(ModelUnavailable, match="cannot be used: rows of item factors"):
+        ProgramRunner(Server(40, {40: false}, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ({"clients": 2}, "items of 2 clients"),
+        ({"clients": 11}, "items of 11 clients"),
+        ({"l2_clip": 0.5}, "bound of 0.5"),
+        ({"l2_clip": 2.0}, "bound of 2"),
+        ({"item_factors": np.full((6, 4), 1e9, np.float32)}, "rows of item factors"),
+        ({"clients": 10, "l2_clip": 1.05, "item_factors": np.full((6, 4), 2.0, np.float32)}, None),
+    ],
+)
+def test_what_one_sum_of_a_private_task_can_make(given: dict[str, Any], fault: str | None) -> None:
+    parameters = {"items": 6, "dim": 4, "rank": 2, "item_bias": "counts"}
+    privacy = {"epsilon": 8.0, "delta": 1e-6, "clip": 1.0}
+    terms = TaskTerms.of(task_view("colr", parameters, "masked", privacy=privacy))
+    state = replace(terms.recipe.initial_state(SEED), round_number=1, **given)
+    if fault is None:
+        terms.require_reachable(state)
+        return
+    with pytest.raises(CodecError, match=fault):
+        terms.require_reachable(state)
 
 
 def test_a_follower_whose_state_left_the_cache_starts_over() -> None:
