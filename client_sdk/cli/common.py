@@ -19,8 +19,19 @@ from typer import Option
 if TYPE_CHECKING:  # numpy is imported when the command runs, not for its help
     from client_sdk.lab.data.columns import Columns
 
-console: Final = Console()
-stderr: Final = Console(stderr=True)
+_NARROWEST: Final = 20  # columns: rich cannot draw a table in two
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Return a console that is as wide as the terminal, or as COLUMNS says, and at least 20 columns wide."""
+    made = Console(stderr=stderr)
+    if made.width < _NARROWEST:
+        made.width = _NARROWEST
+    return made
+
+
+console: Final = _console()
+stderr: Final = _console(stderr=True)
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
