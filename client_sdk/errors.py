@@ -236,8 +236,8 @@ class ConnectionFailed(ClientSDKError):
 
     remedy = "Check the address and that the server is running: hushrec doctor --url URL"
 
-    def __init__(self, method: str, url: str, reason: str, sent: bool) -> None:
-        super().__init__(f"{method} {url}: {reason}")
+    def __init__(self, method: str, url: str, reason: str, sent: bool, remedy: str | None = None) -> None:
+        super().__init__(f"{method} {url}: {reason}", remedy=remedy)
         self.method, self.url, self.reason, self.sent = method, url, reason, sent
 
 
@@ -245,8 +245,8 @@ class UntrustedServer(ConnectionFailed):
     """The server's TLS certificate is not valid: unknown authority, other host name, or expired. It is not retried."""
 
     remedy = (
-        "Set SSL_CERT_FILE to the PEM file of the authority that issued the server's certificate, and use the host "
-        "name that the certificate names. If you did not expect this, do not go on: another server may be answering."
+        "Set SSL_CERT_FILE to the PEM file of the authority that issued the server's certificate. If you did not "
+        "expect this, do not go on: another server may be answering."
     )
 
 

@@ -104,7 +104,7 @@ class Registry(Generic[E]):
         """
         known = self.places()
         if name not in known:
-            raise ParameterError(f"unknown {self._kind}: choose one of {', '.join(known)}")
+            raise ParameterError(f"unknown {self._kind}: choose one of {', '.join(known)}, not {name!r}")
         found = load(known[name])
         if not isinstance(found, self._entry) or found.name != name:
             raise ParameterError(f"{known[name]} is no entry of a {self._kind} called {name!r}")

@@ -45,6 +45,16 @@ _REASONS: Final = (
     (httpx.TimeoutException, "no answer in time"),
     (httpx.NetworkError, "the connection was cut off"),
 )
+_TLS_REMEDIES: Final = {
+    9: "The certificate is not valid yet: check this machine's clock, then ask the server's operator.",
+    10: "The server's operator renews the certificate. If it is valid for others, check this machine's clock.",
+    **dict.fromkeys(
+        (62, 64),
+        "Use the host name that the certificate names. If you did not expect this, do not go on: another server may be "
+        "answering.",
+    ),
+}
+"""What to do, by OpenSSL's code of the fault (X509_V_ERR_...): not yet valid, expired, another host name or address."""
 _CHUNK: Final = 1 << 16
 _HEADERS: Final = {"accept-encoding": "identity", "user-agent": f"hushrec python-httpx/{httpx.__version__}"}
 """Bodies are ciphertexts, which do not compress, and their digests cover the bytes as sent."""
@@ -78,7 +88,8 @@ def _translate_errors(request: Request, proxy: Proxy | None) -> Iterator[None]:
         untrusted = next((cause for cause in _causes(error) if isinstance(cause, ssl.SSLCertVerificationError)), None)
         if untrusted is not None:
             reason = f"the server's certificate is not trusted: {untrusted.verify_message}{through}"
-            raise UntrustedServer(request.method, request.url, reason, sent=False) from error
+            remedy = _TLS_REMEDIES.get(untrusted.verify_code)
+            raise UntrustedServer(request.method, request.url, reason, sent=False, remedy=remedy) from error
         sent = not isinstance(error, _UNSENT)
         raise ConnectionFailed(request.method, request.url, _reason(error) + through, sent) from error
 

@@ -31,6 +31,7 @@ from client_sdk.cli.membership import (
     TrustRoster,
     certificate_choice,
     interactions_file,
+    keep_identity,
     kept_membership,
     load_identity,
     open_identity,
@@ -124,6 +125,7 @@ def join(options: JoinOptions) -> None:
                 has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
                 fail(f"--device-group {asked}: the task has {has}")
             read_history(options.interactions, terms.n_items, any_id=terms.view.catalogue_digest is not None)
+        keep_identity(who, options.identity)
         part = client.join(
             options.task, invitation=options.invitation, certificate=certificate, device_group=options.device_group
         )

@@ -148,16 +148,23 @@ def _identity_path(path: Path | None) -> Path:
 
 
 def open_identity(path: Path | None) -> Identity:
-    """Return the identity in `path`. If the file does not exist, create it with mode 0600 and print a message.
+    """Return the identity in `path`, or a new one, which is not stored yet, if the file does not exist.
 
     path: the user's default identity file if None. Raises `LocalFileError`.
     """
     file = _identity_path(path)
-    is_new = not file.exists()
-    identity = Identity.load_or_create(file)
-    if is_new:
+    return Identity.load(file) if file.exists() else Identity.generate()
+
+
+def keep_identity(identity: Identity, path: Path | None) -> None:
+    """Store a new identity in `path` with mode 0600 and print a message. An identity that is stored stays as it is.
+
+    To be called before anything binds a server to the identity. Raises `LocalFileError`.
+    """
+    file = _identity_path(path)
+    if not file.exists():
+        identity.save(file)
         stderr.print(f"created a new identity, {identity.fingerprint}, in {file} (mode 0600): keep it", soft_wrap=True)
-    return identity
 
 
 def load_identity(path: Path | None) -> Identity:
@@ -220,7 +227,10 @@ def request(
 
     Example: hushrec certificate request --scope movies > ann.request.json
     """
-    print(request_for(open_identity(identity), scope, role).model_dump_json(indent=1))
+    who = open_identity(identity)
+    asked = request_for(who, scope, role)
+    keep_identity(who, identity)
+    print(asked.model_dump_json(indent=1))
 
 
 @certificate.command("show")

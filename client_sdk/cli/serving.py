@@ -23,6 +23,7 @@ from client_sdk.cli.membership import (
     TaskName,
     TrustRoster,
     certificate_choice,
+    keep_identity,
     kept_membership,
     load_identity,
     open_identity,
@@ -77,6 +78,9 @@ def create(
     who = open_identity(identity)
     with Client(url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
         chosen = certificate_choice(certificate, issuer, scope, code, "holder")
+        if not client.memberships():  # otherwise the invitation may be used up
+            client.preview(invitation)
+        keep_identity(who, identity)
         part = client.join(invitation=invitation, certificate=chosen, device_group=device_group)
         fingerprint = part.create_keyring()
     name = part.terms.name
@@ -158,6 +162,9 @@ def join_committee(
     policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
     with Client(url, who, policy=policy, options=options) as client:
         chosen = certificate_choice(certificate, issuer, scope, code, "committee")
+        if not client.memberships():  # otherwise the invitation may be used up
+            client.preview(invitation)
+        keep_identity(who, identity)
         part = client.join(invitation=invitation, certificate=chosen)
         CommitteeMember(part.part.member)  # raises unless the invitation was for this role
     say(f"member {part.membership.client_id} of the committee of task {part.terms.name}")

@@ -42,6 +42,7 @@ from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
+from protocols.sums.registry import mechanism_entry
 
 _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
@@ -168,6 +169,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for
     parameters that do not fit, and `DataError` for data that the recipe cannot use.
     """
+    _check(request)
     if request.epsilon is not None and request.mechanism == "plain":
         request = replace(request, mechanism="masked")
     chosen: tuple[str, ...] = ()
@@ -175,8 +177,6 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     if request.recipe == "auto":
         choice, expected = _choice(split, request)
         request, chosen = replace(request, recipe=choice.recipe), choice.why
-    if request.mechanism == "oneshot":
-        raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
     federation = _federation(split, request)
     recipe = unwrapped(federation.recipe)
     measure, left_out = measure_of(
@@ -253,6 +253,23 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         measured=federated,
         chosen=chosen,
     )
+
+
+def _check(request: SimulationRequest) -> None:
+    """Raise `ParameterError` for an unknown recipe or mechanism, a mechanism that is not simulated, wrong numbers."""
+    if request.recipe != "auto":
+        try:
+            recipe_entry(request.recipe)
+        except ParameterError as error:
+            raise ParameterError(f"{error}; or auto, which chooses by the data") from None
+    mechanism_entry(request.mechanism)
+    if request.mechanism == "oneshot":
+        raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
+    least = {"rounds": 1, "cohort": 1, "every": 1, "most_users": 1, "seed": 0, "budget": 1}
+    for name, lowest in least.items():
+        given = getattr(request, name)
+        if given is not None and not (isinstance(given, int) and given >= lowest):
+            raise ParameterError(f"{name} must be a whole number of at least {lowest}, got {given!r:.40}")
 
 
 def _choice(split: Split, request: SimulationRequest) -> tuple[Choice, Left | None]:

@@ -45,6 +45,7 @@ _LONGEST_SUBJECT: Final = 255
 _KEY_FILE: Final = "organiser.key"
 _LEDGER_FILE: Final = "issued.sqlite3"
 _FILE: Final = ("the organiser's key", "hushrec organiser 1")
+_MISSING: Final = "Organiser.create creates it, as hushrec organiser init does (--folder names its folder)."
 """What errors call the file of the key, and its format."""
 
 
@@ -87,7 +88,7 @@ class Organiser:
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Load the organiser in `folder`. Raises `LocalFileError` if it is missing, damaged or readable by others."""
-        (secret,) = read_keys(Path(folder) / _KEY_FILE, *_FILE, "signing_key")
+        (secret,) = read_keys(Path(folder) / _KEY_FILE, *_FILE, "signing_key", missing=_MISSING)
         return cls(Ed25519PrivateKey.from_private_bytes(secret), IssuedCertificates(Path(folder) / _LEDGER_FILE))
 
     @property

@@ -88,9 +88,19 @@ class Account:
         return cls(calls, identity, kept, policy or Policy(), options)
 
 
+def _check_invitation(invitation: str) -> None:
+    """Raise `ParameterError`, which does not repeat it, for a text that no server can have given as an invitation."""
+    check_secret(invitation, "invitation", _LONGEST_INVITATION)
+    if invitation.startswith("hoc_"):
+        raise ParameterError(
+            "the invitation begins with hoc_: this is a code of the organiser, for --code or Issuer(code=...); the "
+            "task's operator gives invitations, which begin with hri_"
+        )
+
+
 def preview(account: Account, invitation: str) -> Program[TaskTerms]:
     """Return the terms of the task that an invitation is for, without using it. See `Client.preview`."""
-    check_secret(invitation, "invitation", _LONGEST_INVITATION)
+    _check_invitation(invitation)
     view = yield from account.calls.invited_task(invitation)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
     account.policy.check_task(terms)
@@ -118,7 +128,7 @@ def join(
     list of revocations is used; None to fetch the list.
     """
     if invitation is not None:
-        check_secret(invitation, "invitation", _LONGEST_INVITATION)
+        _check_invitation(invitation)
     issued = None
     if certificate is not None:
         options = account.options

@@ -24,7 +24,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, PolicyRefused
+from client_sdk.errors import Conflict, NotFound, PolicyRefused
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode, b64encode
@@ -150,13 +150,30 @@ def obtain_certificate(
     else:
         request = request_for(identity, choice.scope, choice.role)
         if isinstance(choice, Issuer):
-            issued = yield from ApiCalls(choice.url, choice.code, retry, allow_http=allow_http).certificate(request)
+            calls = ApiCalls(choice.url, choice.code, retry, allow_http=allow_http)
+            issued = yield from _issued(choice, calls, request)
         else:
             issued = yield from work(partial(choice.issue, request))
     organiser_key, certificate = b64decode(issued.organiser_key, 32), Certificate.decode(b64decode(issued.certificate))
     keys = identity.public_key, identity.mailbox_key
     check_certificate(organiser_key, issued.scope, *keys, certificate, time.time())
     return issued
+
+
+def _issued(choice: Issuer, calls: ApiCalls, request: CertificateRequest) -> Program[IssuedCertificate]:
+    if choice.code.startswith("hri_"):
+        raise ParameterError(
+            "the organiser's code begins with hri_: this is an invitation of the task's operator; the organiser gives "
+            "codes, which begin with hoc_"
+        )
+    try:
+        return (yield from calls.certificate(request))
+    except NotFound as error:
+        if error.problem.type == "about:blank":
+            raise  # the organiser's own words: it does not know the scope
+        detail = f"{choice.url} issues no certificates: pass the address of the organiser, not that of the aggregator"
+        problem = error.problem.model_copy(update={"detail": detail})
+        raise NotFound(error.method, error.url, error.status, problem) from error
 
 
 class MembershipCheck:

@@ -191,11 +191,6 @@ def try_lock(handle: int, platform: str = sys.platform) -> bool:
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------
 
 FILE_MODE: Final = 0o600
-_MISSING: Final = (
-    "Identity.load_or_create and Client.join create a client's identity and files, as hushrec join does (--identity "
-    "names the identity file); Organiser.create, or hushrec organiser init, creates an organiser's key (--folder names "
-    "its folder)."
-)
 DIRECTORY_MODE: Final = 0o700
 
 
@@ -219,10 +214,11 @@ def write_private(path: Path, body: bytes) -> None:
         raise
 
 
-def read_private(path: Path, what: str) -> bytes:
+def read_private(path: Path, what: str, missing: str = "") -> bytes:
     """Return the content of `path`; `LocalFileError` when it is missing or accessible to group or others.
 
-    what: what the file is called in errors. On Windows files have no such mode: the folder's access list protects them.
+    what: what the file is called in errors. missing: what creates it, for the remedy. On Windows files have no such
+    mode: the folder's access list protects them.
     """
     try:
         with path.open("rb") as file:
@@ -233,7 +229,7 @@ def read_private(path: Path, what: str) -> bytes:
                 )
             return file.read()
     except FileNotFoundError:
-        raise LocalFileError(f"{what} {path} does not exist", remedy=_MISSING) from None
+        raise LocalFileError(f"{what} {path} does not exist", remedy=missing) from None
     except OSError as error:
         raise LocalFileError(f"cannot read {what} {path}: {error.strerror or error}", remedy="") from error
 
@@ -252,9 +248,9 @@ def write_keys(path: Path, what: str, form: str, keys: Mapping[str, bytes]) -> N
         write_private(path, json.dumps(content, indent=1).encode() + b"\n")
 
 
-def read_keys(path: Path, what: str, form: str, *names: str) -> list[bytes]:
+def read_keys(path: Path, what: str, form: str, *names: str, missing: str) -> list[bytes]:
     """Return the keys of these names that `write_keys` wrote; `LocalFileError` as `read_private`, and if damaged."""
-    body = read_private(path, what)
+    body = read_private(path, what, missing)
     try:
         content = json.loads(body)
         if content["format"] != form:

@@ -23,6 +23,9 @@ from protocols.crypto.keys import digest
 from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 
 _FILE: Final = ("the identity file", "hushrec identity 1")
+_MISSING: Final = (
+    "Identity.load_or_create creates it, as hushrec join does with a new identity (--identity names the file)."
+)
 """What errors call the file, and its format."""
 
 
@@ -44,7 +47,7 @@ class Identity:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an identity file; `LocalFileError` when it is missing, damaged or accessible to group or others."""
-        signing, mailbox = read_keys(Path(path), *_FILE, "identity_key", "mailbox_key")
+        signing, mailbox = read_keys(Path(path), *_FILE, "identity_key", "mailbox_key", missing=_MISSING)
         return cls(Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(mailbox))
 
     @classmethod

@@ -281,15 +281,20 @@ class Authority:
         self.certificate = folder / f"{name}.pem"
         self.certificate.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def sign(self, name: str, *, server: bool, client: bool | None = None) -> Pair:
-        """A certificate for a server at 127.0.0.1, or for a client; for one that is both when `client` is said too."""
+    def sign(self, name: str, *, server: bool, client: bool | None = None, ends: float = 1.0) -> Pair:
+        """A certificate for a server at 127.0.0.1, or for a client; for one that is both when `client` is said too.
+
+        ends: days until it expires; it is valid since an hour ago.
+        """
         key = generate_private_key(SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH] if server else []
         purposes += [ExtendedKeyUsageOID.CLIENT_AUTH] if client or not server else []
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        builder = _builder(subject, self._name, key).add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+        builder = _builder(subject, self._name, key, ends).add_extension(
+            x509.ExtendedKeyUsage(purposes), critical=False
+        )
         builder = builder.add_extension(here, critical=False).add_extension(issuer, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
@@ -299,7 +304,9 @@ class Authority:
         return pair
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, ends: float = 1.0
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -308,5 +315,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=ends))
     )

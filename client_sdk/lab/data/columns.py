@@ -82,6 +82,14 @@ def parse_columns(text: str) -> Columns:
     return Columns(**found)
 
 
+def require_columns(columns: Columns | None) -> None:
+    """Raise `ParameterError` for what is no `Columns`, such as the text that `parse_columns` reads."""
+    if columns is not None and not isinstance(columns, Columns):
+        raise ParameterError(
+            f"columns must be a Columns, got a {type(columns).__name__}: parse_columns('user=0,item=1') makes one"
+        )
+
+
 def recognise(heading: str) -> Role | None:
     """Return what a usual heading stands for, such as `movieId` or RecBole's `user_id:token`; None for any other."""
     plain = re.sub(r"[-_ ]", "", heading.strip().lower().partition(":")[0])

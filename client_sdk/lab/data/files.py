@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.lab.data.chunks import chunks, csv_rows
-from client_sdk.lab.data.columns import NUMBER, Columns, IdLists, TextTable, is_value, sniff
+from client_sdk.lab.data.columns import NUMBER, Columns, IdLists, TextTable, is_value, require_columns, sniff
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from protocols.catalogue import Catalogue
 
@@ -75,6 +75,7 @@ def read_data_file(
     are rounded down to integers; dates become microseconds since 1970. Raises `DataError`, with line and column, for a
     malformed file, and for a first line of text that seems to be a header with unusual headings.
     """
+    require_columns(columns)
     table = None if _is_parquet(path) else sniff(path, columns)
     if isinstance(table, IdLists):
         (lists,) = read_lightgcn(path, duplicates=duplicates)
@@ -92,6 +93,7 @@ def read_data_file(
 
 def read_rows(path: Path, columns: Columns | None = None, *, integer_ids: bool = False) -> TableRows:
     """Return the rows of a table. Parameters and errors: as for `read_data_file`."""
+    require_columns(columns)
     table = None if _is_parquet(path) else sniff(path, columns)
     if isinstance(table, IdLists):
         raise DataError(f"not a table: it looks like {table}", path)

@@ -207,7 +207,7 @@ def _joined(sides: tuple[Interactions, Interactions]) -> Interactions:
 
 
 def _folders(name: str, data_dir: Path | None) -> list[Path]:
-    root = Path("data") if data_dir is None else data_dir
+    root = Path("data" if data_dir is None else data_dir)
     return [root / name, root]
 
 

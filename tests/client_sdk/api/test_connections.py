@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import ssl
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,12 +28,13 @@ from client_sdk.api.environment import proxy_of
 from client_sdk.api.http import AsyncDriver, SyncDriver, download
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import LONGEST_JSON, Program, Request, Response, Traffic
-from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, NotFound, ServerFault
+from client_sdk.errors import ApiError, ConnectionFailed, ContractBroken, NotFound, ServerFault, UntrustedServer
 from client_sdk.rounds.member import obtain_certificate
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import SnapshotView
 from tests.support.measured import peak_of
 from tests.support.pages import hushrec
+from tests.support.server import Authority
 
 MIB = 1 << 20
 ONCE = RetryPolicy(attempts=1)
@@ -228,6 +230,36 @@ def test_a_setting_that_cannot_be_used_is_named_where_it_is_needed(
     assert status == 0 and variable in out and "Traceback" not in out + err
 
 
+@pytest.mark.parametrize(
+    ("host", "ends", "reason", "remedy"),
+    [
+        ("127.0.0.1", -0.01, "certificate has expired", "The server's operator renews the certificate."),
+        ("localhost", 1.0, "Hostname mismatch", "Use the host name that the certificate names."),
+        ("127.0.0.1", 1.0, "unable to get local issuer certificate", "Set SSL_CERT_FILE to the PEM file"),
+    ],
+)
+def test_what_to_do_follows_from_what_is_wrong_with_a_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, ends: float, reason: str, remedy: str
+) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("server", server=True, ends=ends)
+    if "issuer" not in reason:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            with pytest.raises(UntrustedServer, match=reason) as caught:
+                ask(f"https://{host}:{server.server_port}", asynchronous=False)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.remedy is not None and caught.value.remedy.startswith(remedy)
+
+
 def test_a_key_with_a_password_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenSSL would ask for it on the terminal."""
     path = tmp_path / "key.pem"
@@ -257,7 +289,9 @@ def test_a_proxy_that_does_not_answer_is_named(asynchronous: bool, monkeypatch: 
         return (yield Request("GET", "https://aggregator.example/v1"))
 
     monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cr3t@127.0.0.1:1")
-    with pytest.raises(ConnectionFailed, match=r"refused, through the proxy HTTPS_PROXY=http://127.0.0.1:1\n") as caught:
+    with pytest.raises(
+        ConnectionFailed, match=r"refused, through the proxy HTTPS_PROXY=http://127.0.0.1:1\n"
+    ) as caught:
         run(asynchronous, get())
     assert not caught.value.sent
     with serving(LyingServer(407)) as proxy:
@@ -384,7 +418,7 @@ def test_a_command_has_the_option(elsewhere: LyingServer, tmp_path: Path, monkey
     assert (status, elsewhere.seen, "--allow-http" in err) == (1, [], True)
     hushrec(*command, "--allow-http")
     hushrec(*command, HUSHREC_ALLOW_HTTP="1")
-    assert elsewhere.seen == 2 * ["POST /v1/enrolments"]
+    assert elsewhere.seen == 2 * ["GET /v1/enrolments/task"]  # the terms, before an identity is stored
 
 
 def test_http_is_allowed_on_this_machine_only() -> None:

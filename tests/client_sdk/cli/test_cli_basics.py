@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -63,6 +64,15 @@ def test_help_lists_every_command_and_imports_only_what_it_needs(arguments: str,
     if arguments == "--help":
         for name in typer.main.get_command(app).list_commands(None):
             assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize("columns", ["1", "2"])
+def test_a_terminal_of_a_few_columns_ends_no_command(columns: str) -> None:
+    command = [sys.executable, "-m", "client_sdk.cli", "cost", "--clients", "3"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "COLUMNS": columns}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_unknown_commands_no_arguments_and_the_version() -> None:

@@ -56,6 +56,7 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     ("join URL --interactions FOLDER --invitation hri_x", "FOLDER: cannot read the file: Is a directory"),
     (f"{JOIN} hri_x", "the invitation is unknown | Check that the invitation is copied in full"),
     (f"{JOIN} {'x' * 999}", "the invitation has more than 200 characters"),
+    (f"{JOIN} hoc_x", "the invitation begins with hoc_: this is a code of the organiser"),
     ("join URL --interactions ITEMS --identity ITEMS/me.key", "cannot write the identity file ITEMS/me.key: "),
     ("join URL --interactions ITEMS --identity /proc/x/me.key", "cannot write the identity file /proc/x/me.key: "),
     ("join URL --interactions ITEMS --identity FOLDER", "cannot read the identity file FOLDER: Is a directory"),
@@ -80,18 +81,24 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     (f"{JOIN} STARS --allow-plain --identity STAR_KEY", "learns from ratings"),
     ("join URL --interactions STAR_FILE --invitation STARS --allow-plain --identity STAR_KEY", "1 .. 5 in this task"),
     (f"{JOIN} SEALED", "needs a membership certificate from its organiser | --issuer with --scope and --code"),
+    (f"{JOIN} SEALED --issuer URL --scope m --code hoc_x", "URL issues no certificates: pass the address of the or"),
+    (f"{JOIN} SEALED --issuer URL --scope m --code hri_x", "the organiser's code begins with hri_: this is an invit"),
     (f"{JOIN} SEALED --certificate FOLDER/none.json", "cannot read the membership certificate"),
     (f"{JOIN} SEALED --issuer https://login.example.org", "--issuer needs --scope and --code"),
     (f"{JOIN} SEALED --certificate FOLDER/wrong.json", "not signed by the organiser"),
     (f"{JOIN} SEALED --certificate FOLDER/foreign.json", "Ask the task's organiser for a certificate for this ident"),
-    ("recommend --identity FOLDER/none.key", "none.key does not exist"),
+    (
+        "recommend --identity FOLDER/none.key",
+        "none.key does not exist\n  Identity.load_or_create creates it, as hushrec",
+    ),
     ("recommend --task nope", "is not a member of task 'nope'"),
     ("membership move http://127.0.0.1:1", "say which server has moved, with --from"),
     ("certificate request --scope=", "the name of a scope must have 1 to 100 bytes"),
     ("data show FOLDER/none", "FOLDER/none: cannot read the file: No such file"),
     ("data show SHOP --columns user=9,item=1", "no column 9: the file has 2"),
     ("data fetch ml-100k --data-dir ITEMS", "ITEMS: cannot create the folder"),
-    ("simulate --dataset SHOP --recipe nope", "unknown recipe: choose one of"),
+    ("simulate --dataset SHOP --recipe nope", "unknown recipe: choose one of | , not 'nope'; or auto"),
+    ("simulate --dataset SHOP --mechanism one-shot", "oneshot, paillier, plain, not 'one-shot'"),
     ("simulate --dataset SHOP --recipe colr -r bogus=1", "bogus: unknown name; choose from"),
     ("simulate --dataset SHOP --recipe colr -r rank=9999", "rank 9999 is greater than dim 64"),
     ("simulate --dataset SHOP --mechanism maskd", "unknown mechanism: choose one of"),
@@ -106,7 +113,10 @@ COMMANDS = [  # URL: a server; PORT: one that is taken; OPEN, USED, STARS, SEALE
     (f"organiser codes --scope {'s' * 101} --folder FOLDER/organiser", "the name of a scope must have 1 to 100 bytes"),
     ("organiser codes --scope movies --count 0", "'--count': must be at least 1"),
     ("organiser serve --scope m --days 3651 --folder FOLDER/organiser", "'--days': must be at most 3650"),
-    ("organiser codes --scope m --folder FOLDER/none", "the organiser's key FOLDER/none/organiser.key does not exist"),
+    (
+        "organiser codes --scope m --folder FOLDER/none",
+        "the organiser's key FOLDER/none/organiser.key does not exist\n  Organiser.create creates it, as hushrec",
+    ),
     ("organiser codes --scope m --folder FOLDER/damaged", "FOLDER/damaged/issued.sqlite3 cannot be used"),
     ("organiser certify ITEMS --subject ann --folder FOLDER/organiser", "ITEMS is not a certificate request"),
     ("organiser certify REQUEST --subject= --folder FOLDER/organiser", "a subject must have 1 to 255 printable"),
@@ -234,6 +244,17 @@ def test_a_wrong_input_is_named(
         text = refusal(*command.split(" "))
     for part in fault.split(" | "):
         assert part in text
+
+
+@pytest.mark.parametrize("command", ["join URL --interactions ITEMS", "keyring create URL", "committee join URL"])
+def test_a_server_that_does_not_answer_leaves_no_identity_behind(folder: Path, tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    command = command.replace("URL", url).replace("ITEMS", str(folder / "items.txt"))
+    certificate = str(folder / "foreign.json")
+    options = ("--invitation", "hri_x", "--identity", str(tmp_path / "new.key"), "--certificate", certificate)
+    assert "connection refused" in refusal(*command.split(" "), *options)
+    assert not (tmp_path / "new.key").exists()
 
 
 def test_a_wrong_token_of_an_operator(server: AggregatorProcess) -> None:

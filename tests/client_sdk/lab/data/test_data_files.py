@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from client_sdk.lab.data import chunks
 from client_sdk.lab.data.columns import Columns, parse_columns
-from client_sdk.lab.data.files import read_data_file
+from client_sdk.lab.data.files import read_data_file, read_rows
 from client_sdk.lab.data.interactions import DataError
+from client_sdk.lab.data.splits import load_split
 from protocols.errors import ParameterError
 
 INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
@@ -253,6 +254,22 @@ def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column
     assert str(caught.value).startswith(str(path))
 
 
+def test_columns_in_python_are_a_record(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("who,what\na,x\nb,y\n")
+    assert load_split(str(path), columns=parse_columns("user=who,item=what")).train.n_users == 2
+    for columns in ("user=who,item=what", {"user": "who", "item": "what"}):
+        with pytest.raises(ParameterError, match=r"columns must be a Columns, got a \w+: parse_columns\("):
+            load_split(str(path), columns=columns)
+        with pytest.raises(ParameterError, match="columns must be a Columns"):
+            read_rows(path, columns)
+
+
+def test_the_folder_of_the_data_sets_may_be_text(tmp_path) -> None:
+    with pytest.raises(DataError, match=str(tmp_path)):
+        load_split("ml-100k", str(tmp_path))
+
+
 def test_columns_that_are_missing_or_make_no_sense_are_named(tmp_path) -> None:
     for text, columns, what in (
         ("a,b\n1,2\n", "user=0,item=2", "no column 2: the file has 2, numbered from 0"),
@@ -323,7 +340,7 @@ def test_malformed_parquet_is_refused_with_its_place(tmp_path, columns, what) ->
 PEAK = """
 import sys
 from pathlib import Path
-from client_sdk.lab.data.files import read_data_file
+from client_sdk.lab.data.files import read_data_file, read_rows
 
 def peak():
     return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))

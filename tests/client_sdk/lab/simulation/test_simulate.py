@@ -135,7 +135,13 @@ def test_what_does_not_fit_is_refused(split: Split) -> None:
         (SimulationRequest("colr", cohort=25), "cohort of 25 is greater than the 24 users"),
         (SimulationRequest("privirec-k", SMALL["privirec-k"], rounds=1), "choose more"),
         (SimulationRequest("colr", mechanism="oneshot"), "not simulated: choose masked"),
-        (SimulationRequest("nothing"), "unknown recipe"),
+        (SimulationRequest("nothing"), "unknown recipe: .*; or auto"),
+        (SimulationRequest(mechanism="one-shot"), "unknown mechanism: .*oneshot.*, not 'one-shot'"),
+        (SimulationRequest("colr", rounds=0), "rounds must be a whole number of at least 1, got 0"),
+        (SimulationRequest("colr", every=-1), "every must be a whole number of at least 1"),
+        (SimulationRequest("colr", cohort=0), "cohort must be a whole number of at least 1"),
+        (SimulationRequest("colr", seed=-1), "seed must be a whole number of at least 0"),
+        (SimulationRequest("colr", most_users=1.5), "most_users must be a whole number of at least 1, got 1.5"),
         (SimulationRequest("svd", mechanism="ckks"), "cannot be combined"),
     ):
         with pytest.raises(ParameterError, match=what):
