@@ -134,6 +134,7 @@ async def _lifespan(
         services, leadership = build_services(settings, clock, executor, instruments, resources)
         app.state.services = services
         await run_in_threadpool(_check_workers, services.workers)
+        await run_in_threadpool(services.clocks.measure)  # before the first request and the first round
         # only the leading process runs the engine and the clean-up
         leading = leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
         beside = app.state.beside_server(services)
@@ -176,11 +177,13 @@ def build_services(
     metrics, recheck, token = instruments.metrics, settings.tuning.recheck_seconds, settings.operator_token
     task_cache = TaskCache(database, clock, recheck)
     notifier = Notifier(database, task_cache, recheck, settings.tuning.wait_max_seconds)
+    clocks = ClockWatch(clock, database, metrics, settings.signature_window)
     engine = RoundEngine(
         database,
         blobs,
         clock,
         workers,
+        may_act=lambda: not clocks.too_far,
         batch=settings.tuning.fold_batch,
         recheck=recheck,
         split_bytes=settings.tuning.split_bytes,
@@ -196,7 +199,7 @@ def build_services(
         engine=engine,
         workers=workers,
         metrics=metrics,
-        clocks=ClockWatch(clock, database, metrics, settings.signature_window),
+        clocks=clocks,
         limits=Limits(settings),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
@@ -204,7 +207,7 @@ def build_services(
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
-    leadership = Leadership(database.candidacy(), metrics.leads, recheck)
+    leadership = Leadership(database.candidacy(), metrics.leads, lambda: not clocks.too_far, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
     metrics.watch(database, blobs, spent_budgets, settings.tls_cert)

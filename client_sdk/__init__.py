@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from client_sdk.errors import BodyTooShort as BodyTooShort
     from client_sdk.errors import ClientFault as ClientFault
     from client_sdk.errors import ClientSDKError as ClientSDKError
+    from client_sdk.errors import ClocksDiffer as ClocksDiffer
     from client_sdk.errors import Conflict as Conflict
     from client_sdk.errors import ConnectionFailed as ConnectionFailed
     from client_sdk.errors import ContractBroken as ContractBroken
@@ -144,7 +145,7 @@ _NAMES: Final = {
     "client_sdk.client": "AsyncClient Client",
     "client_sdk.errors": (
         "Abstained AggregateMismatch ApiError BadContribution BadDigest BadRequest BadSignature BodyTooLong "
-        "BodyTooShort ClientFault ClientSDKError Conflict ConnectionFailed ContractBroken "
+        "BodyTooShort ClientFault ClientSDKError ClocksDiffer Conflict ConnectionFailed ContractBroken "
         "ContributionConflict DigestMismatch Equivocation Forbidden GaveUp Gone InconsistentLength "
         "InternalError InvalidParameters LengthRequired LocalFileError MethodNotAllowed ModelUnavailable "
         "NotAttested NotEnrolled NotFound NotInCohort OffsetMismatch PolicyRefused RoundClosed RoundLost "

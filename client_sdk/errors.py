@@ -29,6 +29,7 @@
         │   │   ├── InvalidParameters   422 invalid-parameters
         │   │   └── TooManyRequests     429 too-many-requests
         │   └── ServerFault             the server was at fault
+        │       ├── ClocksDiffer        401 stale-signature, again, to a signature with the server's own time
         │       ├── InternalError       500 internal-error
         │       ├── Unavailable         503 unavailable
         │       └── ContractBroken      the answer is not allowed by the API
@@ -124,7 +125,7 @@ class BadSignature(ClientFault):
 
 
 class StaleSignature(ClientFault):
-    """The request was signed too long ago, or in the future: a clock is off by more than could be made up for."""
+    """The request was signed too long ago, or in the future: a clock is off by more than can be corrected."""
 
     remedy = "Set this machine's clock: it differs too much from the server's."
 
@@ -207,6 +208,12 @@ class ServerFault(ApiError):
     """The server was at fault; the same request may succeed later."""
 
     remedy = "The error is in the server: its operator finds the details in the server's log."
+
+
+class ClocksDiffer(ServerFault):
+    """A request that was signed with the server's own time is stale for it: several servers with different clocks."""
+
+    remedy = "The operator sets the clocks of all servers (NTP); /readyz of a server says by how much its clock is off."
 
 
 class InternalError(ServerFault):

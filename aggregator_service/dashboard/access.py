@@ -67,7 +67,10 @@ def find_visitor(services: Services, secret: str) -> Visitor | None:
     secret_hash = hash_token(secret)
     with services.database.read() as session:
         row = session.get(SignInRow, secret_hash)
-    if row is None or not matches(row.secret_hash, secret_hash) or row.expires_at <= services.clock.now():
+    if row is None or not matches(row.secret_hash, secret_hash):
+        return None
+    if row.expires_at <= services.clock.now():
+        services.clocks.refuse_too_far()
         return None
     operator = _operator(services, row.token_hash)
     return None if operator is None else Visitor(operator, secret_hash, row.token_hash, _form_token(secret))
@@ -89,6 +92,7 @@ def _operator(services: Services, token_hash: str) -> Operator | None:
         with services.database.read() as session:
             return find_operator(session, token_hash, services.clock.now())
     except Problem:  # it has expired
+        services.clocks.refuse_too_far()
         return None
 
 
@@ -181,8 +185,12 @@ def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Vi
 PosterOf = Annotated[Visitor, Depends(poster)]
 
 
-def acting(found: PosterOf) -> Visitor:
-    """Return the visitor who sent a form that changes something. Raises `Problem` forbidden as `poster` and `actor`."""
+def acting(services: ServicesOf, found: PosterOf) -> Visitor:
+    """Return the visitor who sent a form that changes something.
+
+    Raises `Problem`: forbidden as `poster` and `actor`; unavailable while the clock of this server is wrong.
+    """
+    services.clocks.refuse_too_far()
     return actor(found)
 
 

@@ -67,7 +67,8 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     """Return the principal that makes a request.
 
     Raises `Problem`: unauthenticated without a known token; bad-signature, bad-digest or stale-signature if an enrolled
-    client has not signed the request, or not recently; too-many-requests. Raises `RequestValidationError` for a query
+    client has not signed the request, or not recently; too-many-requests; unavailable if an enrolled client makes the
+    request and the clock of this server is wrong. Raises `RequestValidationError` for a query
     that the route does not know, after all others.
     """
     if credentials is None:
@@ -81,6 +82,8 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     if principal is None:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
+    if isinstance(principal, Enrolled):
+        services.clocks.refuse_too_far()
     _verify_request(services, request.scope, principal, token_hash)
     check_query(request)
     return principal
@@ -141,7 +144,11 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
 
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
     with services.database.read() as session:
-        return find_principal(session, token_hash, services.clock.now())
+        try:
+            return find_principal(session, token_hash, services.clock.now())
+        except Problem:  # it has expired
+            services.clocks.refuse_too_far()
+            raise
 
 
 # --- signatures (RFC 9421) --------------------------------------------------------------------------------------------
@@ -271,8 +278,11 @@ def require_operator(principal: Principal, least: OperatorRole) -> Operator:
 
 
 def _require_role(least: OperatorRole) -> Any:
-    async def operator(principal: PrincipalOf) -> Operator:
-        return require_operator(principal, least)
+    async def operator(services: ServicesOf, principal: PrincipalOf) -> Operator:
+        found = require_operator(principal, least)
+        if least != "read-only":
+            services.clocks.refuse_too_far()  # what the request would store has times
+        return found
 
     return Depends(operator)
 

@@ -67,6 +67,7 @@ class Debounce:
 class RoundEngine:
     """Drives every open task in a coroutine of its own, so that a long fold does not delay other tasks.
 
+    may_act: returns whether this process is fit to drive rounds; while it is not, no action is executed.
     batch: contributions that one worker folds at once; None: chosen by their length. recheck: seconds after which a
     task is read again without news. split_bytes: see `SplitJobs`.
     """
@@ -78,12 +79,13 @@ class RoundEngine:
         clock: Clock,
         workers: Workers,
         *,
+        may_act: Callable[[], bool],
         batch: int | None,
         recheck: float,
         split_bytes: int = SPLIT_BYTES,
         instruments: Instruments | None = None,
     ) -> None:
-        self._database, self._recheck = database, recheck
+        self._database, self._may_act, self._recheck = database, may_act, recheck
         jobs = SplitJobs(workers, split_bytes)
         self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
         self._wake: dict[str, asyncio.Event] = {}
@@ -184,6 +186,8 @@ class RoundEngine:
 
         Return the seconds until the next action may be due; None when the task is over.
         """
+        if not self._may_act():  # `rounds.leadership` hands the lead over within a second
+            return _BACK_OFF
         loop = asyncio.get_running_loop()
         begun = loop.time()
         found = await run_in_threadpool(self._advancer.read, task_id)

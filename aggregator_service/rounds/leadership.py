@@ -41,12 +41,19 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 class Leadership:
     """Acquires the leader lock when it is free, and runs the leader's jobs while it is held."""
 
-    def __init__(self, candidacy: Candidacy, on_change: Callable[[bool], None], interval: float = _INTERVAL) -> None:
+    def __init__(
+        self,
+        candidacy: Candidacy,
+        on_change: Callable[[bool], None],
+        may_lead: Callable[[], bool],
+        interval: float = _INTERVAL,
+    ) -> None:
         """on_change: called with True when this process becomes the leader, with False when it stops being it.
 
+        may_lead: returns whether this process is fit to lead; while it is not, it leaves the lock to the others.
         interval: seconds between two queries of the lock, at most one second.
         """
-        self._candidacy, self._on_change = candidacy, on_change
+        self._candidacy, self._on_change, self._may_lead = candidacy, on_change, may_lead
         self._interval = min(interval, _INTERVAL)
         self._leads = False
 
@@ -69,7 +76,7 @@ class Leadership:
         while True:
             if await self._ask(thread, pause) and (not has_followed or await self._ask(thread, _GRACE_SECONDS)):
                 await self._run_while_leading(thread, jobs)
-            elif not has_followed:
+            elif not has_followed and self._may_lead():
                 _LOG.info("another process drives the rounds; this process takes over when that one stops")
             pause, has_followed = self._interval, True
 
@@ -92,6 +99,10 @@ class Leadership:
         _LOG.info("this process drives the rounds now" if leads else "this process no longer drives the rounds")
 
     async def _ask(self, thread: ThreadPoolExecutor, wait: float) -> bool:
+        if not self._may_lead():
+            self._candidacy.resign()
+            await asyncio.sleep(wait)
+            return False
         asked = asyncio.get_running_loop().run_in_executor(thread, self._candidacy.leads, wait)
         try:
             async with asyncio.timeout(wait + _ANSWER_SECONDS):  # in 3.11, wait_for may lose a cancellation

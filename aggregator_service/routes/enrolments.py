@@ -44,9 +44,11 @@ def preview(
     ],
 ) -> TaskView:
     """Return the task that an invitation is for, so that a client can judge it before it uses the invitation."""
+    services.clocks.refuse_too_far()
+    now = services.clock.now()
     with services.limits.attempt(client_address(http.scope)), services.database.read() as session:
-        task = invited_task(session, authorization.removeprefix("Bearer "), services.clock.now())
-        return task_view(session, task, services.settings.signatures)
+        task = invited_task(session, authorization.removeprefix("Bearer "), now)
+        return task_view(session, task, services.settings.signatures, now)
 
 
 @router.post(
@@ -63,6 +65,7 @@ def preview(
 )
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
+    services.clocks.refuse_too_far()
     mark, now = services.task_cache.mark(), services.clock.now()
     with services.limits.attempt(client_address(http.scope)):
         check_signature(request)

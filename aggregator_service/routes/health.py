@@ -52,8 +52,9 @@ async def ready(services: ServicesOf) -> JSONResponse:
 
     A Dask cluster without workers counts as ready, because it may start workers on demand; `executor` then says that
     workers are missing. `clock` says by how much the server's clock differs from the database's; if that is more than
-    half of the window for signatures, the server is not ready. In the process that drives the rounds, `rounds` says why
-    some cannot go on. Concurrent requests share one check, and its result is kept for a second.
+    half of the window for signatures, the server is not ready, and answers no client. In the process that drives the
+    rounds, `rounds` says why some cannot go on. Concurrent requests share one check, and its result is kept for a
+    second.
     """
     found = await services.readiness.get(lambda: _check(services))
     if isinstance(found, Problem):

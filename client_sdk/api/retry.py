@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from client_sdk.api.wire import Failed, Method, Pause, Program, Request, Response, Signer, content_digest
 from client_sdk.errors import (
     ApiError,
+    ClocksDiffer,
     ConnectionFailed,
     ContractBroken,
     GaveUp,
@@ -43,6 +44,7 @@ DEFAULT_ATTEMPTS: Final = 6
 LONGEST_PAUSE: Final = 20.0
 """A longer pause is made in parts of so many seconds, so that a program that is told to stop ends within that time."""
 _UNAUTHORIZED: Final = 401
+_STALE: Final = "stale-signature"
 _IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "PUT"})
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which an idempotent request is repeated."""
@@ -58,10 +60,11 @@ def _random_unit() -> float:
 class RetryPolicy:
     """How often a request is attempted, and how long the pauses between the attempts are.
 
-    attempts: attempts in total, at least 1. None: 6, and where a program waits for its server (`take_part`, `serve`,
-    fleets), any number while there is none. base_seconds: upper bound of the first pause, doubled after each attempt up
-    to `cap_seconds`. longest_wait: a Retry-After of more seconds ends the attempts, unless any number is made. jitter:
-    returns a number uniform in [0, 1) that the bound is multiplied by.
+    attempts: attempts in total, at least 1. None: 6 without those that the server refuses (429, 503) with the time to
+    come again; and where a program waits for its server (`take_part`, `serve`, fleets), any number while there is none.
+    base_seconds: upper bound of the first pause, doubled after each attempt up to `cap_seconds`. longest_wait: a
+    Retry-After of more seconds, or pauses of more seconds in all after such refusals, end the attempts, unless any
+    number is made. jitter: returns a number uniform in [0, 1) that the bound is multiplied by.
     """
 
     attempts: int | None = None
@@ -124,15 +127,20 @@ def _send_once(request: Request) -> Program[Response]:
     """Send `request` once and return the answer; raises the `ApiError` of a problem document.
 
     When the server finds the signature stale, the request is signed with the server's time and sent once more: the
-    clocks of devices are often wrong. The signer keeps the difference.
+    clocks of devices are often wrong. The signer keeps the difference. A signature with the server's own time that is
+    stale again is the server's fault (`ClocksDiffer`): behind its address several clocks differ.
     """
     response: Response = yield request
     if not isinstance(response, Response):
         raise TypeError(f"the driver answered a request with {type(response).__name__}")
     if request.signer is not None and response.status == _UNAUTHORIZED:
         server_time = _server_time(response)
-        if server_time is not None and request.signer.time.learn(server_time):
-            response = yield request
+        if server_time is not None and request.signer.time.is_plausible(server_time):
+            if request.signer.time.learn(server_time):
+                response = yield request
+            problem = _problem_of(response)
+            if problem.slug == _STALE:
+                raise ClocksDiffer(request.method, request.url, response.status, problem)
     raise_problem(request, response)
     return response
 
@@ -140,7 +148,7 @@ def _send_once(request: Request) -> Program[Response]:
 def _server_time(response: Response) -> int | None:
     """The server's time in seconds since the epoch if `response` says that a signature is stale, else None."""
     problem = _problem_of(response)
-    if problem.slug != "stale-signature":
+    if problem.slug != _STALE:
         return None
     server_time = (problem.model_extra or {}).get("server_time")
     if isinstance(server_time, int):
@@ -160,6 +168,7 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
     """
     safe = request.method in _IDEMPOTENT if idempotent is None else idempotent
     attempt = counted = 0
+    paused = 0.0
     while True:
         try:
             return (yield from _send_once(request))
@@ -168,14 +177,18 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
                 raise
             attempt += 1
             waits = (yield Failed(error)) and policy.attempts is None
-            counted += not waits
-            yield from back_off(error, attempt, policy, None if waits else counted)
+            # another replica may not refuse the request, so that their number says little
+            refused = policy.attempts is None and _is_refused_for_now(error)
+            if refused and not waits and paused > policy.longest_wait:
+                raise GaveUp(attempt, error) from error
+            counted += not waits and not refused
+            paused += yield from back_off(error, attempt, policy, None if waits else counted)
 
 
 def back_off(
     error: ConnectionFailed | ApiError, attempt: int, policy: RetryPolicy, counted: int | None
-) -> Program[None]:
-    """Pause after failed attempt number `attempt`, in parts of at most `LONGEST_PAUSE`.
+) -> Program[float]:
+    """Pause after failed attempt number `attempt`, in parts of at most `LONGEST_PAUSE`; return the seconds.
 
     counted: how many attempts count against the policy's limit; None: there is no limit. Raises `GaveUp` at the limit,
     and `error` if no repetition can help.
@@ -187,17 +200,25 @@ def back_off(
         counted >= (policy.attempts or DEFAULT_ATTEMPTS) or (asked is not None and asked > policy.longest_wait)
     ):
         raise GaveUp(attempt, error) from error
-    seconds = policy.pause(attempt, asked)
+    seconds = pause = policy.pause(attempt, asked)
     while seconds > LONGEST_PAUSE:
         yield Pause(LONGEST_PAUSE)
         seconds -= LONGEST_PAUSE
     yield Pause(seconds)
+    return pause
+
+
+def _is_refused_for_now(error: ConnectionFailed | ApiError) -> bool:
+    """Whether the server did not process the request and says after how many seconds to come again."""
+    return isinstance(error, ApiError) and error.status in _NOT_PROCESSED and bool(error.retry_after)
 
 
 def _is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
     """Whether repeating the request may succeed and is safe."""
     if isinstance(error, UntrustedServer):
         return False
+    if isinstance(error, ClocksDiffer):
+        return True  # the server checks the signature before anything else
     if isinstance(error, ConnectionFailed):
         return idempotent or not error.sent
     return error.status in (_RETRIED if idempotent else _NOT_PROCESSED)

@@ -194,13 +194,17 @@ class ServerTime:
         self._last_now = now
         return max(0, round(now) + self.offset)
 
+    def is_plausible(self, server_time: int) -> bool:
+        """Whether the server's time at the last request is within `LARGEST_OFFSET` of this machine's."""
+        return abs(server_time - round(self._last_now)) <= LARGEST_OFFSET
+
     def learn(self, server_time: int) -> bool:
         """Set the offset from the server's time at the last request, and log it.
 
         Returns False, and changes nothing, when the offset is the same or exceeds `LARGEST_OFFSET`.
         """
         offset = server_time - round(self._last_now)
-        if offset == self.offset or abs(offset) > LARGEST_OFFSET:
+        if offset == self.offset or not self.is_plausible(server_time):
             return False
         self.offset = offset
         _LOG.warning(

@@ -23,7 +23,7 @@ from typing import Final
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
-from client_sdk.errors import ApiError, ClientSDKError, ConnectionFailed, GaveUp
+from client_sdk.errors import ApiError, ClientSDKError, ClocksDiffer, ConnectionFailed, GaveUp
 from client_sdk.rounds.events import (
     Progress,
     ServerBack,
@@ -46,6 +46,8 @@ _TOLD_SECONDS: Final = 2.0
 _TOLD_AGAIN_SECONDS: Final = 30.0
 _NO_SERVER: Final = frozenset({502, 503, 504})
 """Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
+_NO_ANSWER: Final = _NO_SERVER | {401}
+"""Statuses that do not end an outage: with 401 a server of several refuses the others' time."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,7 @@ class Outage:
         """Reply that the server is waited for, and note its answer."""
         if isinstance(effect, Failed):
             return _is_away(effect.error)
-        if isinstance(reply, Response) and reply.status not in _NO_SERVER and self._failure is not None:
+        if isinstance(reply, Response) and reply.status not in _NO_ANSWER and self._failure is not None:
             self._failure = None
             if self._tell_at > _TOLD_SECONDS:
                 self._tell(ServerBack(self.clock() - self._since))
@@ -279,4 +281,4 @@ class Outage:
 
 def _is_away(error: ConnectionFailed | ApiError) -> bool:
     """Whether there was no server, or none that answers requests now."""
-    return isinstance(error, ConnectionFailed) or error.status in _NO_SERVER
+    return isinstance(error, ConnectionFailed | ClocksDiffer) or error.status in _NO_SERVER

@@ -138,6 +138,7 @@ class Process:
             self.blobs,
             clock,
             InLinePool(2),
+            may_act=lambda: True,
             batch=batch,
             recheck=RECHECK,
             split_bytes=1,

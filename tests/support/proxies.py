@@ -178,7 +178,7 @@ def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> 
     door = Door(port or free_port(), ssl.create_default_context(cafile=authority.certificate))
     text = NGINX_CONF.read_text(encoding="utf-8")
     for shipped, here in {
-        "127.0.0.1:8000;": f"127.0.0.1:{upstream_port};",
+        "127.0.0.1:8000 ": f"127.0.0.1:{upstream_port} ",
         "listen 443 ssl;": f"listen 127.0.0.1:{door.port} ssl;",
         "/etc/ssl/hushrec/fullchain.pem": str(pair.certificate),
         "/etc/ssl/hushrec/key.pem": str(pair.key),

@@ -85,7 +85,9 @@ class World:
         self.clock = ManualClock()
         self.executor = ThreadPoolExecutor(1)
         pool = FoldPool(1, self.executor)
-        self.engine = RoundEngine(self.database, self.blobs, self.clock, pool, batch=batch, recheck=1.0)
+        self.engine = RoundEngine(
+            self.database, self.blobs, self.clock, pool, may_act=lambda: True, batch=batch, recheck=1.0
+        )
         self.uploads = root / "uploads"
 
     def task(

@@ -234,6 +234,44 @@ def test_a_clock_unlike_the_databases(tmp_path: Path, postgres: TestDatabase, ca
         assert "ahead of the database's: set it" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("ahead", [31.0, -31.0, 7 * 86_400.0])
+def test_a_server_with_a_wrong_clock_judges_nothing_by_it_and_leads_no_rounds(
+    tmp_path: Path, postgres: TestDatabase, caplog: pytest.LogCaptureFixture, ahead: float
+) -> None:
+    """It answers 503 to what has to do with time: signatures, deadlines, invitations, tokens that expire, new rows."""
+    clock = WrongClock(0.0)
+    with aggregator_inside(tmp_path / "data", clock=clock, database_url=postgres.schema(), signature_window=60) as api:
+        task, members = api.begin(2, "clocks")
+        hour = {"name": "hour", "role": "read-only", "expires_seconds": 3600}
+        expiring = checked(api.http.post("/v1/operators", json=hour, headers=api.operator), 201).json()["token"]
+        invitation = api.invite(task.id)
+        wait_until(lambda: figures(api)["hushrec_engine_leading",] == 1.0, "it does not lead")
+        clock.ahead = ahead
+        services(api).clocks.measure()
+        refused = [
+            api.http.get(task.path, headers=members[0].auth),
+            members[0].put(1, members[0].contribution(1, 1.0)),
+            api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {invitation}"}),
+            api.enrol(invitation),
+            api.http.post(f"{task.path}/rounds/1/extend", json={"seconds": 60}, headers=api.operator),
+            api.http.post(f"{task.path}/invitations", json={"uses": 1}, headers=api.operator),
+        ]
+        read = api.http.get(task.path, headers={"Authorization": f"Bearer {expiring}"})
+        if ahead > hour["expires_seconds"]:
+            refused.append(read)  # the token may be valid still
+        assert read.status_code == (503 if ahead > hour["expires_seconds"] else 200)
+        assert {(answer.status_code, answer.headers.get("retry-after")) for answer in refused} == {(503, "1")}
+        assert all("the clock of this server is" in answer.json()["detail"] for answer in refused)
+        wait_until(lambda: figures(api)["hushrec_engine_leading",] == 0.0, "it goes on leading")  # operators may read
+        (line,) = [one for one in caplog.records if "drives no rounds" in one.getMessage()]
+        assert line.levelno == logging.ERROR
+        clock.ahead = 0.0
+        services(api).clocks.measure()
+        wait_until(lambda: figures(api)["hushrec_engine_leading",] == 1.0, "it does not lead again")
+        contribute(members, 1)
+        task.assert_sum(1, [1.0, 2.0])
+
+
 def test_clients_clocks_are_counted_and_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The clock of the database is this machine's with SQLite."""
     caplog.set_level(logging.INFO, "aggregator_service")

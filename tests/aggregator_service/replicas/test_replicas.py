@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from client_sdk.rounds.events import Event, RoundReport, TaskEnded
 from tests.support.api import Api, TestMember, TestTask, contribute
 from tests.support.dashboard import sign_in
 from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.needs import required
 from tests.support.replicas import (
     Replicas,
     RoundRobin,
@@ -33,7 +35,7 @@ from tests.support.replicas import (
     wait_until,
     waits_for_lock,
 )
-from tests.support.server import TLS, AggregatorProcess
+from tests.support.server import TLS, AggregatorProcess, free_port
 from tests.support.tasks import interactions, small_task
 
 COHORT = 7
@@ -303,3 +305,45 @@ def test_no_participant_ends_when_the_leader_is_killed(replicas: Replicas) -> No
     assert [[report.round for report in mine] for mine in reports] == [list(range(1, ROUNDS + 1))] * USERS
     assert isinstance(told[-1], TaskEnded)
     assert not leader.running
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ahead", [120, -120])
+def test_a_replica_with_a_wrong_clock_ends_no_participant(ahead: int, postgres: TestDatabase, tmp_path: Path) -> None:
+    """Every other request of a member reaches it. It starts first, so that it would lead."""
+    serve = [sys.executable, "-m", "aggregator_service.cli", "serve"]
+    changed = [f"LD_PRELOAD={required('libfaketime')}", f"FAKETIME={ahead:+d}s", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+    command = ["/usr/bin/env", *changed, *serve]  # which becomes the server, so that `stop` ends it
+    ports = [free_port(), free_port()]
+    shared: dict[str, Any] = {
+        "database_url": postgres.schema(),
+        "blobs": f"dir:{tmp_path / 'blobs'}",
+        "public_origins": ",".join(f"http://127.0.0.1:{port}" for port in ports),
+    }
+    wrong = AggregatorProcess(tmp_path / "wrong", port=ports[0], command=command, **shared)
+    right = AggregatorProcess(tmp_path / "right", port=ports[1], **shared)
+    replicas = Replicas([wrong, right])
+    try:
+        wrong.launch()
+        wait_until(lambda: "aggregator ready" in wrong.log(), "it does not start")
+        right.start()
+        assert replicas.leader() is right
+        assert f"{abs(ahead)}.0 s {'ahead of' if ahead > 0 else 'behind'} the database's" in readiness(wrong)["detail"]
+        with Operator(right.url, right.operator_token) as operator, ThreadPoolExecutor(USERS) as pool:
+            task = small_task(operator, "clocks", users=USERS, rounds=ROUNDS, collect_seconds=250)
+
+            def one(index: int) -> list[int]:
+                policy = Policy(mechanisms={"plain"})
+                with (
+                    SyncDriver(transport=RoundRobin(replicas.servers)) as driver,
+                    Client(right.url, Identity.generate(), MemoryStore(), policy, driver=driver) as client,
+                ):
+                    part = client.join("clocks", invitation=task.invitation, seed=index)
+                    return [report.round for report in part.take_part(interactions(USERS)[index], poll_seconds=5.0)]
+
+            assert list(pool.map(one, range(USERS))) == [list(range(1, ROUNDS + 1))] * USERS
+        assert LEADS not in wrong.log()
+        assert "stale-signature" not in wrong.log() + right.log()
+    finally:
+        wrong.stop()
+        right.stop()

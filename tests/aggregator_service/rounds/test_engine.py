@@ -224,7 +224,7 @@ class Pending(ThreadPoolExecutor):
 
 async def answered_follower() -> asyncio.Task[Any]:
     """A follower that was just told that it does not lead."""
-    thread, leadership = Pending(1), Leadership(Mock(), lambda _leads: None)
+    thread, leadership = Pending(1), Leadership(Mock(), lambda _leads: None, lambda: True)
     following = asyncio.create_task(leadership._run(thread, ()))
     await asyncio.sleep(0.01)
     thread.asked.set_result(False)

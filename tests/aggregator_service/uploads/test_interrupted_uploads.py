@@ -201,7 +201,7 @@ def test_a_commit_of_a_stopping_server_deletes_its_orphans(world: World, caplog:
     loop = asyncio.new_event_loop()
     loop.close()
     task_cache = TaskCache(world.database, world.clock, recheck=1.0)
-    leadership = Leadership(world.database.candidacy(), lambda _leads: None)
+    leadership = Leadership(world.database.candidacy(), lambda _leads: None, lambda: True)
     notifier = Notifier(world.database, task_cache, recheck=1.0)
     listeners = CommitListeners(loop, task_cache, notifier, world.engine, leadership, world.database, world.blobs)
     task_id = world.task(members=1)

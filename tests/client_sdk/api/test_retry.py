@@ -99,6 +99,23 @@ def test_it_gives_up_at_last_and_keeps_the_last_error(answer: Response, error: t
     assert len(runner.requests) == tries == len(runner.pauses) + 1
 
 
+def test_refusals_that_say_when_to_come_again_end_by_time_and_not_by_number() -> None:
+    """Every other replica behind an address may refuse everything: ten refusals in a row say little."""
+    policy = RetryPolicy(jitter=lambda: 0.0)
+    runner = answering(*[problem("unavailable", retry_after="1")] * (DEFAULT_ATTEMPTS + 4), Response(200, {}))
+    assert runner.run(send(Request("POST", URL), policy)).status == 200
+    for refusal, tries in (
+        (problem("unavailable", retry_after="50"), 4),
+        (problem("too-many-requests", retry_after="50"), 4),
+        (problem("unavailable", retry_after="0"), DEFAULT_ATTEMPTS),
+        (problem("unavailable"), DEFAULT_ATTEMPTS),
+    ):
+        runner = ProgramRunner(lambda _, refusal=refusal: refusal)
+        with pytest.raises(GaveUp) as caught:
+            runner.run(send(ASK, policy))
+        assert len(runner.requests) == caught.value.attempts == tries
+
+
 def test_retry_after_as_a_date_counts_from_the_answers_own_clock() -> None:
     headers = {"date": "Wed, 21 Oct 2026 07:28:00 GMT", "retry-after": "Wed, 21 Oct 2026 07:28:30 GMT"}
     assert retry_after(headers) == 30.0
