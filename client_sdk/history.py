@@ -51,9 +51,10 @@ class History:
         - a DataFrame of pandas or polars: its column `item`, or else its first one, and its column `rating` if it
           has one; other columns are not read
 
-        Items are integers in 0..n_items-1, or ids in the task's catalogue. numbers: from id to item number; None for a
-        task without a catalogue. Raises `ParameterError`, which names the first item that is not known, out of range
-        or there twice, or whose rating is not a number.
+        Items are integers in 0..n_items-1; in a task with a catalogue they are its ids, and integers are refused: they
+        could be ids, or places in the catalogue. A `History` has item numbers in any task. numbers: from id to item
+        number; None for a task without a catalogue. Raises `ParameterError`, which names the first item that is not
+        known, out of range or there twice, or whose rating is not a number.
         """
         if isinstance(interactions, History):
             return cls(item_ids(interactions.items, n_items), interactions.ratings)
@@ -73,7 +74,7 @@ def item_ids(items: object, n_items: int, numbers: Mapping[str, int] | None = No
     """
     values = _values(items)
     places = not isinstance(items, set | frozenset)
-    array = np.asarray(values) if _is_integer(values) else None
+    array = np.asarray(values) if numbers is None and _is_integer(values) else None
     if array is None:
         array = np.array([_number(value, _place(at, places), n_items, numbers) for at, value in enumerate(values)])
     if array.size == 0:
@@ -150,6 +151,11 @@ def _number(value: object, where: str, n_items: int, numbers: Mapping[str, int] 
         return number
     if value is None or value != value:  # NaN, as tables write a missing value
         raise ParameterError(f"{where}: the item is missing: leave out rows without an item")
+    if numbers is not None:
+        raise ParameterError(
+            f"{where}: {_short(value)} is no string, and the items of this task have ids: pass the ids of its item "
+            "catalogue as strings; str(item) if yours are numbers"
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < n_items:  # also those that do not fit 64 bits
             raise ParameterError(_outside(value, where, n_items))

@@ -35,6 +35,7 @@ from client_sdk.lab.evaluation.controls import ControlTable, control_row
 from client_sdk.lab.evaluation.metrics import NEGATIVES, EvaluationResult, candidates_if_enough
 from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.newest import own_scores
+from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 
 TestFile = Annotated[
@@ -54,7 +55,8 @@ _SEED: Final = 0
 
 def evaluate(
     held_out: Annotated[
-        list[int] | None, Option("--held-out", help="Number of an item you like that was not trained on; repeatable.")
+        list[str] | None,
+        Option("--held-out", help="Number, or id in the task's catalogue, of an item not trained on; repeatable."),
     ] = None,
     dataset: Annotated[
         str | None, Option(help="Evaluate controls on this data set, file or folder instead of your items.")
@@ -87,16 +89,21 @@ def evaluate(
         )
         _evaluate_controls(dataset, data, k)
         return
-    wanted, who = held_out or [], load_identity(identity)
+    who = load_identity(identity)
     membership = kept_membership(who, task)
     path = interactions_file(who, membership, interactions)
-    history = read_history(path)
-    trained = sorted(set(wanted) & set(history.items.tolist()))
-    if trained:
-        raise DataError(f"held-out item {trained[0]} is in the interactions file, so the model was trained on it", path)
     options = ClientOptions(allow_http=allow_http)
     with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         part = client.join(membership.task_id)
+        catalogue = part.catalogue()
+        wanted = [_item_number(text, catalogue) for text in held_out or []]
+        history = read_history(path, part.terms.n_items, catalogue)
+        trained = set(history.items.tolist())
+        for text, item in zip(held_out or [], wanted, strict=True):
+            if item in trained:
+                raise DataError(
+                    f"held-out item {text} is in the interactions file, so the model was trained on it", path
+                )
         own = held_out_split(part.terms.n_items, history.items, wanted)
         state = part.model()
         scores = own_scores(part.part, state, part.part.history(history))
@@ -104,6 +111,16 @@ def evaluate(
     found = ControlTable((f"HR@{k}", f"NDCG@{k}"), tuple(rows))
     title = f"{len(wanted)} held-out items of one user, task {membership.task_name}"
     console.print(table(title, found.headings, found.cells))
+
+
+def _item_number(text: str, catalogue: Catalogue | None) -> int:
+    """Return the number of an item; `BadParameter` for text that is no number, in a task without a catalogue."""
+    if catalogue is not None:
+        return catalogue.number_of(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no item number", param_hint="'--held-out'") from None
 
 
 def held_out_split(n_items: int, seen: NDArray[np.int32], held_out: list[int]) -> LeaveOneOut:

@@ -160,6 +160,9 @@ class Fleet:
         first = [self._driver.run(program(0)())]  # without waiting for a server: the address may be wrong
         check, rest = first[0].member.check, range(1, len(self._interactions))
         self._clients = first + self._run_all((program(index, check) for index in rest), progress)
+        self._driver.run(self._clients[0].load_catalogue(options.progress or ignore_event, self._is_stopping))
+        for client in self._clients:
+            client.catalogue = self._clients[0].catalogue
         self._histories = [
             client.history(items) for client, items in zip(self._clients, self._interactions, strict=True)
         ]

@@ -109,7 +109,12 @@ class Part:
         return history
 
     def known_items(self, interactions: object) -> History:
-        """Return the interactions as a `History`; ids are those of the task's catalogue, if it is loaded."""
+        """Return the interactions as a `History`; items are the ids of the task's catalogue, where it has one.
+
+        Raises `ParameterError` before `load_catalogue` has read it.
+        """
+        if self.catalogue is None and self.member.terms.view.catalogue_digest is not None:
+            raise ParameterError(f"the item catalogue of task {self.member.terms.name!r} is not loaded")
         numbers = None if self.catalogue is None else self.catalogue.numbers
         return History.of(interactions, self.member.terms.n_items, numbers)
 

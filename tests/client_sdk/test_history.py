@@ -75,7 +75,9 @@ def test_ratings_come_with_a_mapping_or_a_table(rated: object) -> None:
 
 
 def test_the_ids_of_a_catalogue_are_looked_up() -> None:
-    assert History.of(["tt1", "tt2", 7], N, NUMBERS).items.tolist() == [4, 2, 7]
+    assert History.of(["tt1", "tt2"], N, NUMBERS).items.tolist() == [4, 2]
+    assert History.of(History(np.array([4, 2], np.int32)), N, NUMBERS).items.tolist() == [4, 2]
+    assert not len(History.of([], N, NUMBERS))
     assert History.of(pl.Series(["tt1", "tt2"]), N, NUMBERS).items.tolist() == [4, 2]
     rated = History.of({"tt2": 5}, N, NUMBERS)
     assert (rated.items.tolist(), rated.ratings.tolist()) == ([2], [5.0])
@@ -121,7 +123,15 @@ def test_errors_name_the_item_and_what_to_do(wrong: object, message: str) -> Non
     [
         (["tt1", "tt9"], "index 1: item 'tt9' is not in the task's item catalogue: leave it out"),
         ({"tt1", "tt9"}, "interactions: item 'tt9' is not in the task's item catalogue"),
-        (["tt1", 4], "index 1: item 4 is there twice, first at index 0"),
+        (["tt1", "tt2", "tt1"], "index 2: item 'tt1' is there twice, first at index 0"),
+        (["tt1", 4], "index 1: 4 is no string, and the items of this task have ids: pass the ids of its item"),
+        ([4, 2], "index 0: 4 is no string, and the items of this task have ids"),
+        (np.array([4, 2]), "index 0: 4 is no string"),
+        (pl.DataFrame({"item": [4, 2]}), "index 0: 4 is no string"),
+        ({4: 5.0}, "index 0: 4 is no string"),
+        ({4}, "interactions: 4 is no string"),
+        (Column(4.0), "index 0: 4.0 is no string, and the items of this task have ids"),
+        (["tt1", None], "index 1: the item is missing"),
     ],
 )
 def test_errors_name_the_id_of_a_catalogue(wrong: object, message: str) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from client_sdk import (
@@ -26,13 +29,17 @@ from client_sdk.api import retry
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import LocalFileError
+from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.operator import task_request
 from client_sdk.rounds.events import Event, RoundMissed, Waiting
 from client_sdk.rounds.ledger import read_ledger
-from client_sdk.store import Store
+from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import GivenData
 from protocols.messages import Schedule
+from protocols.recipes.factors import CountedFactors
+from protocols.recipes.state import state_as
 from tests.support.pages import hushrec
 from tests.support.programs import ProgramRunner, round_view
 from tests.support.server import AggregatorProcess
@@ -90,6 +97,53 @@ def test_ids_go_in_and_come_out(server: AggregatorProcess, operator: Operator, t
         assert found.items.tolist() == [SHOP.number_of(item) for item in found.ids or ()]
         with pytest.raises(ParameterError, match="SKU-99"):
             again.recommend(5, ["SKU-99"])
+
+
+ARTICLES = Catalogue(tuple(f"{29 - number}" for number in range(30)), tuple(f"Thing {number}" for number in range(30)))
+"""Ids that are the numbers of other items."""
+
+
+def test_article_numbers_are_ids_and_no_places_in_the_catalogue(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In members, in a fleet, and in `hushrec evaluate` with a file of them."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "160")
+    schedule = Schedule(rounds=2, cohort_size=3, start_clients=3)
+    parameters = {"items": 30, "dim": 4, "item_bias": "counts"}
+    invitations = []
+    for name in ("articles", "fleet"):
+        request = task_request(name, "fedmf", "plain", schedule, parameters, catalogue=ARTICLES)
+        task = operator._driver.run(operator._calls.create_task(request))
+        operator.put_catalogue(task.task_id, ARTICLES)
+        invitations.append(operator.invite(task.task_id, 6).invitation)
+    accounts = [
+        (Identity.load_or_create(tmp_path / "me.key"), default_store()),
+        *((Identity.generate(), MemoryStore()) for _ in range(2)),
+    ]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(server.url, *account, policy=PLAIN)) for account in accounts]
+        parts = [client.join(invitation=invitations[0]) for client in clients]
+        for numbers in ([0, 1, 2], np.array([0, 1, 2]), pl.DataFrame({"item": [0, 1, 2]})):
+            with pytest.raises(ParameterError, match=r"0 is no string, .* str\(item\)"):
+                parts[0].take_part(numbers)
+        take_part_together(parts, [["0", "1", "2"]] * 3)
+        counts = state_as(parts[0].model(), CountedFactors).item_counts
+        assert np.flatnonzero(counts).tolist() == [27, 28, 29]
+    options = FleetOptions(policy=PLAIN)
+    with Fleet(server.url, [[0, 1, 2]] * 3, options) as fleet, pytest.raises(ParameterError, match="is no string"):
+        fleet.enrol(invitations[1])
+    with Fleet(server.url, [["0", "1", "2"]] * 3, replace(options, identities=fleet._identities)) as fleet:
+        fleet.enrol(invitations[1])
+        assert all(played.state == "complete" for played in fleet.run())
+        counts = state_as(fleet.model(), CountedFactors).item_counts
+        assert np.flatnonzero(counts).tolist() == [27, 28, 29]
+    (tmp_path / "mine.csv").write_text("item\n0\n1\n2\n")
+    own = "--task", "articles", "--identity", str(tmp_path / "me.key"), "--interactions", str(tmp_path / "mine.csv")
+    assert hushrec("evaluate", *own, "--held-out", "29")[0] == 0
+    for item, words in (("2", "held-out item 2 is in the interactions file"), ("30", "no item with the id '30'")):
+        status, _, error = hushrec("evaluate", *own, "--held-out", item)
+        assert status == 1 and words in error
 
 
 def test_what_a_client_is_made_of() -> None:
