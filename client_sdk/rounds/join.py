@@ -14,7 +14,7 @@ from client_sdk.api.requests import check_secret
 from client_sdk.api.retry import DEFAULT_CHUNK_BYTES, RetryPolicy
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken, LocalFileError, NotEnrolled, PolicyRefused
-from client_sdk.rounds.ledger import OwnLedger, check_budget, read_ledger, reserve_budget
+from client_sdk.rounds.ledger import OwnLedger, check_budget, listed_sums, read_ledger, reserve_budget
 from client_sdk.rounds.member import CertificateChoice, Member, MembershipCheck, obtain_certificate
 from client_sdk.store import DirectoryStore, Store, default_store
 from client_sdk.store.client_store import ClientStore
@@ -22,6 +22,7 @@ from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
+from protocols.recipes.private import Private
 
 _LONGEST_INVITATION: Final = 200
 """Characters of an invitation that the API accepts at most."""
@@ -140,7 +141,9 @@ def join(
         detail = f"this client is enrolled in group {membership.device_group}; the recipe has {groups}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     account.policy.check_task(terms)
-    reserve_budget(account.store, account.policy, terms)
+    if isinstance(terms.recipe, Private):
+        listed = yield from listed_sums(_own_calls(account, membership), membership.task_id)
+        reserve_budget(account.store, account.policy, terms, len(listed))
     if check is None:
         check = MembershipCheck(membership.organiser)
         yield from check.refresh(_own_calls(account, membership), account.store, membership.task_id)

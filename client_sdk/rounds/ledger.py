@@ -13,6 +13,8 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
@@ -60,14 +62,19 @@ def deliver(member: Member, spec: RoundSpec, body: bytes, statements: Mapping[st
     member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
 
-def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_name: str) -> Program[OwnLedger]:
-    """Fetch this client's ledger of one task and compare it with its own records."""
+def listed_sums(calls: ApiCalls, task_id: str) -> Program[list[LedgerEntry]]:
+    """Return the released sums that contain this client's data, by the server's list."""
     entries: list[LedgerEntry] = []
     while True:
         page = yield from calls.own_ledger(task_id, entries[-1].round if entries else 0)
         entries += page.entries
         if not page.more or not page.entries:
-            break
+            return entries
+
+
+def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_name: str) -> Program[OwnLedger]:
+    """Fetch this client's ledger of one task and compare it with its own records."""
+    entries = yield from listed_sums(calls, task_id)
     recorded = client_store.contributions(task_id)
     warnings = [text for entry in entries if (text := _difference(entry, recorded.get(entry.round)))]
     listed = {entry.round for entry in entries}
@@ -144,9 +151,10 @@ def read_budget(store: ClientStore, policy: Policy) -> Budget:
     return Budget(tuple(tasks), *spent_and_reserved(kept.values()), policy.max_epsilon, delta)
 
 
-def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spending | None:
+def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms, listed: int = 0) -> Spending | None:
     """Return the record of a task with a privacy block, None for one without.
 
+    listed: sums with this client's data by the server's list; more than this device recorded where it was restored.
     Raises `PolicyRefused` if the policy does not allow what this and all other tasks may cost this client's data.
     """
     recipe = terms.recipe
@@ -155,6 +163,9 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
     own = store.spending(terms.task_id)
     if own is None:
         own = Spending(terms.name, recipe.terms.sums, recipe.cost(recipe.terms.sums))
+    if listed > own.sums:
+        sums = min(listed, own.most_sums)
+        own = replace(own, sums=sums, spent=np.maximum(own.spent, recipe.cost(sums)))
     if terms.view.state != "open":
         return replace(own, over=True)
     own = replace(own, over=False)  # a task that failed may go on
@@ -170,18 +181,20 @@ def check_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> Spendi
     return own
 
 
-def reserve_budget(store: ClientStore, policy: Policy, terms: TaskTerms) -> None:
-    """Store what a task may cost, if it has a privacy block; raises as `check_budget` does."""
-    own = check_budget(store, policy, terms)
-    if own is not None:
-        store.keep_spending(terms.task_id, own)
+def reserve_budget(store: ClientStore, policy: Policy, terms: TaskTerms, listed: int) -> None:
+    """Store what a task may cost, if it has a privacy block; see `check_budget` for `listed` and the errors."""
+    with store.exclusive():
+        own = check_budget(store, policy, terms, listed)
+        if own is not None:
+            store.keep_spending(terms.task_id, own)
 
 
 def release_budget(store: ClientStore, task_id: str) -> None:
     """Free what a task that has ended had reserved and did not spend."""
-    own = store.spending(task_id)
-    if own is not None and not own.over:
-        store.keep_spending(task_id, replace(own, over=True))
+    with store.exclusive():
+        own = store.spending(task_id)
+        if own is not None and not own.over:
+            store.keep_spending(task_id, replace(own, over=True))
 
 
 def spend_budget(store: ClientStore, terms: TaskTerms, spec: RoundSpec) -> None:
@@ -192,13 +205,14 @@ def spend_budget(store: ClientStore, terms: TaskTerms, spec: RoundSpec) -> None:
     recipe = terms.recipe
     if not isinstance(recipe, Private):
         return
-    own = store.spending(terms.task_id)
-    why = "this task has no record of a privacy budget" if own is None else own.why_not()
-    if own is not None and own.over:
-        why = "the budget that was left of this task is free for others since it ended: join it again"
-    if own is None or why is not None:
-        raise PolicyRefused(f"round {spec.number}: {why}")
-    store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
+    with store.exclusive():
+        own = store.spending(terms.task_id)
+        why = "this task has no record of a privacy budget" if own is None else own.why_not()
+        if own is not None and own.over:
+            why = "the budget that was left of this task is free for others since it ended: join it again"
+        if own is None or why is not None:
+            raise PolicyRefused(f"round {spec.number}: {why}")
+        store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
 
 
 def with_noise(terms: TaskTerms, state: ModelState, spec: RoundSpec, contribution: Contribution) -> Contribution:

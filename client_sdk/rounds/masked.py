@@ -275,7 +275,8 @@ class MaskedRound(OwnRound):
         if sum_class.data is not None:
             store, of = member.store, (member.task_id, member.terms.view.data_set, sum_class.data)
             series = f"{member.task_id} {sum_class.rule}"
-            store.keep_given(*of, store.given(*of).with_confirmed(series, members))
+            with store.exclusive():
+                store.keep_given(*of, store.given(*of).with_confirmed(series, members))
         self._keep(context, signed)
 
     def _check_routes(self, roster: Roster, places: Iterable[int], what: str) -> None:

@@ -275,12 +275,13 @@ class Part:
         sum_class, task_id, store = self._sum_class(spec), self.member.task_id, self.member.store
         if sum_class.data is not None:
             of = task_id, self.member.terms.view.data_set, sum_class.data
-            given = store.given(*of)
-            if sum_class.once:
-                given = given.with_counted(task_id, spec.sum_index)
-            if sum_class.data == "held-out":
-                given = replace(given, measured=given.measured + 1)
-            store.keep_given(*of, given)
+            with store.exclusive():
+                given = store.given(*of)
+                if sum_class.once:
+                    given = given.with_counted(task_id, spec.sum_index)
+                if sum_class.data == "held-out":
+                    given = replace(given, measured=given.measured + 1)
+                store.keep_given(*of, given)
         return replace(local, contribution=with_noise(self.member.terms, state, spec, local.contribution))
 
     def _require_usable(self, local: LocalResult) -> None:

@@ -13,6 +13,8 @@ import stat
 import struct
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
@@ -48,6 +50,15 @@ class Store(Protocol):
     def locked(self, owner: str, task_id: str) -> AbstractContextManager[None]:
         """Keep others from taking part in a task with the same records meanwhile; `LocalFileError` if one does."""
 
+    def exclusive(self, owner: str) -> AbstractContextManager[None]:
+        """Let no other thread or process change meanwhile what the tasks of `owner` share; wait for one that does.
+
+        Held for milliseconds, around one read and one write, and not twice by one thread.
+        """
+
+
+_MEMORY_LOCK: Final = threading.Lock()  # one for all: a store can be copied
+
 
 class MemoryStore:
     """A store in memory, lost when the process ends."""
@@ -71,6 +82,9 @@ class MemoryStore:
     def locked(self, _owner: str, _task_id: str) -> AbstractContextManager[None]:
         """Do nothing: no other process has these records."""
         return nullcontext()
+
+    def exclusive(self, _owner: str) -> AbstractContextManager[Any]:
+        return _MEMORY_LOCK
 
 
 class DirectoryStore:
@@ -122,21 +136,31 @@ class DirectoryStore:
         `LocalFileError` when another process, or another participant of this one, holds it.
         """
         path = self._folder(owner, task_id) / "lock"
-        with local_errors("lock", path):
-            ensure_private_directory(path.parent)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)  # child processes do not inherit it
-        try:
-            with local_errors("lock", path):
-                is_locked = try_lock(handle)
-            if not is_locked:
+        with _open_lock(path) as is_locked:
+            if not is_locked():
                 raise LocalFileError(
                     f"another process takes part in this task with the records in {path.parent}",
                     remedy="Stop the other one: one identity takes part in a task once. A second participant "
                     "needs an identity and an invitation of its own.",
                 )
             yield
-        finally:
-            os.close(handle)
+
+    @contextmanager
+    def exclusive(self, owner: str) -> Iterator[None]:
+        """Hold the lock of all records of `owner`, the file `.lock` beside its tasks.
+
+        Raises `LocalFileError` when another process has held it for 30 seconds.
+        """
+        path, end = self._folder(owner, ".lock"), time.monotonic() + _MOST_SECONDS
+        with _open_lock(path) as is_locked:
+            while not is_locked():
+                if time.monotonic() > end:
+                    raise LocalFileError(
+                        f"another process has held {path} for {_MOST_SECONDS:g} s",
+                        remedy="Stop the process that hangs, then start again.",
+                    )
+                time.sleep(_LOCK_PAUSE)
+            yield
 
 
 def default_store() -> DirectoryStore:
@@ -186,6 +210,27 @@ def try_lock(handle: int, platform: str = sys.platform) -> bool:
             return False
         raise
     return True
+
+
+_MOST_SECONDS: Final = 30.0
+_LOCK_PAUSE: Final = 0.002
+
+
+@contextmanager
+def _open_lock(path: Path) -> Iterator[Callable[[], bool]]:
+    """Open the lock file `path`, and give a function that tries to lock it: `try_lock`, with the error of the file."""
+    with local_errors("lock", path):
+        ensure_private_directory(path.parent)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)  # child processes do not inherit it
+
+    def is_locked() -> bool:
+        with local_errors("lock", path):
+            return try_lock(handle)
+
+    try:
+        yield is_locked
+    finally:
+        os.close(handle)
 
 
 # --- files that only their owner may read: written atomically, refused when others can access them -------------------

@@ -94,6 +94,13 @@ class ClientStore:
         """Keep other processes from taking part in one task with these records; see `Store.locked`."""
         return self.store.locked(self.owner, self._key(task_id))
 
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Let no other task of this identity, here or in another process, change meanwhile what they share.
+
+        That is what its data were given to, and what they cost; see `Store.exclusive`.
+        """
+        return self.store.exclusive(self.owner)
+
     def memberships(self) -> list[Membership]:
         """Return every stored membership of this identity, on any server."""
         keys = self.store.tasks(self.owner)
