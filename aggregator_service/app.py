@@ -33,6 +33,7 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problem_handlers import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
+from aggregator_service.rounds.outages import OutageWatch
 from aggregator_service.routes import (
     committee,
     contributions,
@@ -138,7 +139,7 @@ async def _lifespan(
         # only the leading process runs the engine and the clean-up
         leading = leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
         beside = app.state.beside_server(services)
-        for job in (leading, services.notifier.watch(), services.clocks.run(), beside):
+        for job in (leading, services.notifier.watch(), services.clocks.run(), services.outages.run(), beside):
             resources.push_async_callback(_cancel, asyncio.create_task(job))
         if settings.signatures == "off":
             _LOG.warning("requests need no signature (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
@@ -178,6 +179,8 @@ def build_services(
     task_cache = TaskCache(database, clock, recheck)
     notifier = Notifier(database, task_cache, recheck, settings.tuning.wait_max_seconds)
     clocks = ClockWatch(clock, database, metrics, settings.signature_window)
+    leadership = Leadership(database.candidacy(), metrics.leads, lambda: not clocks.too_far, recheck)
+    outages = OutageWatch(database, blobs, clock, lambda: leadership.leads, lambda: not clocks.too_far)
     engine = RoundEngine(
         database,
         blobs,
@@ -188,6 +191,7 @@ def build_services(
         recheck=recheck,
         split_bytes=settings.tuning.split_bytes,
         instruments=instruments,
+        works=outages.works,
     )
     services = Services(
         settings=settings,
@@ -197,6 +201,7 @@ def build_services(
         notifier=notifier,
         task_cache=task_cache,
         engine=engine,
+        outages=outages,
         workers=workers,
         metrics=metrics,
         clocks=clocks,
@@ -207,7 +212,6 @@ def build_services(
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
-    leadership = Leadership(database.candidacy(), metrics.leads, lambda: not clocks.too_far, recheck)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
     metrics.watch(database, blobs, spent_budgets, settings.tls_cert)

@@ -20,6 +20,7 @@ from aggregator_service.observability.metrics import Metrics
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
+from aggregator_service.rounds.outages import OutageWatch
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, RecentBlobs
 from aggregator_service.storage.database import Database
@@ -63,6 +64,7 @@ class Services:
     notifier: Notifier
     task_cache: TaskCache
     engine: RoundEngine
+    outages: OutageWatch
     workers: Workers
     metrics: Metrics
     clocks: ClockWatch

@@ -62,6 +62,7 @@ from protocols.messages.stages import RoundState
 _LOG = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 3600.0
 _LOST_RACE_SECONDS: Final = 0.1
+_OUTAGE_SECONDS: Final = 0.2
 _SUM_WRONG: Final = (
     "the masks do not come off the sum, so nothing is released: a contribution does not match its client's sealed "
     "shares, or a member of the committee sent a wrong summed share"
@@ -78,6 +79,7 @@ class RoundAdvancer:
     """Executes the next action of a task's round.
 
     jobs: runs folds and releases. batch: contributions that one worker folds at once; None: chosen by their length.
+    works: whether clients can send their messages; while they cannot, no stage ends at its deadline (`rounds.outages`).
     """
 
     def __init__(
@@ -88,9 +90,10 @@ class RoundAdvancer:
         jobs: SplitJobs,
         batch: int | None,
         instruments: Instruments,
+        works: Callable[[], bool],
     ) -> None:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs
-        self._batches, self._instruments = Batches(jobs, batch), instruments
+        self._batches, self._instruments, self._works = Batches(jobs, batch), instruments, works
 
     async def advance(self, active: ActiveRound) -> float:
         """Execute the action that is due. Return the seconds until the next one may be due; 0: at once."""
@@ -144,13 +147,18 @@ class RoundAdvancer:
 
     async def _wait_for_clients(self, active: ActiveRound) -> float:
         """End the stage when no client is missing or at the deadline; until then, fold what there is to fold."""
-        left = active.round.deadline - self._clock.now()
+        left = self._left(active)
         if active.missing == 0 or left <= 0:
             await run_in_threadpool(self._end_stage, active)
             return 0.0
         if active.batch:
             return await self._fold(active)
         return left
+
+    def _left(self, active: ActiveRound) -> float:
+        """Return the seconds until the stage may end without the clients that are missing; 0 or less: it may now."""
+        left = active.round.deadline - self._clock.now()
+        return left if left > 0 or self._works() else _OUTAGE_SECONDS
 
     def _end_stage(self, active: ActiveRound) -> None:
         interactive = active.round.model_digest is not None
@@ -163,7 +171,7 @@ class RoundAdvancer:
         """Fold what is left; when all replies are in, or at the deadline, remove the masks and release the sum."""
         if active.batch:
             return await self._fold(active)
-        left = active.round.deadline - self._clock.now()
+        left = self._left(active)
         if active.missing and left > 0:
             return left
         try:

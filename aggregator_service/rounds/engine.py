@@ -69,7 +69,7 @@ class RoundEngine:
 
     may_act: returns whether this process is fit to drive rounds; while it is not, no action is executed.
     batch: contributions that one worker folds at once; None: chosen by their length. recheck: seconds after which a
-    task is read again without news. split_bytes: see `SplitJobs`.
+    task is read again without news. split_bytes: see `SplitJobs`. works: see `RoundAdvancer`.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class RoundEngine:
         workers: Workers,
         *,
         may_act: Callable[[], bool],
+        works: Callable[[], bool],
         batch: int | None,
         recheck: float,
         split_bytes: int = SPLIT_BYTES,
@@ -87,7 +88,7 @@ class RoundEngine:
     ) -> None:
         self._database, self._may_act, self._recheck = database, may_act, recheck
         jobs = SplitJobs(workers, split_bytes)
-        self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments())
+        self._advancer = RoundAdvancer(database, blobs, clock, jobs, batch, instruments or Instruments(), works)
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._reads: dict[str, Debounce] = {}

@@ -103,6 +103,7 @@ async def put(
     length, digest = raw.announced()
     if admission.stored is not None:
         return receipt_response(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
+    services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
     with services.uploads.counted(client):
@@ -186,6 +187,7 @@ async def patch(
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
         return _answer_complete(request, admission.round, admission.stored, last, whole)
+    services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
     # the last chunk is written behind the space for the chunks before it

@@ -163,12 +163,14 @@ class StorageRow(Base, table="storage"):
     """The blob store of this database (`storage.stores`); one row, from the first start of a server on.
 
     store_id: the id in the store's marker. moved_to: where `hushrec-server migrate-storage` copied the database,
-    without user and password; null: nowhere.
+    without user and password; null: nowhere. noted_at: when a server last noted that database and blob store work,
+    while rounds were active (`rounds.outages`).
     """
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     store_id: Mapped[str] = mapped_column(String(32))
     moved_to: Mapped[str | None] = mapped_column(String(400))
+    noted_at: Mapped[float | None]
 
 
 class TaskRow(Base, table="tasks"):

@@ -80,6 +80,7 @@ def admit_to_stage(
         round_ = _masked_round(session, task_id, number)
         stored = find_message(session, round_.id, stage, client_id)
         if stored is None:
+            services.outages.judge(round_.deadline)
             _check_may_send(session, round_, stage, client_id, services.clock.now())
         length = stored.length if stored is not None else _length(session, task, round_, stage)
         survivors = proposed_survivors(session, round_.id) if round_.committee else None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal
 
 from sqlalchemy import select
@@ -139,6 +140,7 @@ class Process:
             clock,
             InLinePool(2),
             may_act=lambda: True,
+            works=lambda: True,
             batch=batch,
             recheck=RECHECK,
             split_bytes=1,
@@ -152,6 +154,7 @@ class Process:
             "database": self.database,
             "blobs": self.blobs,
             "engine": engine,
+            "outages": SimpleNamespace(judge=lambda deadline: None),
             "member_writes": GroupCommit(self.database),
             "deliveries": GroupCommit(self.database),
         }

@@ -86,7 +86,14 @@ class World:
         self.executor = ThreadPoolExecutor(1)
         pool = FoldPool(1, self.executor)
         self.engine = RoundEngine(
-            self.database, self.blobs, self.clock, pool, may_act=lambda: True, batch=batch, recheck=1.0
+            self.database,
+            self.blobs,
+            self.clock,
+            pool,
+            may_act=lambda: True,
+            works=lambda: True,
+            batch=batch,
+            recheck=1.0,
         )
         self.uploads = root / "uploads"
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.rounds.outages import LONGEST_GAP
 from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -103,8 +104,9 @@ def begun(api: Api, sent: int = COHORT - 1, **schedule: float) -> tuple[TestTask
 def test_a_directory_that_is_exchanged_while_a_server_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blobs, away = tmp_path / "data" / "blobs", tmp_path / "away"
     with aggregator_inside(tmp_path / "data", inline_bytes=0) as api:
-        task, _ = begun(api, collect_seconds=3)
+        task, _ = begun(api)
         blobs.rename(away)
+        task.expire(1)  # before the outage is noticed: deadlines do not run in it
         open_store(f"dir:{blobs}", tmp_path).prepare()
         (blobs / "contributions").mkdir()
         time.sleep(1.1)  # `/readyz` keeps its result for a second
@@ -157,6 +159,16 @@ def test_the_database_fails_and_recovers(
             assert api.http.get("/healthz").status_code == 200
         finish(task, members)
     assert "Traceback" not in caplog.text
+
+
+def test_a_deadline_does_not_run_while_the_database_is_away(postgres: TestDatabase, tmp_path: Path) -> None:
+    """The outage is longer than the stage: clients whose requests were refused meanwhile still contribute."""
+    with aggregator_inside(tmp_path / "data", database_url=postgres.schema(), fold_batch=2) as api:
+        task, members = begun(api, 2, collect_seconds=6)
+        with postgres.unavailable():
+            time.sleep(LONGEST_GAP + 2)
+            unavailable(members[2].put(1, members[2].contribution(1, 4.0)), "database")
+        finish(task, members)
 
 
 def test_the_blob_store_fails_and_recovers(
