@@ -44,6 +44,7 @@
         ├── ModelUnavailable            no snapshot of the model is published or kept
         ├── NotAttested                 too few members have stated that they hold this client's aggregates
         ├── Equivocation                the server gave members different aggregates; `proof` shows it
+        ├── FalseModel                  the server's model does not follow from the sums that it released
         ├── NotEnrolled                 no membership of that task is stored on this device
         └── LocalFileError              a key or state file is missing, damaged or readable by others
 
@@ -312,6 +313,21 @@ class Equivocation(ClientSDKError):
             "its other files of this task, as equivocation.json"
         )
         self.proof = proof
+
+
+class FalseModel(ClientSDKError):
+    """The server lies or is broken: its model does not follow from the sums that it released.
+
+    The client computed the model after round `round` from its own model before it and the released sum. It takes no
+    part in a round with another one, and does not tell the server why.
+    """
+
+    def __init__(self, round_number: int, fault: str) -> None:
+        super().__init__(
+            f"the server lies about the model or is broken: {fault}. This client sent nothing",
+            remedy="Tell the task's operator and organiser, and take no part until they have explained it.",
+        )
+        self.round = round_number
 
 
 class TaskFailed(ClientSDKError):

@@ -19,8 +19,9 @@ from protocols.errors import CodecError, CombinationError
 from protocols.messages import TaskView
 from protocols.plugins import Capability
 from protocols.recipes.base import Recipe
-from protocols.recipes.private import Private
+from protocols.recipes.private import Private, unwrapped
 from protocols.recipes.registry import recipe, recipe_entry
+from protocols.sums.base import OpenedBy
 from protocols.sums.masked.plan import RoundContext, model_digest
 from protocols.sums.registry import mechanism_entry, mechanisms, resolved_parameters
 
@@ -109,6 +110,16 @@ def bound_terms(task: TaskView) -> bytes:
     others = {"schedule", "seed", "organiser", "evaluation", "catalogue_digest", "privacy"}
     stated = task.model_dump(mode="json", include=others)
     return canonical_json(terms | {name: value for name, value in stated.items() if value is not None})
+
+
+def states_chain(recipe: Recipe, interactive: bool, opened_by: OpenedBy) -> bool:
+    """Return whether contributions state the chain of the aggregates before them (`protocols.crypto.aggregate_chain`).
+
+    True where each contribution is hidden from the server: where only members can open the sums, and where they are
+    masked or one-shot (`interactive`). A device that trains on a view, not on the state, cannot compute what the next
+    state is; members of such tasks state a chain only if they replay the sums, which the server cannot open.
+    """
+    return opened_by == "members" or (interactive and not unwrapped(recipe).trains_on_views)
 
 
 def model_of_round(snapshot_round: int, digest: bytes) -> bytes | None:

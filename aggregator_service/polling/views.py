@@ -35,7 +35,7 @@ from protocols.recipes.base import RoundSpec
 
 _AS_IN_ROW: Final = (
     *("task_id", "number", "state", "levels", "cohort", "survivors", "folded", "committee"),
-    *("aggregate_bytes", "aggregate_digest", "failure", "report"),
+    *("aggregate_bytes", "aggregate_digest", "state_digest", "aggregate_chain", "failure", "report"),
 )
 """Fields of a view that are fields of its round's row."""
 

@@ -29,6 +29,7 @@ from protocols.errors import CombinationError
 from protocols.layout import SumClass
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
+from protocols.task_terms import states_chain
 
 _LOG = logging.getLogger(__name__)
 _RANDOM = secrets.SystemRandom()
@@ -92,7 +93,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         seed=spec.seed,
         levels=list(levels),
         model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
-        aggregate_chain=_chain_to_state(task, completed),
+        aggregate_chain=_chain_to_state(task, plan, completed),
         confirms=plan.sum_plan.confirms,
         opened_at=now,
         deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
@@ -113,19 +114,19 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     return round_
 
 
-def _chain_to_state(task: TaskRow, completed: RoundRow | None) -> str | None:
-    """Return the chain (hex) that the contributions of the next round state; None where anyone can open the sums.
+def _chain_to_state(task: TaskRow, plan: TaskPlan, completed: RoundRow | None) -> str | None:
+    """Return the chain (hex) that the contributions of the next round state; None where they state nothing.
 
     completed: the last completed round. None also for a task that had completed rounds before members stated chains.
     """
-    if task.opened_by == "anyone":
+    if not states_chain(plan.recipe, plan.mechanism.interactive, plan.sum_plan.opened_by):
         return None
     if completed is None:
         return first_chain(task.id).hex()
     if completed.aggregate_chain is None or completed.aggregate_digest is None:
         return None
     before, digest = bytes.fromhex(completed.aggregate_chain), bytes.fromhex(completed.aggregate_digest)
-    return extend_chain(before, completed.number, digest).hex()
+    return extend_chain(before, completed.number, digest, bytes.fromhex(completed.state_digest or "")).hex()
 
 
 def _openable(

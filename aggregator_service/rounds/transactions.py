@@ -207,6 +207,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     if best is not None and task.evaluation is not None and 0 <= best < round_.number:
         task.best_round = int(best)
     if released.state is not None:
+        round_.state_digest = released.state.digest
         _add_snapshot(session, task, round_, released.state, released.views)
     _delete_messages(session, round_)
     round_.survivors_digest = survivors_digest(session, round_.id)

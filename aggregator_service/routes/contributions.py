@@ -47,8 +47,8 @@ _REFUSALS: Final = (
     "round-closed",
     "length-required",
 )
-_OF_ENCRYPTED_TASKS: Final = {
-    "Aggregate-Chain": "Tasks whose sums not anyone can open: 64 hexadecimal digits, see docs/wire/requests.md.",
+_OF_HIDDEN_VALUES: Final = {
+    "Aggregate-Chain": "Rounds with an `aggregate_chain`: those 64 hexadecimal digits, see docs/wire/requests.md.",
 }
 _RECEIPT: Final = {"model": UploadReceipt, "description": "The same contribution was stored before."}
 _ALL_STORED: Final = {"Upload-Complete": "?1"}
@@ -79,7 +79,7 @@ def _limits(services: Services, admission: Admission) -> dict[str, str]:
     openapi_extra=binary_request(
         "The contribution, exactly `contribution_bytes` of the round's view long.",
         *(OCTETS, CONTRIBUTION),
-        optional=_OF_ENCRYPTED_TASKS,
+        optional=_OF_HIDDEN_VALUES,
     ),
     responses={
         201: {"description": "The contribution is stored durably. It is counted exactly once."},
@@ -157,7 +157,7 @@ def _progress_headers(offset: int, *, complete: bool) -> dict[str, str]:
         optional={
             "Repr-Digest": "Of the whole contribution, required with the last chunk (RFC 9530).",
             "Upload-Length": "Bytes of the contribution; any other number is refused.",
-            **_OF_ENCRYPTED_TASKS,
+            **_OF_HIDDEN_VALUES,
         },
     ),
     responses={

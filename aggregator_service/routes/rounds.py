@@ -277,8 +277,9 @@ def attestations(
 ) -> AttestationPage:
     """Return the signed components of the contributions to a completed round, with the clients' keys and certificates.
 
-    In encrypted tasks they state which aggregates each client absorbed before the round, so that members can compare
-    them. 404 until the round is complete; those of the newest two completed rounds are kept.
+    They state which aggregates each client absorbed before the round, and in masked and one-shot tasks which model it
+    computed from them, so that members can compare them. 404 until the round is complete, and where contributions state
+    nothing; those of the newest two completed rounds are kept.
     """
     with services.database.read() as session:
         task_of(session, principal, task)

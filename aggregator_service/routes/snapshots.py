@@ -57,6 +57,9 @@ async def latest(
     principal: PrincipalOf,
     task: TaskId,
     at_least: Annotated[int, Query(description="Oldest round to return.", ge=0, le=2**31 - 1)] = 0,
+    before: Annotated[
+        int | None, Query(description="Return only snapshots of earlier rounds than this.", ge=1, le=2**31 - 1)
+    ] = None,
     group: Group = None,
     wait: Wait = 0.0,
 ) -> SnapshotView:
@@ -65,7 +68,7 @@ async def latest(
     def find() -> SnapshotView | None:
         with services.database.read() as session:
             device_group = _device_group(session, principal, task, group)
-            row = newest_snapshot(session, task, at_least)
+            row = newest_snapshot(session, task, at_least, before)
             return None if row is None else snapshot_view(row, seen_by(session, row, device_group))
 
     found = await services.notifier.poll(task, "snapshot", wait, find)

@@ -186,11 +186,16 @@ def unfolded_among(session: Session, round_id: int, clients: Sequence[str]) -> i
     return session.execute(some, {"round": round_id}).scalar_one()
 
 
-def newest_snapshot(session: Session, task_id: str, at_least: int = 0) -> SnapshotRow | None:
-    """Return the newest snapshot whose bytes are kept, of round `at_least` or later; None when there is none."""
+def newest_snapshot(session: Session, task_id: str, at_least: int = 0, before: int | None = None) -> SnapshotRow | None:
+    """Return the newest snapshot whose bytes are kept, of round `at_least` or later and before round `before`.
+
+    None when there is none.
+    """
     query = select(SnapshotRow).where(
         SnapshotRow.task_id == task_id, SnapshotRow.blob_key.is_not(None), SnapshotRow.round_number >= at_least
     )
+    if before is not None:
+        query = query.where(SnapshotRow.round_number < before)
     return session.scalars(query.order_by(SnapshotRow.round_number.desc()).limit(1)).one_or_none()
 
 

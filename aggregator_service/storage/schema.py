@@ -288,7 +288,8 @@ class RoundRow(Base, table="rounds"):
     uploads that were incomplete when the round ended. deadline: of the current stage. model_digest: what the keys of a
     masked round are bound to; null for other rounds. confirms: whether survivors sign the set of survivors. committee:
     members of the committee of a one-shot round; 0 for other rounds. aggregate_chain: what contributions state about
-    the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null where anyone can open the sums.
+    the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null where they state nothing.
+    state_digest: SHA-256 of the state after the round, hex; null before, and where the server cannot open the sum.
     again: number of the round that failed with fixed survivors, if all of them are asked for the same sum again
     (`rounds.unopened`); else null.
     """
@@ -320,6 +321,7 @@ class RoundRow(Base, table="rounds"):
     aggregate_key: Mapped[str | None] = mapped_column(String(200))
     aggregate_digest: Mapped[str | None] = mapped_column(String(64))
     aggregate_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    state_digest: Mapped[str | None] = mapped_column(String(64))
     released_at: Mapped[float | None]
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))

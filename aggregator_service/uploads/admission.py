@@ -131,8 +131,8 @@ def attestation_of(admission: Admission, request: Request) -> str | None:
         if stated is not None:
             raise Problem(
                 "bad-contribution",
-                "contributions to this round have no header Aggregate-Chain: anyone can open the sums of the task, or "
-                "the task is of an earlier version",
+                "contributions to this round have no header Aggregate-Chain: the server sees each contribution of the "
+                "task, its members train on views, or the task is of an earlier version",
             )
         return None
     if stated is None:

@@ -16,13 +16,13 @@ from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import with_privacy
+from protocols.recipes.private import sums_needed, with_privacy
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
-from protocols.task_terms import check_combination
+from protocols.task_terms import check_combination, states_chain
 
 _VALUE_BYTES: Final = 8
 """A value of a sum is a float64."""
@@ -163,12 +163,12 @@ class TaskTerms:
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshots instead of replaying aggregates.
 
-        True where anyone can open the sums and one of these holds: the recipe demands it; the task is masked, so that
-        every client binds its masks to the same bytes; or the recipe has several device groups, each of which downloads
-        its own view of the state. Where the server cannot open the sums it has no state, and members replay.
+        True where anyone can open the sums, clients do not check the states (`checks_states`), and one of these holds:
+        the recipe demands it, or it has several device groups, each of which downloads its own view of the state. Where
+        the server cannot open the sums it has no state, and members replay.
         """
-        wanted = self.recipe.by_snapshot or self.recipe.device_groups > 1 or self.mechanism.interactive
-        return wanted and self.opened_by == "anyone"
+        wanted = self.recipe.by_snapshot or self.recipe.device_groups > 1
+        return wanted and self.opened_by == "anyone" and not self.chained
 
     @property
     def n_items(self) -> int:
@@ -185,8 +185,22 @@ class TaskTerms:
 
     @property
     def chained(self) -> bool:
-        """Whether members state the chain of the aggregates that they absorbed: unless anyone can open the sums."""
-        return self.opened_by != "anyone"
+        """Whether members state the chain of the aggregates that they absorbed; see `states_chain`."""
+        return states_chain(self.recipe, self.mechanism.interactive, self.opened_by)
+
+    @property
+    def checks_states(self) -> bool:
+        """Whether members compare the server's states with those that they compute: in chained masked and one-shot
+        tasks, where every client binds its masks to the same bytes."""
+        return self.chained and self.opened_by == "anyone"
+
+    def takes_last_state(self, view: RoundView) -> bool:
+        """Whether members take the server's state after the round `view` as it is: where nothing is trained on it.
+
+        After the last sum of a recipe whose `absorb` is a decomposition of the whole model, which is too much work for
+        a device.
+        """
+        return self.recipe.by_snapshot and view.step >= sums_needed(self.recipe, self.schedule.rounds)
 
     @property
     def snapshot_bytes(self) -> int:

@@ -259,14 +259,20 @@ class ApiCalls(ApiRequests):
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def latest_snapshot(
-        self, task_id: str, at_least: int = 0, wait: float = 0.0, group: int | None = None
+        self,
+        task_id: str,
+        at_least: int = 0,
+        wait: float = 0.0,
+        group: int | None = None,
+        before: int | None = None,
     ) -> Program[SnapshotView | None]:
         """Return the newest snapshot of round `at_least` or later; None if there is none within `wait` seconds.
 
-        group: the device group whose view of it is meant, where the caller is in none (operators, the committee).
+        before: only snapshots of earlier rounds than this. group: the device group whose view of it is meant, where the
+        caller is in none (operators, the committee).
         """
         path = path_of_task(task_id, "snapshots", "latest")
-        return or_none(self._get(path, SnapshotView, wait, at_least=at_least or None, group=group))
+        return or_none(self._get(path, SnapshotView, wait, at_least=at_least or None, before=before, group=group))
 
     def best_snapshot(self, task_id: str) -> Program[SnapshotView | None]:
         """Return the snapshot of the best measured model; None if the server keeps none."""

@@ -41,7 +41,7 @@ from client_sdk.lab.fleet_rounds import (
     play_unmasked_round,
 )
 from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
-from client_sdk.model.sync import Catalogue, fetch_catalogue
+from client_sdk.model.sync import Catalogue, fetch_catalogue, usable_snapshot
 from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event
 from client_sdk.rounds.join import Account, join
 from client_sdk.rounds.key_holder import KeyHolder
@@ -293,9 +293,10 @@ class Fleet:
 
     def _update(self, follower: SharedFollower, upto: int) -> None:
         """Update the catalogue and the model of one device group."""
-        calls, task_id, device_group = follower.calls, follower.terms.task_id, follower.view_group
-        finding = self._pool.submit(self._run_on_worker, partial(calls.latest_snapshot, task_id)) if upto else None
-        newer = self._run(fetch_catalogue(calls, follower.terms, follower.known, upto))
+        calls, terms, device_group = follower.calls, follower.terms, follower.view_group
+        task_id = terms.task_id
+        finding = self._pool.submit(self._run_on_worker, partial(usable_snapshot, calls, terms)) if upto else None
+        newer = self._run(fetch_catalogue(calls, terms, follower.known, upto))
         snapshot = finding.result() if finding else None
         self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, newer.completed, snapshot))
         followed = self._run(follower.follow(upto)).followed

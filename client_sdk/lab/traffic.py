@@ -22,6 +22,7 @@ from protocols.recipes.colr import SVD
 from protocols.recipes.topk import TopKRecipe
 from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
+from protocols.task_terms import states_chain
 
 MIB: Final = 2**20
 _FLOAT32: Final = 4
@@ -123,7 +124,8 @@ def wire_traffic(
     up = down = 0
     for layout, route, sum_index in _sums(recipe, rounds, device_group):
         plan = plan_of(layout)
-        by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone"
+        is_chained = states_chain(recipe, mechanism.interactive, plan.opened_by)
+        by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone" and not is_chained
         asked = recipe.device_group_of(sum_index) == device_group
         if asked:
             more_up, more_down = _handshake(plan, clients)

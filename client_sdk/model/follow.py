@@ -4,6 +4,11 @@ Every client starts from the state that follows from the task's seed and absorbs
 A client that missed many rounds may download the newest snapshot instead and absorb the aggregates after it. Members
 seal the snapshots of tasks whose sums the server cannot open; the server makes those of all other tasks.
 
+In masked and one-shot tasks a client compares the state that it computes with the digest of the server's. Where they
+differ, it downloads the server's, which may differ in rounding only, and goes on with that one: all clients of a round
+bind their masks to the same bytes. What it has not computed itself, other members must attest
+(`client_sdk.rounds.attestations`).
+
 Tasks with federated evaluation may end with the best measured model. Where anyone can open the sums, the server keeps
 its snapshot. Where only members can, a device keeps the best model that it passes while it catches up, and nothing is
 requested for it: which model was the best follows from opened sums, so a request that depends on it would tell the
@@ -18,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from client_sdk.agreement.terms import TaskTerms
+from client_sdk.agreement.terms import TaskTerms, broken_terms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
@@ -26,9 +31,11 @@ from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
 from client_sdk.model.sync import (
     SyncPlan,
     absorb_aggregate,
+    absorb_checked,
     fetch_catalogue,
     plan_sync,
     read_snapshot,
+    require_same,
 )
 from client_sdk.store.client_store import ClientStore, keep_best_state, read_best_state
 from client_sdk.store.states import FollowedState
@@ -99,11 +106,12 @@ class ModelFollower:
         return self._followed
 
     def keep(self, followed: FollowedState) -> None:
-        """Keep `followed`, and write it to the store if it is of another round than the one before."""
+        """Keep `followed`, and write it to the store if it is of another round than the one before, or now attested."""
         last = self._followed
         is_new = last is None or last.state.round_number != followed.state.round_number
+        is_changed = last is None or is_new or last.unattested != followed.unattested
         self._followed = replace(followed, stored_at=time.time() if last is None or is_new else last.stored_at)
-        if self.client_store is not None and is_new:
+        if self.client_store is not None and is_changed:
             self.client_store.keep_item_state(self.terms.task_id, self.terms.recipe, self._followed, self.view_group)
 
     def start_again(self) -> None:
@@ -171,25 +179,52 @@ class ModelFollower:
             body = yield from self.download_snapshot(plan.snapshot)
             if body is None:
                 return None
-            followed = self._read_snapshot(plan.snapshot, body)
+            followed = self._read_snapshot(plan.snapshot, body, plan.snapshot_round)
         state, chain, rejected = followed.state, followed.chain, dict[int, str]()
         for view in plan.rounds:
             body = yield from self.download_aggregate(view)
             before = state
-            state, reason = yield from work(partial(absorb_aggregate, self.terms, self.keyring, before, view, body))
+            if self.terms.checks_states:
+                state = yield from self._checked(before, view, body, is_last=view is plan.rounds[-1])
+            else:
+                state, reason = yield from work(partial(absorb_aggregate, self.terms, self.keyring, before, view, body))
+                if reason is not None:
+                    rejected[view.number] = reason
             keep_if_best(self.terms, self.client_store, before, state)
-            if reason is not None:
-                rejected[view.number] = reason
-            chain = None if chain is None else chain.extended(view.number, body)
+            if chain is not None:
+                state_digest = bytes.fromhex(view.state_digest or "") if self.terms.checks_states else b""
+                chain = chain.extended(view.number, body, state_digest)
         if plan.snapshot is not None:
             keep_if_best(self.terms, self.client_store, None if start is None else start.state, state)
-        followed = FollowedState(state, chain, followed.from_snapshot)
+        unattested = followed.unattested or len(plan.rounds) > 1
+        followed = replace(followed, state=state, chain=chain, unattested=unattested)
         self.keep(followed)
         return CaughtUp(followed, plan, rejected)
 
-    def _read_snapshot(self, view: SnapshotView, body: bytes) -> FollowedState:
+    def _checked(self, before: ModelState, view: RoundView, body: bytes, is_last: bool) -> Program[ModelState]:
+        """Return the state after the round `view` with the aggregate `body`, in the server's bytes after the last one.
+
+        Of the rounds before the last one the server's bytes need not be kept any more. Raises `FalseModel` unless the
+        server's state follows from `before`, and `ModelUnavailable` when it is no longer kept.
+        """
+        terms, own = self.terms, None
+        if not terms.takes_last_state(view):
+            own, is_same = yield from work(partial(absorb_checked, terms, before, view, body))
+            if is_same or not is_last:
+                return own
+        length = terms.recipe.state_bytes(view.step)
+        named = SnapshotView(round=view.number, bytes=length, digest=str(view.state_digest), author="server")
+        theirs = yield from self.download_snapshot(named)
+        if theirs is None:
+            raise ModelUnavailable(view.number, f"the model of round {view.number} is no longer kept by the server")
+        return (yield from work(partial(require_same, terms, own, view.number, theirs)))
+
+    def _read_snapshot(self, view: SnapshotView, body: bytes, of_round: RoundView | None) -> FollowedState:
+        if self.terms.checks_states and (of_round is None or of_round.state_digest != view.digest):
+            fault = f"the snapshot of round {view.round} is not the state after a completed round"
+            raise broken_terms(self.terms.task_id, fault, "snapshots", view.round)
         try:
-            return read_snapshot(self.terms, self.keyring, self.view_group, view, body)
+            return read_snapshot(self.terms, self.keyring, self.view_group, view, body, of_round)
         except (EnvelopeError, CodecError) as error:
             raise ModelUnavailable(view.round, f"the snapshot of round {view.round} cannot be used: {error}") from None
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from client_sdk.agreement.terms import TaskTerms, broken_terms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
-from client_sdk.errors import ModelUnavailable
+from client_sdk.errors import FalseModel, ModelUnavailable
 from client_sdk.store.states import FollowedState
+from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import open_snapshot
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, HushRecError, KeyringError
@@ -17,6 +19,7 @@ from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
+from protocols.recipes.state import same_state
 from protocols.sums.participation import require_participants, require_possible, without_participation
 
 REQUEST_COST: Final = 16384
@@ -29,8 +32,8 @@ _PAGE: Final = 100
 class Catalogue:
     """What the server offers for catching up to the end of round `upto`.
 
-    completed: completed rounds in ascending order, from some known round on. snapshot: the newest one; None when there
-    is none or it cannot be of use.
+    completed: completed rounds in ascending order, from some known round on. snapshot: the newest one that the client
+    may use, see `fetch_catalogue`; None when there is none or it cannot be of use.
     """
 
     upto: int
@@ -43,13 +46,14 @@ def fetch_catalogue(
 ) -> Program[Catalogue]:
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
-    snapshots: False to ask for none. Pages of rounds that the snapshot covers are skipped once it is clear that the
-    snapshot is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
+    snapshots: False to ask for none. Pages of rounds before the snapshot are skipped once it is clear that the snapshot
+    is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
     """
     snapshot = None
-    longest_replay = (upto - known) * (terms.sum_plan.aggregate_bytes + REQUEST_COST)
-    if snapshots_only or (snapshots and longest_replay > terms.snapshot_bytes + REQUEST_COST):
-        snapshot = yield from calls.latest_snapshot(terms.task_id)
+    replayed = terms.sum_plan.aggregate_bytes + REQUEST_COST
+    shortcut = terms.snapshot_bytes + REQUEST_COST + (replayed if terms.checks_states else 0)
+    if snapshots_only or (snapshots and (upto - known) * replayed > shortcut):
+        snapshot = yield from usable_snapshot(calls, terms)
         if snapshot is not None and not known < snapshot.round <= upto:
             snapshot = None
     completed: list[RoundView] = []
@@ -66,8 +70,20 @@ def fetch_catalogue(
         if not page.rounds:
             raise broken_terms(terms.task_id, "an empty page says that there is more", "rounds")
         if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
-            after = max(after, snapshot.round)
+            after = max(after, snapshot.round - 1)
     return Catalogue(upto, tuple(completed), snapshot)
+
+
+def usable_snapshot(calls: ApiCalls, terms: TaskTerms) -> Program[SnapshotView | None]:
+    """Request the newest snapshot that a client may use; None without one.
+
+    Where members check the server's states it is that of the completed round before the last one: the contributions to
+    the last one state its digest, and nobody has stated a newer one.
+    """
+    newest = yield from calls.latest_snapshot(terms.task_id)
+    if newest is None or not terms.checks_states:
+        return newest
+    return (yield from calls.latest_snapshot(terms.task_id, before=newest.round)) if newest.round else None
 
 
 def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
@@ -77,6 +93,8 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
         fault = "is out of place in the list of completed rounds"
     elif view.aggregate_bytes != (planned := terms.sum_plan_at(view.step).aggregate_bytes):
         fault = f"has an aggregate of {view.aggregate_bytes} bytes, but the plan has {planned}"
+    elif terms.checks_states and (view.state_digest is None or view.aggregate_chain is None):
+        fault = "has no digest of the model after it, or no chain of the aggregates before it"
     elif not terms.schedule.min_clients <= view.survivors <= terms.sum_plan.max_contributions:
         fault = f"was released over {view.survivors} survivors, outside what the task allows"
     if fault:
@@ -88,10 +106,14 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What to download: first the snapshot, if any, then the aggregates of `rounds`, in ascending order."""
+    """What to download: first the snapshot, if any, then the aggregates of `rounds`, in ascending order.
+
+    snapshot_round: the completed round of the snapshot; None without a snapshot, and where the list lacks the round.
+    """
 
     snapshot: SnapshotView | None = None
     rounds: tuple[RoundView, ...] = ()
+    snapshot_round: RoundView | None = None
 
     @property
     def bytes(self) -> int:
@@ -133,21 +155,33 @@ def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) ->
     replay = SyncPlan(None, missed)
     if snapshot is None:
         return replay
-    shortcut = SyncPlan(snapshot, tuple(view for view in missed if view.number > snapshot.round))
+    of_snapshot = next((view for view in missed if view.number == snapshot.round), None)
+    shortcut = SyncPlan(snapshot, tuple(view for view in missed if view.number > snapshot.round), of_snapshot)
     return min(replay, shortcut, key=lambda plan: plan.cost)
 
 
 def read_snapshot(
-    terms: TaskTerms, keyring: Keyring | None, view_group: int | None, view: SnapshotView, body: bytes
+    terms: TaskTerms,
+    keyring: Keyring | None,
+    view_group: int | None,
+    view: SnapshotView,
+    body: bytes,
+    of_round: RoundView | None = None,
 ) -> FollowedState:
     """Decode a snapshot, opened with the keyring unless anyone can open the task's sums; then it contains the chain.
 
-    view_group: the device group whose view of the state the snapshot holds; None for the whole state. Raises
-    `KeyringError` without the keyring, `EnvelopeError` when the snapshot does not open, `CodecError` when it is
-    malformed, claims more sums than the schedule has, or cannot have been made by the task's sums.
+    view_group: the device group whose view of the state the snapshot holds; None for the whole state. of_round: the
+    completed round of the snapshot, where members check the server's states: from its chain, its aggregate and the
+    snapshot the chain after it follows. Raises `KeyringError` without the keyring, `EnvelopeError` when the snapshot
+    does not open, `CodecError` when it is malformed, claims more sums than the schedule has, or cannot have been made
+    by the task's sums.
     """
     chain = None
-    if terms.chained:
+    if of_round is not None and terms.checks_states:
+        before, aggregate = (bytes.fromhex(one or "") for one in (of_round.aggregate_chain, of_round.aggregate_digest))
+        state_digest = hashlib.sha256(body).digest()
+        chain = AggregateChain(before, extend_chain(before, of_round.number, aggregate, state_digest))
+    elif terms.opened_by == "members":
         if keyring is None:
             raise KeyringError("a snapshot of this task can only be opened with the task's keyring")
         body, chain = open_snapshot(body, keyring.state_key, terms.task_id, view.round)
@@ -160,7 +194,7 @@ def read_snapshot(
     if state.sums > terms.schedule.rounds:  # a client may take steps for each of them
         raise CodecError(f"a snapshot claims {state.sums:,} sums of a task of {terms.schedule.rounds:,}")
     terms.require_reachable(state)
-    return FollowedState(state, chain, True)
+    return FollowedState(state, chain, from_snapshot=True, unattested=True)
 
 
 # --- opening one aggregate and absorbing it, without showing anybody whether that was possible -----------------------
@@ -200,3 +234,36 @@ def absorb_aggregate(
     if isinstance(measured, Evaluated):
         return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip), reason
     return replace(state, round_number=view.number), reason
+
+
+# --- checking the server's states, where anyone can open the sums ----------------------------------------------------
+
+
+def absorb_checked(terms: TaskTerms, state: ModelState, view: RoundView, body: bytes) -> tuple[ModelState, bool]:
+    """Return the state after the round `view`, whose aggregate is `body`, and whether the server has the same bytes.
+
+    The state is what its encoding decodes to, as for everyone who downloads it. Raises `FalseModel` for an aggregate
+    that is no sum of so many contributions.
+    """
+    recipe = terms.recipe
+    try:
+        encoded = recipe.encode_state(absorb_aggregate(terms, None, state, view, body)[0])
+        after = recipe.decode_state(view.number, encoded)
+    except (HushRecError, ValueError, ArithmeticError) as error:
+        raise FalseModel(view.number, f"the sum of round {view.number} cannot be used: {error}") from error
+    return after, hashlib.sha256(encoded).hexdigest() == view.state_digest
+
+
+def require_same(terms: TaskTerms, own: ModelState | None, number: int, body: bytes) -> ModelState:
+    """Return the state in the server's snapshot `body` of round `number`.
+
+    Raises `FalseModel` unless it can be read and is `own` but for rounding; own: None if it was not computed.
+    """
+    try:
+        theirs = terms.recipe.decode_state(number, body)
+        terms.require_reachable(theirs)
+    except CodecError as error:
+        raise FalseModel(number, f"its model after round {number} cannot be used: {error}") from error
+    if own is not None and not same_state(own, theirs):
+        raise FalseModel(number, f"its model after round {number} does not follow from the released sum")
+    return theirs

@@ -17,6 +17,7 @@ from client_sdk.errors import (
     AggregateMismatch,
     ClientSDKError,
     ContributionConflict,
+    FalseModel,
     GaveUp,
     ModelUnavailable,
     NotAttested,
@@ -145,7 +146,7 @@ def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskE
 
 _MISSED: Final = (
     *(PolicyRefused, RoundClosed, NotFound, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
-    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested, ParameterError),
+    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested, FalseModel, ParameterError),
 )
 """Errors that end a round for this client, but not its part in the task. A restored server does not find the round.
 `ParameterError` is that of a training that failed in a `plain` task, and of a model that does not fit the round."""
@@ -229,7 +230,7 @@ class _Contributor(Role):
         """
         del number
         self._handled, terms = 0, self.member.terms
-        if terms.chained:
+        if terms.opened_by == "members":
             return CANNOT_GO_ON
         self.part.follower.start_again()
         then = "this client takes over the server's model and goes on"
@@ -277,7 +278,7 @@ class _Contributor(Role):
             self.failure = TaskFailed(self.member.terms.name, reason, tuple(self.reports))
         try:
             yield from newest_model(self.part, 60.0, self.progress)
-        except ModelUnavailable as error:
+        except (ModelUnavailable, FalseModel) as error:
             self.progress(ModelBehind(str(error)))
 
 

@@ -20,7 +20,6 @@ from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.events import Progress, RoundReport
-from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import require_known_people
 from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
@@ -160,16 +159,18 @@ class MaskedRound(OwnRound):
         yield from self._put("share", body)
 
     def _contribute(self, state: stages.Shared) -> Program[None]:
-        member, context, degree = self.part.member, state.context, state.roster.degree
+        context, degree, caught_up = state.context, state.roster.degree, self._caught_up
+        if caught_up is None:
+            raise RoundLost("this client missed the first stage of the round")
         self._keep(context, self._with_roster(context, state.roster))
         inbox = yield from self._fetch("inbox", wire.inbox_bytes(len(state.roster), degree))
         opened = yield from self._sealed(lambda: stages.open_inbox(state, inbox))
         yield from self._report_bad_shares(opened.unopened)
-        elements = yield from self._elements()
+        elements = yield from self._elements(context, caught_up)
         contributed, body = yield from self._sealed(lambda: stages.contribute(opened, elements))
         self._state = contributed
         with self.timed("upload"):
-            yield from deliver(member, self.spec, body)
+            yield from self.deliver(body, caught_up)
         if self._local is not None:
             yield from self.settle(self._local)
 
@@ -201,12 +202,10 @@ class MaskedRound(OwnRound):
         if view.number != self.view.number or is_over(view):
             raise RoundLost(view.failure or f"round {self.view.number} ended before this client had sent its vector")
 
-    def _elements(self) -> Program[NDArray[np.unsignedinteger[Any]]]:
+    def _elements(self, context: RoundContext, caught_up: CaughtUp) -> Program[NDArray[np.unsignedinteger[Any]]]:
         """Train, and return the contribution as ring elements (layout.length,)."""
-        if self._caught_up is None or self.context is None:
-            raise RoundLost("this client missed the first stage of the round")
-        self._local = local = yield from self.train(self._caught_up)
-        return encode(self.context.plan, self.part.route(self.spec), local.blocks)
+        self._local = local = yield from self.train(caught_up)
+        return encode(context.plan, self.part.route(self.spec), local.blocks)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", wire.set_bytes(len(state.roster)))

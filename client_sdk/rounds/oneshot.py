@@ -17,7 +17,6 @@ from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
 from client_sdk.rounds.events import Progress, RoundReport
-from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store import decoded
@@ -51,7 +50,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     with own.timed("seal"):
         upload = yield from work(lambda: _seal(part, committee, encode(context.plan, part.route(spec), local.blocks)))
     with own.timed("upload"):
-        yield from own.metered(deliver(member, spec, upload))
+        yield from own.metered(own.deliver(upload, caught_up))
     yield from own.settle(local)
     return own.report(caught_up, local, len(upload))
 

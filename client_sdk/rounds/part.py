@@ -15,9 +15,10 @@ import numpy as np
 
 from client_sdk.agreement.terms import broken_terms
 from client_sdk.api.wire import Pause, Program, Traffic, Turn, through, work
-from client_sdk.errors import Abstained
+from client_sdk.errors import Abstained, AggregateMismatch
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
+from client_sdk.rounds.attestations import require_attested
 from client_sdk.rounds.events import (
     AggregateRejected,
     ClipWarning,
@@ -28,7 +29,7 @@ from client_sdk.rounds.events import (
     Waiting,
     ignore_event,
 )
-from client_sdk.rounds.ledger import with_noise
+from client_sdk.rounds.ledger import deliver, with_noise
 from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
@@ -43,6 +44,7 @@ from client_sdk.training.base import (
     why_abstain,
 )
 from protocols.catalogue import Catalogue
+from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError, KeyringError, ParameterError
 from protocols.layout import Route, SumClass, check_finite
 from protocols.messages import RoundView
@@ -329,8 +331,15 @@ class Part:
         return broadcast_digest(self.member.terms.view, spec.sum_index, model, spec.levels)
 
     def checks_aggregates(self, caught_up: CaughtUp) -> bool:
-        """Whether this client is to check that enough members hold the aggregates that it holds."""
-        return caught_up.followed.chain is not None
+        """Whether this client is to check that enough members hold the aggregates that it holds.
+
+        Where members check the states themselves, only if some of them are the server's word, and only in tasks with an
+        organiser: without one, it is also the server's word who has stated anything.
+        """
+        followed, member = caught_up.followed, self.member
+        if member.terms.checks_states:
+            return followed.unattested and member.check.pin is not None
+        return followed.chain is not None
 
     def report_followed(self, caught_up: CaughtUp, progress: Progress) -> None:
         """Report the aggregates that the model lacks, and its newest measurement, unless it was reported before."""
@@ -405,9 +414,15 @@ class OwnRound:
         return through(program, self.traffic)
 
     def catch_up(self) -> Program[CaughtUp]:
-        """Return the model before the round; see `ModelFollower.follow`. Reports what it lacks and what it measured."""
-        caught_up = yield from self.metered(self.part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
-        self.part.report_followed(caught_up, self.progress)
+        """Return the model before the round; see `ModelFollower.follow` and `require_attested` for the errors.
+
+        Reports what it lacks and what it measured.
+        """
+        part = self.part
+        caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+        part.report_followed(caught_up, self.progress)
+        if part.checks_aggregates(caught_up):
+            yield from self.metered(require_attested(part.member, part.follower, caught_up.followed))
         return caught_up
 
     def train(self, caught_up: CaughtUp) -> Program[LocalResult]:
@@ -425,6 +440,23 @@ class OwnRound:
         elif self.part.clips_too_much(made) and self.part.member.terms.mechanism.name == "plain":
             self.progress(ClipWarning(self.view.number, made.clipped, made.values))
         return local
+
+    def deliver(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
+        """Upload a contribution made from the model `caught_up`, and state the chain of its aggregates; see `deliver`.
+
+        Raises `AggregateMismatch` when the server has another chain. Then a model that is from a snapshot, or that the
+        server has too, is made anew.
+        """
+        followed, follower, terms = caught_up.followed, self.part.follower, self.part.member.terms
+        statements = {} if followed.chain is None else {AGGREGATE_CHAIN: followed.chain.digest.hex()}
+        try:
+            yield from deliver(self.part.member, self.spec, body, statements)
+        except AggregateMismatch:
+            if terms.checks_states:
+                follower.start_again()
+            elif followed.from_snapshot:
+                follower.replay_all()  # the snapshot may be false
+            raise
 
     def settle(self, local: LocalResult) -> Program[None]:
         """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.

@@ -42,6 +42,8 @@ _KEYRING: Final = "keyring.bin"
 _CLIENT_STATE: Final = "memory.npz"
 _ITEM_STATE: Final = "item_state.bin"
 _CHAINED_STATE: Final = "chained_state.bin"
+_FROM_SNAPSHOT: Final = 1
+_UNATTESTED: Final = 2
 _STORED_AT: Final = "item_state_time.txt"
 _EQUIVOCATION: Final = "equivocation.json"
 _CONTRIBUTIONS: Final = "contributions.json"
@@ -288,7 +290,8 @@ class ClientStore:
                 if device_group is None
                 else recipe.decode_view(number, state, device_group),
                 chain,
-                chained and body[start - 1] == 1,
+                chained and bool(body[start - 1] & _FROM_SNAPSHOT),
+                chained and bool(body[start - 1] & _UNATTESTED),
                 decoded(self.read(task_id, _STORED_AT), float, f"time of the model of task {task_id} is"),
             )
 
@@ -300,14 +303,15 @@ class ClientStore:
     ) -> None:
         """Store a model state: its round number (8 bytes, little-endian) and its encoding; and when it was received.
 
-        Between them, if it has a chain: the chain, and whether it is from a snapshot (1 byte).
+        Between them, if it has a chain: the chain, and 1 byte with the bits `_FROM_SNAPSHOT` and `_UNATTESTED`.
 
         device_group: the group whose view of the state it is; None for the whole state.
         """
         state, chain = followed.state, followed.chain
         body = recipe.encode_state(state) if device_group is None else recipe.encode_view(state, device_group)
+        flags = _FROM_SNAPSHOT * followed.from_snapshot + _UNATTESTED * followed.unattested
         head = _ROUND.pack(state.round_number)
-        head += b"" if chain is None else chain.encode() + bytes([followed.from_snapshot])
+        head += b"" if chain is None else chain.encode() + bytes([flags])
         self.write(task_id, _STORED_AT, str(followed.stored_at or time.time()).encode())
         self.write(task_id, _ITEM_STATE if chain is None else _CHAINED_STATE, head + body)
 

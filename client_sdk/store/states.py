@@ -31,15 +31,17 @@ ClientState = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class FollowedState:
-    """A model state. chain: of the aggregates up to its round; None in tasks whose sums anyone can open.
+    """A model state. chain: of the aggregates up to its round; None in tasks that have no chain.
 
-    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning. stored_at: when it
-    was stored on this device, seconds since the epoch; None before.
+    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning. unattested:
+    whether a part of the chain before the last round is the server's word so far: aggregates of several rounds at once,
+    or a snapshot. stored_at: when it was stored on this device, seconds since the epoch; None before.
     """
 
     state: ModelState
     chain: AggregateChain | None = None
     from_snapshot: bool = False
+    unattested: bool = False
     stored_at: float | None = field(default=None, compare=False)
 
 

@@ -1,8 +1,10 @@
 """The chain of the aggregates that a member has absorbed, and other members' signed statements of it.
 
-A server could hand different members different aggregates. So each member keeps a digest over all aggregates that it
-downloaded, whether they opened or not, and states it in the header Aggregate-Chain of its next contribution, which its
-request signature covers. The contributions of a round thus state what its members hold of all rounds before it.
+A server could hand different members different aggregates, or a model that does not follow from them. So each member
+keeps a digest over all aggregates that it downloaded, whether they opened or not, and states it in the header
+Aggregate-Chain of its next contribution, which its request signature covers. Where the server makes the snapshots
+(sums that anyone can open), the digest also covers the state after each round, which members compute themselves. The
+contributions of a round thus state what its members hold of all rounds before it.
 """
 
 from __future__ import annotations
@@ -51,9 +53,13 @@ class AggregateChain:
         """Return the encoding, `CHAIN_BYTES` bytes."""
         return self.before + self.digest
 
-    def extended(self, round_number: int, aggregate: bytes) -> AggregateChain:
-        """Return the chain after the completed round `round_number`, whose aggregate is `aggregate`."""
-        return AggregateChain(self.digest, extend_chain(self.digest, round_number, hashlib.sha256(aggregate).digest()))
+    def extended(self, round_number: int, aggregate: bytes, state_digest: bytes = b"") -> AggregateChain:
+        """Return the chain after the completed round `round_number`, whose aggregate is `aggregate`.
+
+        state_digest: see `extend_chain`.
+        """
+        aggregate_digest = hashlib.sha256(aggregate).digest()
+        return AggregateChain(self.digest, extend_chain(self.digest, round_number, aggregate_digest, state_digest))
 
 
 def first_chain(task_id: str) -> bytes:
@@ -61,12 +67,13 @@ def first_chain(task_id: str) -> bytes:
     return digest("aggregate chain", task_id)
 
 
-def extend_chain(before: bytes, round_number: int, aggregate_digest: bytes) -> bytes:
+def extend_chain(before: bytes, round_number: int, aggregate_digest: bytes, state_digest: bytes = b"") -> bytes:
     """Return the digest after a completed round, 32 bytes.
 
-    before: the digest before it. aggregate_digest: SHA-256 of the aggregate's bytes, 32 bytes.
+    before: the digest before it. aggregate_digest: SHA-256 of the aggregate's bytes, 32 bytes. state_digest: SHA-256 of
+    the encoded state after the round, where anyone can open the sums; empty where only members can.
     """
-    return digest("aggregate chain link", before, round_number, aggregate_digest)
+    return digest("aggregate chain link", before, round_number, aggregate_digest, state_digest)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,15 @@ class RoundView(Message):
     seconds_left: float | None = Field(description="Seconds until the stage's deadline; null when there is none.")
     aggregate_bytes: int | None = Field(description="Length of the released aggregate; null until it is released.")
     aggregate_digest: HexDigest | None = Field(default=None, description="sha-256 of the aggregate, hex.")
+    state_digest: HexDigest | None = Field(
+        default=None,
+        description="sha-256 of the model state after the round, hex; null until the round is complete, and where the "
+        "server cannot open the sum.",
+    )
+    aggregate_chain: HexDigest | None = Field(
+        default=None,
+        description="What contributions to the round state in Aggregate-Chain, hex; null where they state nothing.",
+    )
     committee: int = Field(default=0, ge=0, description="Members of the round's committee (oneshot); 0 without one.")
     answered: int = Field(
         default=0, ge=0, description="Members of the committee whose message of the current stage is stored."

@@ -7,9 +7,9 @@ number of its sums begins with that number, a field called `sum_index` (uint32).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from math import prod
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,3 +108,31 @@ def state_as(state: object, kind: type[S]) -> S:
     if not isinstance(state, kind):
         raise ParameterError(f"a model state of type {kind.__name__} is needed, got {type(state).__name__}")
     return state
+
+
+STATE_TOLERANCE: Final = 1e-5
+"""Largest difference of two values of a state that follow from the same sums, relative to the largest value beside
+them. Products of matrices and decompositions differ between machines in their last bits."""
+
+
+def same_state(own: object, other: object) -> bool:
+    """Return whether two states, or parts of them, are equal but for rounding.
+
+    Floating-point values may differ by `STATE_TOLERANCE` of the largest one of their array in `own`; all other values
+    are equal.
+    """
+    if type(own) is not type(other):
+        return False
+    if is_dataclass(own):
+        return all(same_state(getattr(own, field.name), getattr(other, field.name)) for field in fields(own))
+    if isinstance(own, tuple):
+        return len(own) == len(cast(tuple[object, ...], other)) and all(map(same_state, own, cast(Any, other)))
+    if not isinstance(own, np.ndarray | float):
+        return own == other
+    mine, theirs = np.asarray(own), np.asarray(other)
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        return False
+    if mine.dtype.kind != "f":
+        return bool((mine == theirs).all())
+    largest = float(np.abs(mine).max(initial=0.0))
+    return float(np.abs(mine - theirs).max(initial=0.0)) <= STATE_TOLERANCE * largest

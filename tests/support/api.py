@@ -209,6 +209,8 @@ class TestTask:
         """Levels of a round and, for its clients, its context or committee, by number."""
         self.handouts: dict[tuple[int, str], bytes] = {}
         """What all clients of a masked round get, by number and kind."""
+        self.chains: dict[int, dict[str, str]] = {}
+        """The headers that all contributions to a round state, by number."""
 
     @property
     def spec_seed(self) -> bytes:
@@ -299,14 +301,20 @@ class TestTask:
         raise AssertionError(f"round {number} did not become {states}: {seen}")
 
     def chain(self, number: int) -> dict[str, str]:
-        """The header that states the aggregates before a round; none where anyone can open the sums."""
-        if self.view["opened_by"] == "anyone":
+        """The header that states the aggregates before a round; none where contributions state nothing."""
+        if number not in self.chains:
+            self.chains[number] = self._chain(number)
+        return self.chains[number]
+
+    def _chain(self, number: int) -> dict[str, str]:
+        asked = self.api.http.get(f"{self.path}/rounds/{number}", headers=self.api.operator)
+        if asked.status_code == 200 and asked.json()["aggregate_chain"] is None:
             return {}
         chain = AggregateChain.first(self.id)
         for view in self.found("rounds", state="complete")["rounds"]:
             if view["number"] < number:
-                digest = bytes.fromhex(view["aggregate_digest"])
-                chain = AggregateChain(chain.digest, extend_chain(chain.digest, view["number"], digest))
+                digest, state = (bytes.fromhex(view[name] or "") for name in ("aggregate_digest", "state_digest"))
+                chain = AggregateChain(chain.digest, extend_chain(chain.digest, view["number"], digest, state))
         return {"Aggregate-Chain": chain.digest.hex()}
 
     def aggregate(self, number: int) -> bytes:

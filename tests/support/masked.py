@@ -105,8 +105,9 @@ class MaskedClient(TestMember):
 
     def send(self, number: int, step: str, body: bytes) -> httpx.Response:
         self.bodies[step] = body
-        place = "contributions" if step == "contribute" else f"stages/{step}"
-        return self.deliver(f"rounds/{number}/{place}/{self.client_id}", body)
+        if step == "contribute":
+            return self.put(number, body)
+        return self.deliver(f"rounds/{number}/stages/{step}/{self.client_id}", body)
 
     def context(self, number: int) -> RoundContext:
         """The round as this client sees it: the model's digest is its own doing. The task is asked for once a round.

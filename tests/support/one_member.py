@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
@@ -21,6 +22,9 @@ from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.training import client_half
+from protocols.codec import b64encode
+from protocols.crypto.certificates import certify
+from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, OrganiserPin, RoundPage, RoundView, UploadReceipt
@@ -49,6 +53,44 @@ def aggregate_of(terms: TaskTerms, keyring: Keyring | None, clients: int = SURVI
 def attempt(part: Part, view: RoundView, progress: Progress) -> Program[None]:
     """Take part in a round as `take_part` does, with its outcome as an event."""
     progress((yield from _Contributor(part, HISTORY, progress)._attempt(view)))
+
+
+NOW = 1_790_000_000
+ORGANISER = Ed25519PrivateKey.generate()
+PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), scope="s")
+
+
+@dataclass
+class Contributor:
+    """A member that contributed to a round."""
+
+    client_id: str
+    organiser: Ed25519PrivateKey = ORGANISER
+    identity: Identity = field(default_factory=Identity.generate)
+
+    @property
+    def certificate(self) -> bytes:
+        keys = self.identity.public_key, self.identity.mailbox_key
+        return certify(self.organiser, "s", *keys, role="member", serial=1, not_after=NOW + 3600).encode()
+
+    def state(self, chain: bytes, number: int, task_id: str = "t_1", client_id: str | None = None) -> Attestation:
+        """Its statement of the chain before round `number`, as the server shows it."""
+        name = client_id or self.client_id
+        path = f"/v1/tasks/{task_id}/rounds/{number}/contributions/{name}"
+        fields = {"aggregate-chain": chain.hex(), "content-digest": content_digest(b"its contribution")}
+        request = SignedRequest("PUT", "server.example", path, "", fields)
+        signed = sign_request(self.identity.signing_key, name, request, NOW)
+        return Attestation(
+            client_id=name,
+            identity_key=b64encode(self.identity.public_key),
+            mailbox_key=b64encode(self.identity.mailbox_key),
+            certificate=b64encode(self.certificate),
+            method="PUT",
+            authority="server.example",
+            fields=fields,
+            signature_input=signed[SIGNATURE_INPUT],
+            signature=signed[SIGNATURE],
+        )
 
 
 @dataclass

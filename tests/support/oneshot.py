@@ -67,7 +67,7 @@ class OneshotClient(OneshotParty):
         return client.contribute(committee, self.client_id, self.identity, _POLICY, steps)
 
     def send(self, number: int, body: bytes) -> httpx.Response:
-        return self.deliver(f"rounds/{number}/contributions/{self.client_id}", body)
+        return self.put(number, body)
 
     def take(self, number: int, value: float = 1.0) -> httpx.Response:
         return self.send(number, self.make(number, value).encode())

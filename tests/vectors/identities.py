@@ -21,6 +21,8 @@ from protocols.crypto.certificates import (
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 from protocols.crypto.keys import digest
+from protocols.recipes.registry import recipe
+from protocols.recipes.state import same_state
 from tests.vectors.common import SEED, Outputs, unhex, vectors
 
 _ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(digest("vector organiser"))
@@ -89,12 +91,18 @@ def _snapshot(
 
 
 @vectors("aggregate_chains.json", "links")
-def _link(task: str, before: str, round: int) -> Outputs:
-    aggregate = digest("vector aggregate", round)
+def _link(task: str, before: str, round: int, state_sha256: str) -> Outputs:
+    aggregate, state = digest("vector aggregate", round), unhex(state_sha256)
     previous = first_chain(task) if round == 1 else unhex(before)
-    linked = AggregateChain(previous, previous).extended(round, aggregate)
-    assert linked.digest == extend_chain(previous, round, hashlib.sha256(aggregate).digest())
+    linked = AggregateChain(previous, previous).extended(round, aggregate, state)
+    assert linked.digest == extend_chain(previous, round, hashlib.sha256(aggregate).digest(), state)
     return {"before": linked.before, "sha256": hashlib.sha256(aggregate).digest(), "digest": linked.digest}
+
+
+@vectors("aggregate_chains.json", "compared")
+def _compared(own: str, server: str) -> Outputs:
+    made = recipe("fedmf", {"items": 2, "dim": 2})
+    return {"same": same_state(made.decode_state(1, unhex(own)), made.decode_state(1, unhex(server)))}
 
 
 @vectors("aggregate_chains.json", "stated")

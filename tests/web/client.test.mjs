@@ -5,16 +5,19 @@ import test from "node:test";
 import assert from "node:assert/strict";
 import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
 import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
-import { concat, littleEndian, toBase64, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
+import { concat, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
 import { refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
+import { packElements } from "../../examples/web/hushrec/fixed_point.js";
 import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
+import { signRequest } from "../../examples/web/hushrec/http_signature.js";
+import { firstChain, nextChain } from "../../examples/web/hushrec/identities.js";
 import { newIdentity } from "../../examples/web/hushrec/identity.js";
 import { sign } from "../../examples/web/hushrec/keys.js";
 import { fetchModel } from "../../examples/web/hushrec/model.js";
 import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
 import { rememberCommittee, takeOneshotPart } from "../../examples/web/hushrec/oneshot_round.js";
-import { roundSeed } from "../../examples/web/hushrec/recipes.js";
+import { absorb, decodeState, encodeState, initialFactors, roundSeed } from "../../examples/web/hushrec/recipes.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
 import { topItems, train, TRAINING } from "../../examples/web/hushrec/training.js";
@@ -222,24 +225,109 @@ test("addresses without https are refused, except on this machine", () => {
   assert.throws(() => baseUrl("http://a.example"), { name: "CodecError" });
 });
 
-test("the model is the seed's, or the newest complete round's before the given one", async () => {
-  const terms = readTask(TASK, { organiser: ORGANISER });
+/** A complete round of `terms` whose sum is zero, its aggregate, and the model after it if that was `before` it. */
+async function completed(terms, number, before, chain, edit = (body) => body) {
+  const { bits, length } = terms.planAt(number);
+  const sum = packElements(new Array(length).fill(0n), bits);
+  const state = await absorb(terms.recipe, terms.parameters, before, new Array(length).fill(0), 10, await roundSeed(terms.seed, number));
+  const body = edit(encodeState(state));
+  const [aggregate_digest, state_digest] = [toHex(await sha256(sum)), toHex(await sha256(body))];
+  const view = { number, step: number, survivors: 10, aggregate_digest, state_digest, aggregate_chain: toHex(chain) };
   const { items, dim } = terms.parameters;
-  const body = new Uint8Array(4 * items * dim);
-  const digest = await sha256(body);
-  const hex = Buffer.from(digest).toString("hex");
-  const page = JSON.stringify({ rounds: [{ number: 3 }, { number: 4 }], more: false });
-  const latest = JSON.stringify({ round: 3, bytes: body.length, digest: hex });
-  const stated = { "content-digest": `sha-256=:${toBase64(digest)}:` };
-  const [api, store] = [new Api("http://localhost:1"), new MemoryStore()];
-  answering([200, JSON.stringify({ rounds: [], more: false })]);
-  assert.equal((await fetchModel(api, store, terms, 1)).digest, null);
-  answering([200, page], [200, latest], [200, body, stated]);
-  assert.deepEqual((await fetchModel(api, store, terms, 4)).digest, digest);
-  answering([200, JSON.stringify({ rounds: [], more: false })]);
-  assert.equal((await fetchModel(api, store, terms, 4)).round, 3); // kept
-  answering([200, page], [200, latest]);
-  await assert.rejects(fetchModel(api, new MemoryStore(), terms, 5), { name: "RefusalError" }); // 4 is complete
+  const after = await nextChain(chain, number, fromHex(aggregate_digest), fromHex(state_digest));
+  return { view, sum, body, state: decodeState(body, items, dim, false), chain: after };
+}
+
+/** Two complete rounds of an honest server; `edit` changes the bytes of its model after the second. */
+async function history(terms, edit) {
+  const { items, dim } = terms.parameters;
+  const start = { factors: await initialFactors(terms.seed, items, dim), counts: null, clients: 0 };
+  const first = await completed(terms, 1, start, await firstChain(terms.id));
+  return [first, await completed(terms, 2, first.state, first.chain, edit)];
+}
+
+const listed = (...rounds) => [200, JSON.stringify({ rounds: rounds.map(({ view }) => view), more: false })];
+const download = async (body) => [200, body, { "content-digest": `sha-256=:${toBase64(await sha256(body))}:` }];
+const follower = (terms, store = new MemoryStore()) => ({ api: new Api("http://localhost:1"), store, terms });
+const paths = (requests) => requests.map(({ url }) => new URL(url).pathname.split("/").slice(4).join("/"));
+
+test("the model is the seed's, or computed from the sum of the newest complete round", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER });
+  const [first, second] = await history(terms);
+  const client = follower(terms);
+  answering(listed());
+  const start = await fetchModel(client, 1);
+  assert.deepEqual([start.round, start.digest, start.chain], [0, null, await firstChain(terms.id)]);
+  let requests = answering(listed(first), await download(first.sum));
+  const model = await fetchModel(client, 2);
+  assert.deepEqual([toHex(model.digest), model.chain, model.state], [first.view.state_digest, first.chain, first.state]);
+  assert.deepEqual(paths(requests), ["rounds", "rounds/1/aggregate"]); // the server's model is of no use
+  requests = answering(listed(second), await download(second.sum));
+  assert.deepEqual((await fetchModel(client, 3)).chain, second.chain);
+  requests = answering(listed());
+  assert.equal((await fetchModel(client, 3)).round, 2); // kept
+  assert.deepEqual(paths(requests), ["rounds"]);
+});
+
+const nudged = (by) => (body) => {
+  const floats = new Float32Array(body.slice().buffer);
+  floats[3] += by * floats.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  return new Uint8Array(floats.buffer);
+};
+
+test("a model of the server that differs in rounding is adopted, any other is refused", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER });
+  for (const [edit, isTrue] of [[nudged(5e-6), true], [nudged(5e-5), false], [(body) => body.fill(0), false]]) {
+    const [first, second] = await history(terms, edit);
+    const client = follower(terms);
+    answering(listed(first), await download(first.sum));
+    await fetchModel(client, 2);
+    const requests = answering(listed(second), await download(second.sum), await download(second.body));
+    const model = fetchModel(client, 3);
+    if (isTrue) assert.deepEqual((await model).state, second.state);
+    else await assert.rejects(model, { name: "FalseModelError" });
+    assert.deepEqual(paths(requests), ["rounds", "rounds/2/aggregate", "snapshots/2"]);
+    assert.equal((await client.store.get("model")).round, isTrue ? 2 : 1);
+  }
+});
+
+test("a client that missed rounds needs the statements of enough members", async () => {
+  const keys = await newIdentity();
+  const pin = { key: toBase64Url(keys.identityKey), scope: "films" };
+  const terms = readTask({ ...TASK, organiser: pin }, { organiser: pin });
+  const [first, second] = await history(terms);
+  const needed = terms.task.schedule.min_clients;
+  const member = async (index, chain, signer = keys.signing) => {
+    const { identityKey, mailboxKey, signing } = await newIdentity();
+    const [serial, notAfter, id] = [BigInt(index), BigInt(2 ** 40), `c_${String(index).padStart(20, "0")}`];
+    const signature = await sign(signer, tag("membership certificate", "films", "member", identityKey, mailboxKey, serial, notAfter));
+    const certificate = concat(littleEndian(0, 1), littleEndian(serial, 8), littleEndian(notAfter, 8), signature);
+    const fields = { "aggregate-chain": toHex(chain) };
+    const path = `/v1/tasks/${terms.id}/rounds/2/contributions/${id}`;
+    const signed = await signRequest(signing, id, { method: "PUT", authority: "a.example", path, query: "", fields }, 1000);
+    const own = { client_id: id, method: "PUT", authority: "a.example", fields, signature: signed.signature };
+    const [identity_key, mailbox_key] = [toBase64Url(identityKey), toBase64Url(mailboxKey)];
+    return { ...own, signature_input: signed["signature-input"], identity_key, mailbox_key, certificate: toBase64Url(certificate) };
+  };
+  const honest = await Promise.all(Array.from({ length: needed }, (_, i) => member(i, first.chain)));
+  const strangers = await newIdentity();
+  const stranger = await member(90, first.chain, strangers.signing);
+  for (const [attestations, isEnough] of [
+    [honest, true],
+    [honest.slice(1), false],
+    [[...honest.slice(1), stranger], false], // not certified
+    [[...honest.slice(1), honest[1]], false], // one member twice
+    [[...honest.slice(1), await member(91, second.chain)], false], // another model
+  ]) {
+    const client = follower(terms);
+    const page = [200, JSON.stringify({ attestations, more: false })];
+    const requests = answering(listed(first, second), await download(first.body), page, await download(second.sum));
+    const model = fetchModel(client, 3);
+    if (isEnough) assert.deepEqual((await model).chain, second.chain);
+    else await assert.rejects(model, { name: "NotAttestedError" });
+    assert.deepEqual(paths(requests).slice(0, 3), ["rounds", "snapshots/1", "rounds/2/attestations"]);
+    assert.equal(Boolean(await client.store.get("model")), isEnough);
+  }
 });
 
 test("training raises the liked items above the others", () => {
@@ -264,7 +352,7 @@ async function asked(take, task, { step, counted, liked, complete }) {
   if (counted !== undefined) await store.put("own", { user: new Float32Array(8), counted });
   const { items, dim } = terms.parameters;
   const body = new Uint8Array(4 * items * dim + 4 * (items + 1));
-  if (complete) await store.put("model", { round: complete, body });
+  if (complete) await store.put("model", { round: complete, body, chain: new Uint8Array(32) });
   const [seed, page] = [await roundSeed(terms.seed, 2), JSON.stringify({ rounds: [], more: false })];
   const requests = answering([200, page, { "content-digest": await digestOf(page), "content-type": "application/json" }]);
   const view = { number: 2, step, state: "collecting", cohort: 12, seed: toBase64Url(seed), contribution_bytes: null };

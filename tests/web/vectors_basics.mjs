@@ -10,6 +10,8 @@ import * as http from "../../examples/web/hushrec/http_signature.js";
 import * as random from "../../examples/web/hushrec/random.js";
 import { fromHex, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
+import { sameState } from "../../examples/web/hushrec/model.js";
+import { decodeState } from "../../examples/web/hushrec/recipes.js";
 import { allParameters } from "../../examples/web/hushrec/terms.js";
 import { hexes, near, refused, same } from "./checks.mjs";
 
@@ -148,12 +150,16 @@ export const RUNNERS = {
     }
   },
 
-  async "aggregate_chains.json"({ task, links, stated, refused: wrong }) {
+  async "aggregate_chains.json"({ task, links, stated, compared, refused: wrong }) {
     same(toHex(await certs.firstChain(task)), links[0].before);
-    for (const { before, round, sha256: aggregate, digest: after } of links) {
-      same(toHex(await certs.nextChain(fromHex(before), round, fromHex(aggregate))), after);
+    for (const { before, round, sha256: aggregate, state_sha256: state, digest: after } of links) {
+      same(toHex(await certs.nextChain(fromHex(before), round, fromHex(aggregate), fromHex(state))), after);
     }
     const check = (one) => certs.statedChain(one, fromHex(one.identity_key), one.task, one.round);
+    for (const one of compared) {
+      const [own, server] = [one.own, one.server].map((body) => decodeState(fromHex(body), 2, 2, false));
+      same(sameState(own, server), one.same);
+    }
     for (const one of stated) same(toHex((await check(one)).chain), one.fields["aggregate-chain"]);
     for (const one of wrong) await refused(one.error, () => check(one), one.why);
   },

@@ -128,8 +128,9 @@ export class Api {
     return parsed((await this.#repeated("POST", path, what, { headers, body, signal })).body);
   }
 
-  async put(path, what, body, mediaType, { signal } = {}) {
-    const headers = { "content-type": mediaType };
+  /** statements: more header fields, by lower case name. */
+  async put(path, what, body, mediaType, { signal, statements = {} } = {}) {
+    const headers = { "content-type": mediaType, ...statements };
     return parsed((await this.#repeated("PUT", path, what, { headers, body, signal })).body);
   }
 

@@ -17,6 +17,10 @@ export class ParameterError extends HushRecError {}
 export class RefusalError extends HushRecError {}
 /** The server repeats a sum that this client took part in, after it has taken part in a later one. */
 export class AlreadySummedError extends RefusalError {}
+/** Too few members have stated the model that the server gave this client, or one has stated another. */
+export class NotAttestedError extends RefusalError {}
+/** The server's model does not follow from the sums that it released: it lies or is broken. */
+export class FalseModelError extends HushRecError {}
 export class SignatureError extends HushRecError {}
 export class ThresholdError extends HushRecError {}
 export class PolicyError extends HushRecError {}

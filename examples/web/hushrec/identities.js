@@ -109,7 +109,9 @@ export async function fingerprint({ mechanism, parameterId, publicKey, secretKey
 
 export const firstChain = (task) => digest("aggregate chain", task);
 
-export const nextChain = (before, round, aggregateDigest) => digest("aggregate chain link", before, round, aggregateDigest);
+/** stateDigest: SHA-256 of the encoded state after the round; empty where only members can open the sums. */
+export const nextChain = (before, round, aggregateDigest, stateDigest = new Uint8Array(0)) =>
+  digest("aggregate chain link", before, round, aggregateDigest, stateDigest);
 
 /** {chain, created} that a client stated with its contribution to a round. */
 export async function statedChain(stated, identityKey, task, round) {

@@ -75,15 +75,15 @@ class MaskedRound {
   }
 
   async advertise(liked) {
-    const { terms, identity, membership, api, store } = this.#client;
+    const { terms, identity, membership, store } = this.#client;
     const { number, step, seed, cohort, plan } = this.#round;
     if (step < ((await store.get("signed"))?.step ?? 0)) {
       throw new AlreadySummedError("the server repeats a sum that this client took part in before");
     }
     this.#tell("model");
-    const { round: modelRound, state, digest } = await fetchModel(api, store, terms, number, this.#signal);
+    const { round: modelRound, state, digest, chain } = await fetchModel(this.#client, number, this.#signal);
     await requireData(this.#client, this.#round, modelRound, liked);
-    this.state = state;
+    Object.assign(this, { state, chain });
     const context = { task: terms.id, round: number, seed, cohort, bits: plan.bits, length: plan.length };
     this.bound = await masked.binding({ ...context, modelDigest: await modelDigest(terms.bound, step, digest) });
     this.secrets = { mask: clamped(randomBytes(32)), sealing: randomBytes(32), seed: randomBytes(32) };
@@ -164,7 +164,7 @@ class MaskedRound {
       await this.#client.api.post(`${this.#path}/bad-shares`, "shares that do not open", { clients }, { signal: this.#signal });
     }
     const sealed = performance.now();
-    const sent = await deliver(this.#client, { round: this.#round.number, body }, this.#tell, this.#signal);
+    const sent = await deliver(this.#client, { round: this.#round.number, body, chain: this.chain }, this.#tell, this.#signal);
     const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
     const { step, cohort } = this.#round;
     this.report = { ...sent, step, cohort, loss: work.loss, samples: work.samples, steps: work.steps, times };

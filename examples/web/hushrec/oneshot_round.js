@@ -37,7 +37,7 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
   const pending = await store.get("pending");
   if (pending?.round === round.number) return { ...(await deliver(client, pending, tell, signal)), resent: true };
   tell("model");
-  const { round: modelRound, state, digest } = await fetchModel(api, store, terms, round.number, signal);
+  const { round: modelRound, state, digest, chain } = await fetchModel(client, round.number, signal);
   await requireData(client, round, modelRound, liked);
   tell("committee");
   const context = { ...round.plan, task: terms.id, round: round.number, step: round.step, cohort: round.cohort };
@@ -56,7 +56,7 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
     ...{ table: GAUSSIAN_TABLE, random: randomBytes },
   });
   const sealed = performance.now();
-  const made = { round: round.number, body: upload.body };
+  const made = { round: round.number, body: upload.body, chain };
   await store.put("pending", made);
   const sent = await deliver(client, made, tell, signal);
   const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };

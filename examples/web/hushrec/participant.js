@@ -1,7 +1,7 @@
 /** A client of one task until the task ends: it follows the rounds, takes part in them, and recommends on the device. */
 
 import { Api, pause } from "./api.js";
-import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
+import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, FalseModelError, NotAttestedError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { join, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
@@ -12,8 +12,8 @@ import { fitUser, randomUser, secureUniform, settingsOf, topItems } from "./trai
 const LONG_POLL = 20;
 const OPENING = { oneshot: "collecting", masked: "advertising" };
 const REFUSED = [PolicyError, RefusalError, CertificateError, CodecError];
-const LOST = [RoundLostError, ThresholdError];
-const MISSED = new Set(["round-closed", "not-in-cohort", "contribution-conflict", "not-found", "conflict"]);
+const LOST = [RoundLostError, ThresholdError, FalseModelError];
+const MISSED = new Set(["aggregate-mismatch", "round-closed", "not-in-cohort", "contribution-conflict", "not-found", "conflict"]);
 
 /**
  * One client. store: MemoryStore, IndexedStore, or any object with their methods. on(event): called with
@@ -92,7 +92,8 @@ export class Participant {
         return this.#on({ kind: "abstained", round: view.number, reason: error.message });
       }
       if (!isOne(REFUSED) && !isOne(LOST) && !(error instanceof ApiError && MISSED.has(error.slug))) throw error;
-      if (isOne(REFUSED)) await this.#tellRefusal(view, error instanceof AlreadySummedError ? "survivors" : "policy", signal);
+      const reason = error instanceof AlreadySummedError ? "survivors" : error instanceof NotAttestedError ? "attestations" : "policy";
+      if (isOne(REFUSED)) await this.#tellRefusal(view, reason, signal);
       this.#on({ kind: "missed", round: view.number, reason: error.message });
     }
   }
@@ -117,13 +118,13 @@ export class Participant {
   }
 
   async #update(number, signal) {
-    const { api, store, terms } = this.#client;
     try {
-      const { round } = await fetchModel(api, store, terms, number + 1, signal);
+      const { round } = await fetchModel(this.#client, number + 1, signal);
       this.#on({ kind: "model", round });
     } catch (error) {
       signal?.throwIfAborted();
-      if (!(error instanceof RefusalError || error instanceof CodecError)) throw error;
+      const isOurs = [RefusalError, CodecError, FalseModelError, ApiError].some((kind) => error instanceof kind);
+      if (!isOurs) throw error; // an ApiError: the server has newer rounds, and keeps this model no longer
       this.#on({ kind: "missed", round: number, reason: error.message });
     }
   }

@@ -2,7 +2,7 @@
 
 import { fromBase64Url, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
-import { AbstainedError, CertificateError, CodecError, RefusalError } from "./errors.js";
+import { AbstainedError, ApiError, CertificateError, CodecError, RefusalError } from "./errors.js";
 import { checkCertificate, decodeCertificate } from "./identities.js";
 import { blocksOf, projection } from "./recipes.js";
 import { stepsOf } from "./terms.js";
@@ -74,12 +74,19 @@ export async function localWork({ store, terms, uniform }, round, state, liked) 
   return { steps, loss, samples, milliseconds: performance.now() - started };
 }
 
-/** Sends a contribution: the same bytes after a lost answer or a closed page, never a second one. */
-export async function deliver({ api, store, terms, membership }, { round, body }, tell, signal) {
+/**
+ * Sends a contribution: the same bytes after a lost answer or a closed page, never a second one. chain: of the model that
+ * it was made from. If the server has another chain, the model in the store is of no use.
+ */
+export async function deliver({ api, store, terms, membership }, { round, body, chain }, tell, signal) {
   tell("sending");
   const started = performance.now();
   const path = `/v1/tasks/${terms.id}/rounds/${round}/contributions/${membership.client}`;
-  const receipt = await api.put(path, "contribution", body, CONTRIBUTION, { signal });
+  const statements = { "aggregate-chain": toHex(chain) };
+  const receipt = await api.put(path, "contribution", body, CONTRIBUTION, { signal, statements }).catch(async (error) => {
+    if (error instanceof ApiError && error.slug === "aggregate-mismatch") await store.put("model", null);
+    throw error;
+  });
   const digest = toHex(await sha256(body));
   if (receipt.digest !== digest || receipt.bytes !== body.length) throw new RefusalError("the receipt is for another body");
   const history = (await store.get("contributions")) ?? [];

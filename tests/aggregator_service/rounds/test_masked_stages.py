@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from protocols.codec import b64decode
+from protocols.crypto.aggregate_chain import StatedChain, stated_chain
 from protocols.crypto.keys import public_key
+from protocols.messages import Attestation
 from protocols.sums.masked.roster import sign_advertisement
 from tests.support.api import Api, detail, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
@@ -47,6 +50,40 @@ def test_a_round_below_a_threshold_fails_and_the_next_ones_have_new_keys(api: Ap
     play(task, clients, 6, drop={2: "confirm"})
     task.assert_sum(6, EVERYBODY)
     assert task.now()["state"] == "complete"
+
+
+def test_contributions_state_the_sums_and_models_before_them(api: Api) -> None:
+    """Other members can verify that, and find the model before the last one, which the last contributions state."""
+    task = masked_task(api, "stated", COHORT, rounds=3)
+    clients = enrol_masked(task, COHORT)
+    for number in (1, 2):
+        play(task, clients, number)
+        view = task.wait_round(number, "complete")
+        snapshot = clients[0].found("snapshots/latest").json()
+        assert (snapshot["round"], snapshot["digest"]) == (number, view["state_digest"])
+    play(task, clients, 3, until="contribute")
+    task.wait_round(3, "collecting")
+    body = clients[0].make(3, "contribute")
+    assert task.round(3)["aggregate_chain"] == task.chain(3)["Aggregate-Chain"]
+    for header, refused in (
+        ({"Aggregate-Chain": task.chain(2)["Aggregate-Chain"]}, (409, "aggregate-mismatch")),
+        ({"Aggregate-Chain": ""}, (409, "aggregate-mismatch")),
+    ):
+        assert refusal(clients[0].put(3, body, header)) == refused
+    assert refusal(clients[0].deliver(f"rounds/3/contributions/{clients[0].client_id}", body)) == (
+        400,
+        "bad-contribution",
+    )
+    shown = clients[1].found("rounds/2/attestations").json()["attestations"]
+    assert len(shown) == COHORT
+    for one in map(Attestation.model_validate, shown):
+        parts = {name: getattr(one, name) for name in ("client_id", "method", "authority", "fields")}
+        stated = StatedChain(**parts, signature_input=one.signature_input, signature=one.signature)
+        chain, _ = stated_chain(stated, b64decode(one.identity_key, 32), task.id, 2)
+        assert chain.hex() == task.chain(2)["Aggregate-Chain"]
+    before = clients[1].found("snapshots/latest?before=2").json()
+    assert (before["round"], before["digest"]) == (1, task.round(1)["state_digest"])
+    assert clients[1].get("snapshots/latest?before=1").status_code == 404
 
 
 def advertisement(client: MaskedClient, *keys: bytes) -> bytes:

@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from itertools import count
 from typing import Any
@@ -21,24 +21,21 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from client_sdk import ArraysRound, Identity, Operator, Policy, task_request
+from client_sdk import ArraysRound, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.wire import content_digest
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.rounds.events import AggregateRejected, RoundAbstained, RoundReport, TrainingFailed
 from client_sdk.rounds.loop import run_round
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.rounds.unmasked import WorkAhead
 from client_sdk.store.states import FollowedState
-from protocols.codec import b64decode, b64encode
+from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
-from protocols.crypto.certificates import certify
-from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
 from protocols.crypto.keys import Keyring
 from protocols.errors import ParameterError
-from protocols.messages import Attestation, OrganiserPin, Schedule
+from protocols.messages import Attestation, Schedule
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.one_member import HISTORY, SURVIVORS, OneMember, aggregate_of, terms_of
+from tests.support.one_member import HISTORY, NOW, PIN, SURVIVORS, Contributor, OneMember, aggregate_of, terms_of
 from tests.support.programs import SEED, task_view
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
@@ -47,9 +44,7 @@ from tests.support.tasks import TRIAL, SmallTask, enrolled_fleet
 # --- different aggregates for different members ----------------------------------------------------------------------
 # Rounds 1 to 3 are complete. The attestations of round 3 state what the other members absorbed in rounds 1 and 2.
 
-NOW, FLOOR, LAST = 1_790_000_000, 3, 3
-ORGANISER = Ed25519PrivateKey.generate()
-PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), scope="s")
+FLOOR, LAST = 3, 3
 
 
 @cache
@@ -71,34 +66,9 @@ def chain() -> AggregateChain:
     return made
 
 
-@dataclass
-class Person:
-    client_id: str
-    organiser: Ed25519PrivateKey = ORGANISER
-    identity: Identity = field(default_factory=Identity.generate)
-
-    @property
-    def certificate(self) -> bytes:
-        keys = self.identity.public_key, self.identity.mailbox_key
-        return certify(self.organiser, "s", *keys, role="member", serial=1, not_after=NOW + 3600).encode()
-
+class Person(Contributor):
     def attest(self, number: int = LAST, task_id: str = "t_1", client_id: str | None = None) -> Attestation:
-        name = client_id or self.client_id
-        path = f"/v1/tasks/{task_id}/rounds/{number}/contributions/{name}"
-        fields = {"aggregate-chain": chain().before.hex(), "content-digest": content_digest(b"its contribution")}
-        request = SignedRequest("PUT", "server.example", path, "", fields)
-        signed = sign_request(self.identity.signing_key, name, request, NOW)
-        return Attestation(
-            client_id=name,
-            identity_key=b64encode(self.identity.public_key),
-            mailbox_key=b64encode(self.identity.mailbox_key),
-            certificate=b64encode(self.certificate),
-            method="PUT",
-            authority="server.example",
-            fields=fields,
-            signature_input=signed[SIGNATURE_INPUT],
-            signature=signed[SIGNATURE],
-        )
+        return self.state(chain().before, number, task_id, client_id)
 
 
 OTHERS = [Person(f"c_{number:020x}") for number in range(12)]

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client_sdk import Identity, Operator, Policy, PolicyRefused
+from client_sdk import Event, Identity, Operator, Policy, PolicyRefused, RoundMissed
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import MembershipCheck, request_for
+from client_sdk.task import Task
 from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, enrolled_fleet, interactions, small_task
+from tests.support.tasks import TRIAL, enrolled_fleet, interactions, joined, small_task, take_part_together
 
 USERS = 5
 STAGES = ("sharing", "collecting", "unmasking", "one-shot")
@@ -48,6 +53,50 @@ def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator) ->
             assert (stage, played.state) == (stage, "complete")
             assert played.survivors == (USERS if stage == "unmasking" else USERS - 1)
             assert [missed.reason for missed in played.missed] == ["simulated dropout"]
+
+
+def test_attack_a_server_makes_models_up(tmp_path: Path) -> None:
+    """Its lie after sum 2 is for nobody's training: each member says what is wrong, and sends nothing more."""
+    command = [sys.executable, "-m", "tests.support.lying_server", "serve"]
+    server, users, missed = AggregatorProcess(tmp_path / "data", command=command), 5, Counter[tuple[int, bool]]()
+    server.start()
+    try:
+        with Operator(server.url, server.operator_token) as operator:
+            task = small_task(operator, "lies", users=users, mechanism="masked", rounds=4)
+
+            def listen(event: Event) -> None:
+                if isinstance(event, RoundMissed):
+                    missed[event.round, "lies about the model or is broken" in event.reason] += 1
+                    if missed.total() == users:
+                        operator.close_task(task.task_id)
+
+            with joined(server.url, task, users) as parts:
+                play = partial(Task.take_part, progress=listen)
+                reports = take_part_together(parts, interactions(users), play)
+            assert [[one.round for one in own] for own in reports] == [[1, 2]] * users
+            assert missed == {(3, True): users}
+            (_, _, third) = operator.rounds(task.task_id)
+            assert (third.state, third.refusals) == ("failed", {})
+    finally:
+        server.stop()
+
+
+def test_members_that_were_not_asked_for_some_rounds_take_over_what_others_signed(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    users, cohort, events = 9, 4, list[Event]()
+    task = small_task(
+        operator, "few-asked", users=users, mechanism="masked", rounds=9, cohort_size=cohort, min_clients=4
+    )
+    with joined(server.url, task, users, Policy(min_cohort=4)) as parts:
+        reports = take_part_together(parts, interactions(users), partial(Task.take_part, progress=events.append))
+        states = [part.model() for part in parts]
+    assert not [event for event in events if isinstance(event, RoundMissed)]
+    assert sum(map(len, reports)) == 9 * cohort
+    assert "snapshot" in {one.caught_up for own in reports for one in own}
+    assert {state.round_number for state in states} == {9}
+    recipe = parts[0].terms.recipe
+    assert len({recipe.encode_state(state) for state in states}) == 1
 
 
 def test_without_an_organiser_the_policy_must_trust_the_roster(server: AggregatorProcess, operator: Operator) -> None:

@@ -22,6 +22,7 @@ from client_sdk.rounds.part import Part
 from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
+from client_sdk.store.states import FollowedState
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
@@ -113,7 +114,7 @@ class _GivenElements(MaskedRound):
     spec: RoundSpec = field(kw_only=True)
     elements: Callable[[], Elements] = field(kw_only=True)
 
-    def _elements(self) -> Program[Elements]:
+    def _elements(self, *_: object) -> Program[Elements]:
         yield from ()
         return self.elements()
 
@@ -158,6 +159,7 @@ class Honest:
             None,
             spec=RoundSpec(number, bytes(32), attempt.sum_index),
             context=self.context,
+            _caught_up=SimpleNamespace(followed=FollowedState(ModelState(0))),
             elements=None,
         )
 
