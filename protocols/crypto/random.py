@@ -10,7 +10,7 @@ Peikert, "An Efficient and Parallel Gaussian Sampler for Lattices" (CRYPTO 2010)
 is compared with EVERY entry of the table, and the size of the sample is the number of entries that it reaches; the 64th
 bit is the sign. No branch and no address depends on the sample. A table of entries floor(2^63 Pr[|X| <= k]) gives a
 distribution within 2^-57 (statistical distance) of that of X, tail included, for up to 64 entries, and within
-entries * 2^-63 for longer ones.
+entries * 2^-63 for longer ones. `fine_samples` compares 127 bits, and is within entries * 2^-127.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ def permutation(seed: bytes, purpose: str, count: int) -> NDArray[np.int64]:
 
 
 _WORD_BITS: Final = 63
+FINE_BITS: Final = 127
+_LOW_BITS: Final = 20
 _SAMPLES: Final = 32768
 """Samples at a time, so that words and counts stay in the processor's cache."""
 _COUNTED: Final = 255
@@ -81,26 +83,57 @@ def expanded(random: Randomness) -> Randomness:
     return lambda count: stream.update(bytes(count))
 
 
-def cumulative_table(weights: Iterable[Decimal]) -> tuple[int, ...]:
-    """Return floor(2^63 * Pr[|X| <= k]) for k = 0, 1, ... up to the last entry below 2^63 - 1.
+def cumulative_table(weights: Iterable[Decimal], bits: int = _WORD_BITS) -> tuple[int, ...]:
+    """Return floor(2^bits * Pr[|X| <= k]) for k = 0, 1, ... up to the last entry below 2^bits - 1.
 
-    weights: proportional to Pr[|X| = k], k = 0, 1, ..., so many that the rest of the tail is below 2^-64.
+    weights: proportional to Pr[|X| = k], k = 0, 1, ..., so many that the rest of the tail is below 2^-(bits + 1).
     """
     listed = list(weights)
     whole, table, reached = sum(listed), [], Decimal(0)
     for weight in listed:
         reached += weight
-        table.append(int(2**_WORD_BITS * reached / whole))
-    return tuple(entry for entry in table if entry < 2**_WORD_BITS - 1)
+        table.append(int(2**bits * reached / whole))
+    return tuple(entry for entry in table if entry < 2**bits - 1)
 
 
 def symmetric_samples(count: int, table: Sequence[int], random: Randomness) -> NDArray[np.int64]:
     """Return `count` samples, int64, at most len(table) in size; takes 8 bytes each of `random`."""
     words = np.frombuffer(random(8 * count), "<u8")
-    samples = np.empty(count, np.int64)
-    entries = np.array(table, np.int64)
+    return _signed(words, _reached(words, np.array(table, np.int64)))
+
+
+def fine_samples(count: int, table: Sequence[int], random: Randomness) -> NDArray[np.int64]:
+    """Return what `symmetric_samples` does, from a table with `FINE_BITS` bits; takes 8 or 16 bytes each of `random`.
+
+    The 63 bits of a sample decide, unless they equal the first 63 bits of an entry. Then 64 more bits do, from a second
+    word. Every sample whose last `_LOW_BITS` bits are those of such an entry takes one, so that who takes one says
+    nothing about the sizes: these depend on the first bits.
+    """
+    words = np.frombuffer(random(8 * count), "<u8")
+    high = np.array([entry >> 64 for entry in table], np.int64)
+    low = np.array([entry & (2**64 - 1) for entry in table], np.uint64)
+    sizes = _reached(words, high[high < 2**_WORD_BITS - 1])  # the others are reached by samples with a second word
+    is_near = np.zeros(2**_LOW_BITS, np.bool_)
+    is_near[high % 2**_LOW_BITS] = True
+    near = np.flatnonzero(is_near[(words >> np.uint64(1)) % np.uint64(2**_LOW_BITS)])
+    values, second = (words[near] >> np.uint64(1)).view(np.int64), np.frombuffer(random(8 * near.size), "<u8")
+    sizes[near] = 0
+    for first, rest in zip(high, low, strict=True):
+        sizes[near] += (values > first) | ((values == first) & (second >= rest))
+    return _signed(words, sizes)
+
+
+def _signed(words: NDArray[np.uint64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return samples of these sizes, negative where a word is odd."""
+    signs = (words & np.uint64(1)).view(np.int64)
+    return (sizes ^ -signs) + signs
+
+
+def _reached(words: NDArray[np.uint64], entries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return for each word how many entries its first 63 bits reach."""
+    found = np.empty(words.size, np.int64)
     parts = [entries[start : start + _COUNTED] for start in range(0, entries.size, _COUNTED)]
-    for start in range(0, count, _SAMPLES):
+    for start in range(0, words.size, _SAMPLES):
         piece = words[start : start + _SAMPLES]
         values, sizes = (piece >> np.uint64(1)).view(np.int64), np.zeros(piece.size, np.int64)
         reached, counts = np.empty(piece.size, np.bool_), np.empty(piece.size, np.uint8)
@@ -111,6 +144,5 @@ def symmetric_samples(count: int, table: Sequence[int], random: Randomness) -> N
                 np.greater_equal(values, entry, out=reached)
                 np.add(counts, ones, out=counts)
             sizes += counts
-        signs = (piece & np.uint64(1)).view(np.int64)
-        samples[start : start + _SAMPLES] = (sizes ^ -signs) + signs
-    return samples
+        found[start : start + _SAMPLES] = sizes
+    return found

@@ -25,16 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from functools import lru_cache
-from math import ceil, floor, isfinite, sqrt
+from math import ceil, floor, isfinite, log2, sqrt
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
+from protocols.crypto.random import FINE_BITS, Randomness, cumulative_table, fine_samples
 from protocols.errors import ParameterError
 from protocols.layout import Floats
 
@@ -117,7 +117,8 @@ _WITHIN: Final = 10
 _TRIES: Final = 128  # a try fails with a probability of at most 0.61, and all of them with 2^-91
 _SLACK: Final = 2.0**-40  # of a bound that is the root of a whole number, such as that of counts
 MAX_VARIANCE: Final = 2.0**22
-"""Largest variance of a share: its table has 19,000 entries, each of which is compared with every sample."""
+"""Largest variance of a share: its table has 27,000 entries, 19,000 of which are compared with every sample."""
+_SAMPLE_DISTANCE: Final = -112.0  # log2 of the statistical distance of a sample: at most 2^15 entries of 127 bits
 _DIGITS: Final = 50
 
 
@@ -184,6 +185,22 @@ class NoiseTerms:
                 "client whose noise can be counted on: raise min_clients, or lower corrupt"
             )
         return cls(epsilon, delta, sums, honest)
+
+    def with_exact_delta(self, values: int) -> NoiseTerms:
+        """Return the terms of exact noise, whose delta is smaller by what the sampler's distance may cost.
+
+        values: of the longest sum. If samples are within t of exact ones, both of two neighbouring runs are within t
+        times the number of samples, which costs 1 + e^epsilon times as much delta. Raises `ParameterError` where it is
+        more than a thousandth of delta, which takes an epsilon above 20.
+        """
+        exponent = (self.epsilon + math.log1p(math.exp(-self.epsilon))) / math.log(2)
+        cost = exponent + log2(values * self.honest * self.sums) + _SAMPLE_DISTANCE
+        if cost > log2(self.delta / 1000):
+            raise ParameterError(
+                f"privacy: noise cannot be drawn exactly enough for epsilon {self.epsilon:g} at delta {self.delta:g} "
+                f"in {self.sums} sums of {values:,} values: lower epsilon"
+            )
+        return replace(self, delta=self.delta - 2.0**cost)
 
     def multiplier(self, kinds: Collection[Sensitive]) -> float:
         """Return the deviation of the honest clients' noise in units of the L2 bound; see `smallest_multiplier`.
@@ -260,7 +277,7 @@ def _scale(values: Floats, norm: float, bound: float) -> float:
 
 @lru_cache(maxsize=32)
 def skellam_table(variance: float) -> tuple[int, ...]:
-    """Return floor(2^63 * Pr[|X| <= k]) for k = 0, 1, ... of the symmetric Skellam variable of this variance.
+    """Return floor(2^127 * Pr[|X| <= k]) for k = 0, 1, ... of the symmetric Skellam variable of this variance.
 
     Pr[X = k] = exp(-m) I_|k|(m), m the variance and I the modified Bessel function. Miller's recurrence, downward from
     far in the tail, I_(k-1) = I_(k+1) + (2 k / m) I_k, adds positive terms only, so it is stable; the sum of all
@@ -276,7 +293,7 @@ def skellam_table(variance: float) -> tuple[int, ...]:
         for k in range(ceil(14 * sqrt(variance)) + 80, 0, -1):
             downward.append(2 * here)
             above, here = here, above + 2 * k / exact * here
-        return cumulative_table([here, *reversed(downward)])
+        return cumulative_table([here, *reversed(downward)], FINE_BITS)
 
 
 def largest_skellam(variance: float) -> int:
@@ -285,9 +302,9 @@ def largest_skellam(variance: float) -> int:
 
 
 def skellam(count: int, variance: float, random: Randomness) -> NDArray[np.int64]:
-    """Return `count` independent Skellam variables of this variance, int64; takes 8 bytes each of `random`.
+    """Return `count` independent Skellam variables of this variance, int64; see `fine_samples` for `random`.
 
-    In constant time; within 2^-48 of the exact distribution (statistical distance), tail included. Raises
+    In constant time; within 2^-112 of the exact distribution (statistical distance), tail included. Raises
     `ParameterError` as `skellam_table` does.
     """
-    return symmetric_samples(count, skellam_table(variance), random)
+    return fine_samples(count, skellam_table(variance), random)

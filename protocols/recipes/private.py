@@ -85,7 +85,9 @@ class Private(RecipeAround):
     @cached_property
     def multiplier(self) -> float:
         """The deviation of the honest clients' noise in units of the L2 bound, the same in all sums."""
-        return self.terms.multiplier([self._sensitive(sum_index) for sum_index in self.inner.sum_kinds()])
+        kinds = self.inner.sum_kinds()
+        exact = self.terms.with_exact_delta(max(self.inner.layout(sum_index).length for sum_index in kinds) + 1)
+        return exact.multiplier([self._sensitive(sum_index) for sum_index in kinds])
 
     def noise(self, sum_index: int) -> SumNoise:
         """Return the noise in sum `sum_index`."""

@@ -224,7 +224,7 @@ def test_a_privacy_budget_is_created_and_shown_with_what_is_spent(command: Comma
     assert paper["recipe"]["parameters"] == {"items": 50, "normalise": "touched", "reveal_touched": True}
     command(*_noisy("z", 20, 15))
     assert "spent" not in json.loads(command("task", "show", "z"))
-    for name, cohort, fewest, epsilon, drowned in (("a", 20, 8, "0.5", 1), ("b", 20_000, 15_000, "100", 0)):
+    for name, cohort, fewest, epsilon, drowned in (("a", 20, 8, "0.5", 1), ("b", 20_000, 15_000, "30", 0)):
         made = json.loads(command(*_noisy(name, cohort, fewest), "--epsilon", epsilon))
         assert sum("noise drowns" in text for text in made["warnings"]) == drowned
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha256
+from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
 
 from protocols.crypto.keys import digest
-from protocols.crypto.random import expanded
+from protocols.crypto.random import Randomness, expanded
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import (
     ORDERS,
@@ -35,6 +36,11 @@ def _drawn(label: str) -> bytes:
     return digest("vector privacy", label)
 
 
+def bytes_of(*parts: bytes) -> Randomness:
+    """Return a source that gives the bytes of `parts`, one after the other."""
+    return BytesIO(b"".join(parts)).read
+
+
 @vectors(FILE, "keystream")
 def _keystream() -> Outputs:
     secret = _drawn("keystream")
@@ -48,14 +54,33 @@ def _table(variance: float) -> Outputs:
 
 @vectors(FILE, "sampler.cases")
 def _sampled(variance: float) -> Outputs:
-    words, table = expanded(lambda _: _drawn(f"sampler {variance:g}"))(8 * 12), skellam_table(variance)
+    stream, table = expanded(lambda _: _drawn(f"sampler {variance:g}")), skellam_table(variance)
+    words = stream(8 * 12)
     return {
         "entries": len(table),
         "first": [str(entry) for entry in table[:6]],
-        "sha256": sha256(np.array(table, "<u8").tobytes()).digest(),
+        "sha256": sha256(b"".join(entry.to_bytes(16, "little") for entry in table)).digest(),
         "words": words,
-        "samples": skellam(12, variance, lambda count: words[:count]),
+        "samples": skellam(12, variance, bytes_of(words, bytes(8 * 12))),
     }
+
+
+@vectors(FILE, "sampler.second_words")
+def _second_words(variance: float, entry: int) -> Outputs:
+    """Words whose 63 bits are those of an entry, or of its neighbours; second words around the rest of the entry."""
+    high, low = divmod(skellam_table(variance)[entry], 2**64)
+    cases = [
+        (high, low),
+        (high, low - 1),
+        (high, 2**64 - 1),
+        (high, 0),
+        (high - 1, low),
+        (high + 1, low),
+        (high % 2**20, 0),
+    ]
+    words = b"".join((2 * first + place % 2).to_bytes(8, "little") for place, (first, _) in enumerate(cases))
+    near = b"".join(second.to_bytes(8, "little") for first, second in cases if first % 2**20 == high % 2**20)
+    return {"words": words, "second": near, "samples": skellam(len(cases), variance, bytes_of(words, near))}
 
 
 @vectors(FILE, "sampler.failing")

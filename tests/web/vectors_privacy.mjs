@@ -6,7 +6,7 @@ import { near, same } from "./checks.mjs";
 
 const ENDLESS = 1n << 300n;
 
-/** floor(2^63 Pr[|X| <= k]) of the Skellam variable, by Miller's recurrence in whole numbers of 2^-300. */
+/** floor(2^127 Pr[|X| <= k]) of the Skellam variable, by Miller's recurrence in whole numbers of 2^-300. */
 function table(variance) {
   let denominator = 1n;
   while (!Number.isInteger(variance)) [variance, denominator] = [variance * 2, denominator * 2n];
@@ -21,7 +21,7 @@ function table(variance) {
   weights.unshift(here);
   const whole = weights.reduce((sum, one) => sum + one);
   let reached = 0n;
-  return weights.map((one) => ((reached += one) << 63n) / whole).filter((entry) => entry < (1n << 63n) - 1n);
+  return weights.map((one) => ((reached += one) << 127n) / whole).filter((entry) => entry < (1n << 127n) - 1n);
 }
 
 async function source(secret) {
@@ -39,12 +39,27 @@ function words(bytes) {
   return Array.from({ length: bytes.length / 8 }, (_, i) => view.getBigUint64(8 * i, true));
 }
 
-function samples(bytes, entries) {
-  return words(bytes).map((word) => {
-    const size = entries.filter((entry) => word >> 1n >= entry).length;
+/** Samples of `count` words of `random`, and of a second word for those with the last 20 bits of an entry's first word. */
+function samples(random, count, entries) {
+  const first = words(random(8 * count));
+  const near = new Set(entries.map((entry) => (entry >> 64n) & 0xfffffn));
+  const needs = first.map((word) => near.has((word >> 1n) & 0xfffffn));
+  const second = words(random(8 * needs.filter((needed) => needed).length));
+  return first.map((word, i) => {
+    const value = ((word >> 1n) << 64n) | (needs[i] ? second.shift() : 0n);
+    const size = entries.filter((entry) => value >= entry).length;
     return word & 1n && size ? -size : size;
   });
 }
+
+/** A source that gives the bytes of `parts`, one after the other. */
+function given(...parts) {
+  const bytes = parts.flatMap((part) => [...part]);
+  return (count) => Uint8Array.from(bytes.splice(0, count));
+}
+
+/** Whole numbers as 16 bytes each, little-endian. */
+const long = (entries) => new Uint8Array(new BigUint64Array(entries.flatMap((one) => [one & (2n ** 64n - 1n), one >> 64n])).buffer);
 
 const norm = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
 
@@ -98,10 +113,15 @@ export const RUNNERS = {
     for (const one of sampler.cases) {
       const entries = table(one.variance);
       same([entries.length, entries.slice(0, 6).map(String)], [one.entries, one.first]);
-      const bytes = new Uint8Array(new BigUint64Array(entries).buffer);
+      const bytes = long(entries);
       same(toHex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes))), one.sha256);
       same(toHex((await fromLabel(`sampler ${one.variance}`))(96)), one.words);
-      same(samples(fromHex(one.words), entries), one.samples);
+      same(samples(given(fromHex(one.words), new Uint8Array(96)), 12, entries), one.samples);
+    }
+
+    for (const one of sampler.second_words) {
+      const found = samples(given(fromHex(one.words), fromHex(one.second)), one.samples.length, table(one.variance));
+      same(found, one.samples);
     }
 
     for (const { label, values, bound, steps, scale } of rounding.cases) {
@@ -138,7 +158,7 @@ export const RUNNERS = {
       const { steps, scale } = counts ? { steps: one.vector, scale: 1 } : rounded(one.vector.map((value) => value / unit), bound, random);
       const all = adapts ? [...steps, within ? Math.ceil(bound / 10) : 0] : steps;
       const entries = table(one.share);
-      const noise = samples(random(8 * all.length), entries);
+      const noise = samples(random, all.length, entries);
       same(all.map((step, i) => step + noise[i]), one.sent, one.recipe);
       near(scale, one.scaled);
       same([entries.length, Math.ceil(one.l2) + entries.length], [one.entries, one.largest]);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
+from io import BytesIO
 from itertools import pairwise
 from typing import Any
 
@@ -151,8 +153,8 @@ SHARES = (0.02, 0.37, 5.3, 64.0, 3060.3463)
 
 def share_pmf(variance: float) -> NDArray[np.float64]:
     """Return the probabilities of -n .. n that the sampler's table gives, n the largest sample."""
-    edges = [0, *skellam_table(variance), 2**63]
-    sizes = [(after - before) / 2**63 for before, after in pairwise(edges)]
+    edges = [0, *skellam_table(variance), 2**127]
+    sizes = [(after - before) / 2**127 for before, after in pairwise(edges)]
     return np.array([*(size / 2 for size in reversed(sizes[1:])), sizes[0], *(size / 2 for size in sizes[1:])])
 
 
@@ -196,12 +198,50 @@ def test_samples_have_the_distribution_of_the_table(share: float) -> None:
 
 
 def test_tables_of_the_smallest_and_of_the_largest_share() -> None:
-    assert skellam_table(1e-30) == ()  # it is 0 within 2^-63
-    assert skellam(5, 1e-30, np.random.default_rng(1).bytes).tolist() == [0] * 5
+    assert skellam_table(1e-40) == ()  # it is 0 within 2^-127
+    assert skellam(5, 1e-40, np.random.default_rng(1).bytes).tolist() == [0] * 5
     for variance in (0.0, -1.0, math.inf, math.nan, MAX_VARIANCE * 1.01):
         with pytest.raises(ParameterError, match="variance above 0 and up to"):
             skellam_table(variance)
-    assert 9 * math.sqrt(1000) < largest_skellam(1000.0) < 10 * math.sqrt(1000)
+    assert 13 * math.sqrt(1000) < largest_skellam(1000.0) < 14 * math.sqrt(1000)
+    assert largest_skellam(MAX_VARIANCE) <= 2**15
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_sample_is_what_its_127_bits_say(share: float) -> None:
+    """Words at and around every entry, with second words around the rest of it; others take no second word."""
+    table = skellam_table(share)
+    firsts = [min(max((entry >> 64) + by, 0), 2**63 - 1) for entry in table for by in (-1, 0, 0, 0, 1)]
+    rests = [(entry + by) % 2**64 for entry in table for by in (0, -1, 0, 1, 0)]
+    words = np.array([2 * first + place % 2 for place, first in enumerate(firsts)], np.uint64)
+    ends = {(entry >> 64) % 2**20 for entry in table}
+    asked = [first % 2**20 in ends for first in firsts]
+    second = np.array([rest for rest, is_asked in zip(rests, asked, strict=True) if is_asked], np.uint64)
+    read = BytesIO(words.tobytes() + second.tobytes()).read
+    samples = skellam(words.size, share, read)
+    assert read() == b""
+    for place, (first, rest) in enumerate(zip(firsts, rests, strict=True)):
+        value = (first << 64) + (rest if asked[place] else 0)
+        size = sum(entry <= value for entry in table)
+        assert samples[place] == (-size if place % 2 else size)
+
+
+def test_delta_holds_the_distance_of_the_sampler() -> None:
+    """Of all samples of a task: 2^-112 each, times 1 + e^epsilon."""
+    terms = NoiseTerms(8.0, 1e-6, 3, 800)
+    samples = 3 * 800 * 1_024_000
+    spent = (1 + math.exp(8)) * samples * 2.0**-112
+    exact = terms.with_exact_delta(1_024_000)
+    assert exact.delta == 1e-6 - spent and 0 < spent < 1e-18
+    small = replace(terms, delta=1000 * spent * 1.001).with_exact_delta(1_024_000)
+    assert small.delta == pytest.approx(1000 * spent * 1.001 - spent, rel=1e-12)
+    for wrong in (
+        replace(terms, delta=1000 * spent * 0.999),
+        replace(terms, epsilon=60.0),
+        replace(terms, epsilon=1e3),
+    ):
+        with pytest.raises(ParameterError, match="cannot be drawn exactly enough for epsilon"):
+            wrong.with_exact_delta(1_024_000)
 
 
 @given(

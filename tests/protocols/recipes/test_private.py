@@ -32,7 +32,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "privirec": {"items": ITEMS, "components": 3, "iterations": 2},
     "privirec-k": {"items": ITEMS, "components": 3, "iterations": 2},
 }
-QUIET = Privacy(epsilon=1000, delta=1e-5)
+QUIET = Privacy(epsilon=30, delta=1e-5)
 MANY = 1_000_000
 """Honest clients whose single share of the noise at epsilon 1000 is next to nothing."""
 
@@ -215,7 +215,7 @@ def test_counts_are_limited_to_a_random_choice_all_alike() -> None:
 
 def test_the_bound_moves_to_the_quantile_of_the_updates() -> None:
     quantile, start, clients = 0.3, 15.0, 50
-    privacy = Privacy(epsilon=1000, delta=1e-5, clip=start, quantile=quantile)
+    privacy = Privacy(epsilon=30, delta=1e-5, clip=start, quantile=quantile)
     made = with_privacy(recipe("arrays", {"shapes": {"w": [6]}}), privacy, 60, clients, clients)
     rng, state = np.random.default_rng(2), made.initial_state(SEED)
     assert state.l2_clip == start

@@ -198,7 +198,7 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) ->
 
 
 def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
-    request = SimulationRequest("privirec-k", {"components": 6}, mechanism="masked", epsilon=100.0, delta=1e-3)
+    request = SimulationRequest("privirec-k", {"components": 6}, mechanism="masked", epsilon=30.0, delta=1e-3)
     found = simulate(split, request)
     chosen = simulate(split, replace(request, recipe="auto", recipe_parameters={}, rounds=1))
     assert (chosen.recipe, chosen.mechanism) == ("privirec", "masked")
