@@ -11,13 +11,13 @@ import os
 import re
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, TimeoutError
+from sqlalchemy.exc import DBAPIError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.directory import create_for_owner
@@ -84,10 +84,12 @@ class Dialect:
 # --- SQLite ----------------------------------------------------------------------------------------------------------
 
 _WRITES: Final = "hushrec_writes"
+_BUSY_SECONDS: Final = 15.0
+"""Time limit of a writer for the database's lock, and before that for its turn in this process."""
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
 _PRAGMAS: Final = (
     *("journal_mode=WAL", "synchronous=FULL", "wal_autocheckpoint=4000"),
-    *("foreign_keys=ON", "busy_timeout=15000", "cache_size=-512"),
+    *("foreign_keys=ON", f"busy_timeout={_BUSY_SECONDS * 1000:.0f}", "cache_size=-512"),
 )
 
 
@@ -97,11 +99,13 @@ class SQLite(Dialect):
     There are no row locks: BEGIN IMMEDIATE locks the whole database, also for a migration.
     A transaction sees one state from its first statement on. A writer gets its lock before its transaction begins, so
     that none is rolled back because of another one. Other processes of this machine query the database for changes.
+    turn_seconds: time limit of a writer for its turn. Without it, the last of many writers would wait for the time
+    limits of all others while another program locks the database.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn_seconds: float = _BUSY_SECONDS) -> None:
         # A lock in the process is fair, and faster than SQLite's busy handler.
-        self._lock = threading.Lock()
+        self._lock, self._turn_seconds = threading.Lock(), turn_seconds
 
     def create(self, url: URL, connections: int) -> Engine:
         if url.database and not url.database.startswith("file:"):
@@ -114,8 +118,14 @@ class SQLite(Dialect):
     def writers(self, engine: Engine) -> Engine:
         return engine.execution_options(**{_WRITES: True})
 
-    def one_writer(self) -> AbstractContextManager[object]:
-        return self._lock
+    @contextmanager
+    def one_writer(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._turn_seconds):
+            raise OperationalError("BEGIN IMMEDIATE", None, sqlite3.OperationalError("database is locked"))
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def candidacy(self, url: URL) -> _Candidate:
         return _Candidate(Path(f"{Path(url.database or '').resolve()}-leader"))

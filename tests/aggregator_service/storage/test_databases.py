@@ -31,13 +31,14 @@ from sqlalchemy import (
     inspect,
     select,
 )  # fmt: skip
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 from sqlalchemy.types import JSON, TypeEngine
 
 import aggregator_service.migrations
 from aggregator_service.migrations.migrate import alembic_config, migrate
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
+from aggregator_service.storage.dialects import SQLite
 from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
 from tests.support.replicas import TestDatabase
@@ -155,6 +156,15 @@ def test_sqlite_is_durable_and_strict(tmp_path_factory: pytest.TempPathFactory) 
         for pragma, value in (("journal_mode", "wal"), ("foreign_keys", 1), ("synchronous", 2)):
             assert connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one() == value
     database.close()
+
+
+def test_a_writer_does_not_wait_for_its_turn_without_end() -> None:
+    """The writer before it waits for a lock of another program: its time limit must not add up with those of others."""
+    sqlite = SQLite(turn_seconds=0.01)
+    with sqlite.one_writer(), pytest.raises(OperationalError, match="locked"), sqlite.one_writer():
+        pass
+    with sqlite.one_writer():
+        pass
 
 
 def test_postgresql_is_durable_and_limits_waiting(postgres: TestDatabase) -> None:
