@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib import metadata
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
@@ -58,6 +58,7 @@ from aggregator_service.tasks.ledger import spent_budgets
 from protocols.errors import ParameterError
 
 _LOG = logging.getLogger(__name__)
+_AGAIN_SECONDS: Final = 1.0
 _NAME: Final = "hushrec-aggregator"
 """Of this service in traces."""
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
@@ -137,14 +138,29 @@ async def _lifespan(
         await run_in_threadpool(_check_workers, services.workers)
         await run_in_threadpool(services.clocks.measure)  # before the first request and the first round
         # only the leading process runs the engine and the clean-up
-        leading = leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs))
-        beside = app.state.beside_server(services)
-        for job in (leading, services.notifier.watch(), services.clocks.run(), services.outages.run(), beside):
-            resources.push_async_callback(_cancel, asyncio.create_task(job))
+        jobs: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "leadership": lambda: leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs)),
+            "changes of other processes": services.notifier.watch,
+            "clocks": services.clocks.run,
+            "outages": services.outages.run,
+            "beside the server": lambda: app.state.beside_server(services),
+        }
+        for name, job in jobs.items():
+            resources.push_async_callback(_cancel, asyncio.create_task(_run_again(name, job)))
         if settings.signatures == "off":
             _LOG.warning("requests need no signature (HUSHREC_SIGNATURES=off): a token is enough to act as its client")
         _LOG.info("aggregator ready", extra=fields(workers=services.workers.width, threads=settings.threads))
         yield
+
+
+async def _run_again(name: str, job: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a background job until it returns; one that raises is logged, and started again after a second."""
+    while True:
+        try:
+            return await job()
+        except Exception:
+            _LOG.exception("a background job stopped (%s); starting it again", name)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
 
 async def _nothing_beside(_services: Services) -> None:

@@ -85,6 +85,11 @@ def member_of(principal: Principal, task_id: str, client_id: str | None = None) 
     return principal
 
 
+def client_id_of(principal: Principal) -> str | None:
+    """Return the id of a client, None for an operator."""
+    return principal.client_id if isinstance(principal, Enrolled) else None
+
+
 def round_of(session: Session, task_id: str, number: int) -> RoundRow:
     """Return the round; `Problem` not-found if there is none with this number."""
     found = find_round(session, task_id, number)

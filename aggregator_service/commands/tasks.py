@@ -199,7 +199,7 @@ def task_revocations(
 @tasks.command("close")
 @on_database
 def task_close(session: Session, task: TaskName) -> str:
-    """Close a task permanently: its active round fails and the contributions are deleted.
+    """Close a task permanently, also a failed one: its active round fails and the contributions are deleted.
 
     Example: hushrec-server task close movies
     """

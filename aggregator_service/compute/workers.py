@@ -95,12 +95,12 @@ class FoldPool:
             pool = self._executor()
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool, work, job)
-            except BrokenProcessPool:
+            except BrokenProcessPool as error:
                 _LOG.warning("a worker process died during a job (attempt %d of %d)", attempt, ATTEMPTS)
                 if pool is self._pool:
                     self._pool = self._given
                 if attempt == ATTEMPTS:
-                    raise
+                    raise WorkersUnavailableError(f"a job ended {ATTEMPTS} worker processes") from error
         raise AssertionError("unreachable")
 
     def _executor(self) -> Executor:

@@ -92,14 +92,17 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
 def _verify_request(services: Services, scope: Scope, principal: Principal, token_hash: str) -> None:
     """Check that a request with this token is signed and recent, if `principal` must sign, and count it.
 
-    token_hash: SHA-256 of the principal's token, hex. Raises `Problem`: bad-signature, bad-digest, too-many-requests,
-    stale-signature. A bad signature counts as a failed attempt of the sender's address.
+    token_hash: SHA-256 of the principal's token, hex. Raises `Problem`: bad-signature, bad-digest, stale-signature,
+    too-many-requests. A bad or stale signature counts as a failed attempt of the sender's address, and not as a request
+    of the client: whoever sends its old requests again does not use up its rate.
     """
-    created = None
     if isinstance(principal, Enrolled) and services.settings.signatures == "required":
         try:
             public = services.settings.public_authorities
             created, signed = _check_signature(scope, principal.client_id, principal.identity_key, public)
+            now = round(services.clock.now())
+            services.clocks.saw_client(principal.client_id, created - now)
+            _check_fresh(created, now, services.settings.signature_window)
             scope[_SIGNED_REQUEST] = signed
         except Problem:
             services.limits.failure(client_address(scope))
@@ -108,11 +111,6 @@ def _verify_request(services: Services, scope: Scope, principal: Principal, toke
         services.limits.client(principal.client_id)
     else:
         services.limits.operator(token_hash)
-    if created is not None and isinstance(principal, Enrolled):
-        # after the count: the client did sign this request, even if it is an old recording
-        now = round(services.clock.now())
-        services.clocks.saw_client(principal.client_id, created - now)
-        _check_fresh(created, now, services.settings.signature_window)
 
 
 def client_address(scope: Scope) -> str:

@@ -37,6 +37,8 @@ DIGEST: Final = "hushrec.digest"
 """Scope key: the SHA-256 (hex) that the request announced for its body."""
 ENROLLED: Final = "hushrec.enrolled"
 """Scope key: the `Enrolment` that the request led to."""
+_NUMBERED_BY_ROUND: Final = ("/rounds/{number}", "/snapshots/{number}")
+"""Parts of the routes whose number is that of a round, and not of a sum or a committee's key."""
 _TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
 _CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
@@ -71,7 +73,7 @@ class RequestRecord:
         parameters: dict[str, str] = scope.get("path_params", {})
         self.route = getattr(scope.get("route"), "path_format", None) or _NO_ROUTE
         self.problem = scope.get("hushrec.problem")
-        number = parameters.get("number")
+        number = parameters.get("number") if any(part in self.route for part in _NUMBERED_BY_ROUND) else None
         if number is not None and number.isascii() and number.isdigit() and len(number) <= 10:
             self.round = int(number)
         self.task = _well_formed(_TASK_ID, parameters.get("task"))

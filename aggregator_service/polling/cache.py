@@ -88,8 +88,11 @@ class TaskCache:
 
     def client(self, token_hash: str) -> Enrolled | None:
         """Return the client with this token; None unless it is cached and its task is valid."""
-        client = self._clients.get(token_hash)
-        if client is None or self._valid_task(client.task_id) is None:
+        try:
+            client = self._clients[token_hash]  # one operation: a commit may remove the key in another thread
+        except KeyError:
+            return None
+        if self._valid_task(client.task_id) is None:
             return None
         return client
 

@@ -12,13 +12,14 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.rate_limits import AtOnce
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Delivery
 from aggregator_service.storage.schema import TaskRow
 
@@ -50,6 +51,7 @@ class Notifier:
     ) -> None:
         self._database, self._task_cache = database, task_cache
         self._recheck, self._longest_wait = recheck, longest_wait
+        self._polls = AtOnce("holding 8 polls of")
         self._waiters: dict[_Topic, set[asyncio.Event]] = {}
         self._seen_version: dict[str, int] = {}
         self._announced_versions: dict[str, set[int]] = {}
@@ -90,13 +92,22 @@ class Notifier:
                     del self._waiters[topic]
 
     async def poll(
-        self, task_id: str, topic: str, wait: float, look: Callable[[], Found | None], every: float | None = None
+        self,
+        task_id: str,
+        topic: str,
+        wait: float,
+        look: Callable[[], Found | None],
+        every: float | None = None,
+        *,
+        asked_by: str | None,
     ) -> Found | None:
         """Call `look` in a thread until it returns a value or `wait` seconds are over; return its last result.
 
-        It is called at once, after each change of the topic, and every `every` seconds if that is given.
+        It is called at once, after each change of the topic, and every `every` seconds if that is given. asked_by: the
+        client that waits, None for an operator. Raises `Problem` too-many-requests: a client may wait in eight polls.
         """
-        return await self.follow(task_id, (topic,), wait, partial(run_in_threadpool, look), every)
+        looked = partial(run_in_threadpool, look)
+        return await self.follow(task_id, (topic,), wait, looked, every, asked_by=asked_by)
 
     async def follow(
         self,
@@ -105,17 +116,23 @@ class Notifier:
         wait: float,
         look: Callable[[], Awaitable[Found | None]],
         every: float | None = None,
+        *,
+        asked_by: str | None,
     ) -> Found | None:
         """As `poll`, for a coroutine function and several topics."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(wait, self._longest_wait)
-        with self._registered_waiter(task_id, topics) as waiter:
+        with self._registered_waiter(task_id, topics) as waiter, ExitStack() as counted:
+            first = True
             while True:
                 waiter.clear()  # before the call, so that a change during it is not missed
                 found = await look()
                 left = end - loop.time()
                 if found is not None or left <= 0 or self.closed:
                     return found
+                if first and asked_by is not None:  # only what waits takes a connection for long
+                    counted.enter_context(self._polls.counted(asked_by))
+                first = False
                 try:
                     async with asyncio.timeout(left if every is None else min(left, every)):
                         await waiter.wait()

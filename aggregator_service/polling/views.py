@@ -8,13 +8,14 @@ delivery, but never shows one that did not happen.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.rounds import last_round, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
@@ -22,6 +23,7 @@ from aggregator_service.storage.stages import (
     Part,
     awaited_message,
     clients_with,
+    contributions_of,
     count_of,
     find_handout,
     prerequisite,
@@ -42,13 +44,23 @@ _AS_IN_ROW: Final = (
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
     """Return the view of a round that is the same for everybody; now: seconds since the epoch."""
+    return compact_rounds(session, [round_], now)[0]
+
+
+def compact_rounds(session: Session, rounds: Sequence[RoundRow], now: float) -> list[RoundView]:
+    """Return the views of rounds of one task as `compact_round` does; a few queries however many have ended."""
+    received = contributions_of(session, [round_.id for round_ in rounds])
+    return [_compact(session, round_, received.get(round_.id, 0), now) for round_ in rounds]
+
+
+def _compact(session: Session, round_: RoundRow, received: int, now: float) -> RoundView:
     waiting = awaited_message(round_) is not None
     return RoundView.model_validate(
         {
             **{name: getattr(round_, name) for name in _AS_IN_ROW},
             "step": round_.sum_index,
             "seed": b64encode(round_.seed),
-            "received": count_of(session, round_.id, "contribute"),
+            "received": received,
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,
             "answered": _answered(session, round_),
             "survivors_digest": _proposed(session, round_),
@@ -64,7 +76,7 @@ def _answered(session: Session, round_: RoundRow) -> int:
 
 def _proposed(session: Session, round_: RoundRow) -> str | None:
     """Digest of the survivors that the committee is asked to confirm, hex; None when there is no such set."""
-    found = find_handout(session, round_.id, "survivors") if round_.committee else None
+    found = find_handout(session, round_.id, "survivors") if round_.committee and round_.state in ACTIVE else None
     return None if found is None else found.body.hex()
 
 

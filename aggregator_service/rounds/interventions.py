@@ -90,10 +90,15 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
 
 
 def close_task(session: Session, task: TaskRow, now: float) -> TaskRow:
-    """Close a task for good and fail its active round; return it. Does nothing when the task is over already."""
+    """Close an open or failed task for good and fail its active round; return it. A closed task stays as it is.
+
+    Raises `Problem` conflict (409) for a complete task, which has ended.
+    """
     task = lock_task(session, task.id)
-    if task.state != "open":
+    if task.state == "closed":
         return task
+    if task.state == "complete":
+        raise Problem("conflict", "the task is complete: it has ended, and nothing can continue it")
     task.state = "closed"
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, task_of
+from aggregator_service.access.principals import Enrolled, client_id_of, task_of
 from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
@@ -76,7 +76,7 @@ async def list_members(
             page = member_page(session, task, int(after), limit, unkeyed)
             return page if page.members or not unkeyed else None
 
-    found = await services.notifier.poll(task, "members", wait, find)
+    found = await services.notifier.poll(task, "members", wait, find, asked_by=client_id_of(principal))
     return found or MemberPage(members=[])
 
 
@@ -154,7 +154,7 @@ async def get_envelope(
             row = session.get_one(ClientRow, member.client_id)
             return row if row.envelope_key is not None else None
 
-    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait, find)
+    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait, find, asked_by=member.client_id)
     if row is None:
         raise Problem("not-found", _NO_ENVELOPE)
     return await run_in_threadpool(_envelope, services, row, answer)

@@ -13,12 +13,20 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Operator, Principal, member_of, round_of, task_of
+from aggregator_service.access.principals import (
+    Enrolled,
+    Operator,
+    Principal,
+    client_id_of,
+    member_of,
+    round_of,
+    task_of,
+)
 from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
 from aggregator_service.polling.notifier import own_topic
-from aggregator_service.polling.views import compact_round, round_etag, round_view
+from aggregator_service.polling.views import compact_rounds, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
@@ -102,7 +110,7 @@ async def current(
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
     interval = services.settings.tuning.recheck_seconds if isinstance(principal, Operator) else None
     topics = ("round", own_topic(principal.client_id)) if isinstance(principal, Enrolled) else ("round",)
-    found = await services.notifier.follow(task, topics, wait, changed, interval)
+    found = await services.notifier.follow(task, topics, wait, changed, interval, asked_by=client_id_of(principal))
     if found is not None:
         return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:
@@ -148,7 +156,7 @@ def list_all(
         task_of(session, principal, task)
         rows = list_rounds(session, task, after, limit + 1, state)
         now = services.clock.now()
-        return RoundPage(rounds=[compact_round(session, row, now) for row in rows[:limit]], more=len(rows) > limit)
+        return RoundPage(rounds=compact_rounds(session, rows[:limit], now), more=len(rows) > limit)
 
 
 @router.get("/{number}", summary="Show a round", responses=guarded())

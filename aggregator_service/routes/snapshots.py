@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal, existing_task, round_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal, client_id_of, existing_task, round_of, task_of
 from aggregator_service.http.authentication import MemberIs, PrincipalOf
 from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
@@ -71,7 +71,7 @@ async def latest(
             row = newest_snapshot(session, task, at_least, before)
             return None if row is None else snapshot_view(row, seen_by(session, row, device_group))
 
-    found = await services.notifier.poll(task, "snapshot", wait, find)
+    found = await services.notifier.poll(task, "snapshot", wait, find, asked_by=client_id_of(principal))
     if found is None:
         raise Problem("not-found", "there is no such snapshot yet")
     return found
@@ -157,9 +157,10 @@ async def put(
         return known
     check_length(length, expected)
     path = body_path(services.settings.upload_dir, "snapshot")
-    async with stream_body(services.settings, request, path, length, digest) as body:
-        await run_in_threadpool(body.persist)
-        return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
+    with services.uploads.counted(member.client_id):
+        async with stream_body(services.settings, request, path, length, digest) as body:
+            await run_in_threadpool(body.persist)
+            return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
 
 
 def _admit(
@@ -179,7 +180,7 @@ def _admit(
         if known is not None:
             return _same_or_conflict(known, digest), 0
         newest = newest_snapshot(session, task_id)
-        if newest is not None and newest.round_number > number + KEPT_SNAPSHOTS:
+        if newest is not None and newest.round_number >= number + KEPT_SNAPSHOTS:
             raise Problem("conflict", "newer snapshots are stored already")
         return None, sealed_bytes(plan_task(row_terms(task)).recipe.state_bytes(round_.sum_index))
 

@@ -103,9 +103,12 @@ def show_sum(services: ServicesOf, principal: PrincipalOf, task: TaskId, number:
     return sum_view(terms, number)
 
 
-@router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded())
+@router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded("conflict"))
 def close(services: ServicesOf, task: TaskId) -> TaskView:
-    """End a task for good. An active round fails and its contributions are deleted. Idempotent."""
+    """End a task for good, also one that has failed. An active round fails and its contributions are deleted.
+
+    Idempotent. 409 if the task is complete.
+    """
     now = services.clock.now()
     return _changed(services, lambda session: close_task(session, existing_task(session, task), now))
 

@@ -9,7 +9,7 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, update
@@ -81,6 +81,12 @@ def clients_with(round_id: int, part: Part) -> Select[str]:
 def count_of(session: Session, round_id: int, part: Part) -> int:
     """Number of clients that did `part`."""
     return session.execute(_COUNTS[part], {"round": round_id}).scalar_one()
+
+
+def contributions_of(session: Session, rounds: Collection[int]) -> dict[int, int]:
+    """Return the number of contributions by the id of the round, of those of `rounds` that have any."""
+    counted = select(ContributionRow.round_id, func.count()).where(ContributionRow.round_id.in_(rounds))
+    return {round_id: count for round_id, count in session.execute(counted.group_by(ContributionRow.round_id))}  # noqa: C416
 
 
 def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:

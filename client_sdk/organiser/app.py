@@ -9,14 +9,16 @@ The role in the certificate request is the client's wish: only `roles` are certi
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, get_args
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from client_sdk.organiser import DEFAULT_LIFETIME, Organiser, check_lifetime
 from protocols.codec import b64encode
@@ -29,10 +31,36 @@ Authorise = Callable[[Request, CertificateRequest], str | Awaitable[str]]
 """Authenticates a request: returns the subject, or raises `NotAuthorised`."""
 _MOST_BODY_BYTES: Final = 4096
 """Longest body that is read of a request, which nobody has authenticated yet. A certificate request takes 400 bytes."""
+_BODY_SECONDS: Final = 10.0
 
 
 class NotAuthorised(Exception):
     """The request is not authenticated (401). The message is sent to the client."""
+
+
+class _BodyInTime:
+    """ASGI middleware that answers 408 when the body of a request has not arrived 10 s after its head."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        end, is_whole = asyncio.get_running_loop().time() + _BODY_SECONDS, False
+
+        async def receive_in_time() -> Message:
+            nonlocal is_whole
+            if is_whole:  # what follows says that the client is gone
+                return await receive()
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
+            is_whole = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, receive_in_time if scope["type"] == "http" else receive, send)
 
 
 class _UnknownScope(Exception):
@@ -52,8 +80,9 @@ def create_issuer(
     scopes: the scopes to issue certificates for. authorise: authenticates requests; one-time codes by default. roles:
     what a subject that `authorise` returned may be certified as; a code certifies the role that it was made for,
     whatever `roles` are. lifetime: validity of a certificate, in seconds. Errors are problem documents (RFC 9457),
-    but for 413, FastAPI's own answer to bodies of more than 4 KiB. Raises `ParameterError` for unknown roles, for
-    a scope or a lifetime that no certificate can have.
+    but for FastAPI's own answers to bodies of more than 4 KiB (413) and to those that take more than 10 s (408).
+
+    Raises `ParameterError` for unknown roles, for a scope or a lifetime that no certificate can have.
     """
     check_lifetime(lifetime)
     for scope in scopes:
@@ -89,6 +118,7 @@ def create_issuer(
             raise _UnknownScope(f"this endpoint issues no certificates for scope {scope!r}")
 
     _install_problem_handlers(app)
+    app.add_middleware(_BodyInTime)
     return app
 
 

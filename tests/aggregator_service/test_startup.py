@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import resource
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from starlette.testclient import TestClient
 
+from aggregator_service.app import create_app
 from aggregator_service.commands.common import CommandError
 from aggregator_service.commands.startup_checks import check_semaphores, doubtful_proxies, doubtful_settings
+from aggregator_service.compute.workers import FoldPool, WorkersUnavailableError
+from aggregator_service.services import Services
 from aggregator_service.settings import Settings
 from tests.support.api import aggregator_inside, services
 from tests.support.server import Authority, free_port
@@ -145,3 +153,27 @@ def test_a_command_of_an_operator_imports_no_web_server(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert "imported: []" in done.stdout, done.stdout + done.stderr
     assert "no database in" in done.stderr
+
+
+def test_a_background_job_that_fails_is_logged_and_started_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, again = list[int](), threading.Event()
+
+    async def fails_once(_services: Services) -> None:
+        runs.append(len(runs))
+        if len(runs) == 1:
+            raise RuntimeError("a fault of the job")
+        again.set()
+
+    app = create_app(Settings(data_dir=tmp_path / "data"))
+    app.state.beside_server = fails_once
+    with TestClient(app):
+        assert again.wait(60.0)
+    (line,) = [record for record in caplog.records if "a background job stopped" in record.getMessage()]
+    assert line.exc_info is not None and "a fault of the job" in str(line.exc_info[1])
+
+
+def test_a_job_that_ends_its_workers_is_a_fault_of_the_executor() -> None:
+    with closing(FoldPool(1)) as pool, pytest.raises(WorkersUnavailableError, match="worker processes"):
+        asyncio.run(pool.run(os._exit, 1))

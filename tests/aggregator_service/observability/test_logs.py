@@ -190,6 +190,14 @@ def test_each_request_is_one_line_with_ids_sizes_and_times(inside: Api, logged: 
     }
 
 
+def test_the_number_of_a_sum_is_not_logged_as_that_of_a_round(inside: Api, logged: Lines) -> None:
+    task = inside.create_task()
+    logged.lines.clear()
+    for path in ("sums/99", "rounds/99"):
+        inside.http.get(f"{task.path}/{path}", headers=inside.operator)
+    assert [line.get("round") for line in logged.named("request")] == [None, 99]
+
+
 def test_lines_have_ids_problems_and_levels_but_no_text_from_the_request(inside: Api, logged: Lines) -> None:
     """Most requests are polls: what only reads and succeeds is logged at debug level."""
     inside.http.headers["X-Request-Id"] = "create-1"

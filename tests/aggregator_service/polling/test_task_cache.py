@@ -163,6 +163,66 @@ def test_a_client_whose_token_is_voided_during_the_query_is_not_cached(database:
     assert asyncio.run(scenario()) == (None, CLIENT)
 
 
+def test_a_token_that_another_thread_voids_during_the_look_is_not_found(database: Database) -> None:
+    task_cache = cache_of(database)
+
+    class VoidedMeanwhile(str):
+        """A token's hash that is voided when the cache has looked for it once."""
+
+        looks = 0
+
+        def __hash__(self) -> int:
+            self.looks += 1
+            if self.looks == 2:
+                with database.write() as session:
+                    void_token(session, "hash")
+            return super().__hash__()
+
+    task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+    assert task_cache.client(VoidedMeanwhile("hash")) in (CLIENT, None)
+
+
+def test_a_page_of_rounds_takes_as_many_queries_as_one_round(inside: Api) -> None:
+    task = inside.create_task(cohort=2, rounds=4)
+    members = task.begin(2)
+    for number in (1, 2, 3):
+        task.wait_round(number, "collecting")
+        contribute(members, number)
+        task.wait_round(number, "complete")
+    queries: list[str] = []
+
+    def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "contributions" in statement and "count" in statement:
+            queries.append(statement)
+
+    engine, counts = services(inside).database.engine, list[int]()
+    task.wait_round(4, "collecting")
+    event.listen(engine, "before_cursor_execute", record)
+    for limit in (1, 3):
+        queries.clear()
+        page = inside.found(f"{task.path}/rounds", limit=limit)
+        counts.append(len([one for one in queries if "GROUP BY contributions.round_id" in one]))
+        assert [round_["received"] for round_ in page["rounds"]] == [2] * limit
+    event.remove(engine, "before_cursor_execute", record)
+    assert counts == [1, 1]
+
+
+def test_a_client_waits_in_eight_polls_at_most_and_others_are_not_kept_from_anything(inside: Api) -> None:
+    members = started(inside)
+    known = {"If-None-Match": poll(members[0]).headers["etag"]}
+    while (seen := poll(members[0], "?wait=1", **known)).status_code == 200:  # until nothing changes any more
+        known = {"If-None-Match": seen.headers["etag"]}
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(poll, members[0], "?wait=30", **known) for _ in range(8)]
+        wait_until(lambda: poll(members[0], "?wait=0.2", **known).status_code == 429, "nothing is limited")
+        refused = poll(members[0], "?wait=30", **known)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert poll(members[0], **known).status_code == 304  # what does not wait is not limited
+        assert poll(members[1], "?wait=0.1", **known).status_code in (200, 304)
+        contribute(members, 1)  # the round ends
+        assert {one.result().status_code for one in waiting} == {200}
+
+
 def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -> None:
     clock = ManualClock(100.0)
 

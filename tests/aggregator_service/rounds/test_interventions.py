@@ -176,5 +176,15 @@ def test_a_failed_task_goes_on_when_it_is_resumed(api: Api) -> None:
     assert task.wait_round(2, "collecting")["step"] == 1
     contribute(members, 2, 2.0)
     task.wait_round(2, "complete")
-    task.close()
+    assert "the task is complete" in detail(task.post("close"), 409)
+    assert "only a failed task" in detail(task.post("resume"), 409)
+
+
+def test_a_failed_task_is_closed_for_good(api: Api) -> None:
+    task, _ = api.begin(3, "failed-closed", collect_seconds=100.0, max_failed_rounds=1)
+    CLOCK.advance(101)
+    task.wait_round(1, "failed")
+    assert task.now()["state"] == "failed"
+    for _ in range(2):
+        assert checked(task.post("close")).json()["state"] == "closed"
     assert "only a failed task" in detail(task.post("resume"), 409)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,17 @@ from protocols.crypto.envelope import seal_snapshot
 from protocols.crypto.keys import Keyring
 from protocols.messages import Attestation
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, TestTask, checked, serving, signed_enrolment, slug
+from tests.support.api import (
+    Api,
+    TestMember,
+    TestTask,
+    checked,
+    refusal,
+    services,
+    serving,
+    signed_enrolment,
+    slug,
+)
 
 SERVER = {"fold_batch": 2}
 
@@ -147,6 +157,26 @@ def test_the_first_snapshot_of_a_round_stays_and_two_are_kept(api: Api) -> None:
     assert slug(members[2].get("snapshots/1")) == "not-found"
     assert members[2].get("snapshots/2").status_code == 200
     assert put(members[0], 9, b"x") == "not-found"
+
+
+def test_a_snapshot_that_would_be_deleted_at_once_is_refused_and_uploads_of_a_member_are_limited(api: Api) -> None:
+    """Two are kept, so one that is two rounds older than the newest would not stay."""
+    task, holder, keyring = make_task(api, "old-snapshots", rounds=3)
+    members = enrol_with_keys(task, holder, 3)
+    for number in (1, 2, 3):
+        task.wait_round(number, "collecting")
+        contribute([holder, *members], number, keyring)
+        task.wait_round(number, "complete")
+    state = os.urandom(task.recipe.state_bytes(1))
+    sealed = {n: seal_snapshot(state, AggregateChain.first(task.id), keyring.state_key, task.id, n) for n in (1, 2, 3)}
+    with ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(services(api).uploads.counted(members[0].client_id))
+        assert refusal(members[0].deliver("snapshots/3", sealed[3])) == (429, "too-many-requests")
+    assert members[0].deliver("snapshots/3", sealed[3]).status_code == 201
+    assert refusal(members[0].deliver("snapshots/1", sealed[1])) == (409, "conflict")
+    assert members[0].deliver("snapshots/2", sealed[2]).status_code == 201
+    assert [members[1].get(f"snapshots/{n}").status_code for n in (1, 2, 3)] == [404, 200, 200]
 
 
 def test_the_server_keeps_no_token_and_no_key(tmp_path: Path) -> None:

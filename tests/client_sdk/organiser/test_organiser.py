@@ -354,3 +354,15 @@ def test_the_longest_request_fits(organiser: Organiser) -> None:
     endpoint = Endpoint(organiser, scopes=[scope])
     answer = endpoint.post(wanted(Identity.generate(), scope, "committee"), bearer(code))
     assert answer.status_code == 201, answer.text
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for(organiser: Organiser) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    headers = {"Content-Type": "application/json"}
+    answer = send(
+        create_issuer(organiser, scopes=["movies"]), "POST", "/v1/certificates", content=endless(), headers=headers
+    )
+    assert (answer.status_code, answer.headers["connection"]) == (408, "close")
