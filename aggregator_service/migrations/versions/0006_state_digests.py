@@ -1,12 +1,12 @@
-"""The digest of the model state after a round. Revision: 0005."""
+"""The digest of the model state after a round. Revision: 0006."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
