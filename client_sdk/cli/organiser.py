@@ -166,7 +166,7 @@ def serve(
         fail("--host is empty" if not host else "--tls-certificate and --tls-key must be given together")
     # uvicorn's own set-up of logging would close the handlers of the whole process
     config = uvicorn.Config(
-        app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_config=None, log_level="warning"
+        app, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_config=None, log_level="warning", lifespan="off"
     )
     try:
         config.load()
@@ -179,10 +179,14 @@ def serve(
     with closing(_listening(host, port)) as listening:
         scheme = "http" if tls_certificate is None else "https"
         address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-        stderr.print(
-            f"issuing certificates for {escape(', '.join(scope))} at {address}; press Ctrl-C to stop", soft_wrap=True
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        words = f"issuing certificates for {escape(', '.join(scope))} at {address}; press Ctrl-C to stop"
+
+        class Announced(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                stderr.print(words, soft_wrap=True)  # now that Ctrl-C stops it: until then it may be lost
+
+        Announced(config).run(sockets=[listening])
 
 
 def _listening(host: str, port: int) -> socket.socket:

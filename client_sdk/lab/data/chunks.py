@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zipfile
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -17,8 +18,14 @@ from client_sdk.lab.data.interactions import DataError
 CHUNK_BYTES: Final = 1 << 22
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
+_ZIP: Final = b"PK\x03\x04"
+_EXCEL: Final = "an Excel workbook: save the sheet as CSV, in UTF-8"
+_UTF16: Final = "UTF-16 text: save it as UTF-8 (in Excel: CSV UTF-8, not Unicode text)"
 _OTHERS: Final = {
-    b"PK\x03\x04": "a zip archive: unpack it first",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _EXCEL,  # of before 2007
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
+    b"\x93NUMPY": "a numpy array, not a table: write its rows as CSV",
     b"BZh": "compressed with bzip2: unpack it first",
     b"\xfd7zXZ\x00": "compressed with xz: unpack it first",
     b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first",
@@ -40,8 +47,8 @@ class Chunk:
 def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
     """Yield the lines of a plain or gzip file in chunks of about `size` bytes, `CHUNK_BYTES` by default.
 
-    A chunk does not end inside a quoted field. Blank lines at the end of the file are left out, and so is a byte order
-    mark. Raises `DataError` if the file is missing, empty, damaged, not UTF-8, or not text.
+    A chunk does not end inside a quoted field. Blank lines at the end of the file, also of spaces, are left out, and so
+    is a byte order mark. Raises `DataError` if the file is missing, empty, damaged, not UTF-8, or not text.
     """
     line, at_end = 1, False
     with _opened(path) as file:
@@ -79,6 +86,8 @@ def _whole_lines(block: bytes, at_end: bool) -> tuple[bytes, bytes]:
     """Return the lines of `block` up to the last that is not blank and ends outside quotes, and the rest."""
     end = len(block) if at_end else _end_of_rows(block)
     body = block[:end].rstrip(b"\r\n")
+    while (last := body.rfind(b"\n") + 1) and not body[last:].strip(b" \r"):
+        body = body[:last].rstrip(b"\r\n")
     if not body.strip():
         return b"", b"" if at_end else block
     rest = block[len(body) :]
@@ -107,6 +116,21 @@ def _require_text(path: Path, data: bytes, line: int) -> None:
             raise DataError("not UTF-8 text", path, line + data.count(b"\n", 0, error.start)) from error
 
 
+def _archive(file: IO[bytes]) -> str:
+    """Return what a zip archive is, and what to do with it."""
+    try:
+        names = zipfile.ZipFile(file).namelist()
+    except zipfile.BadZipFile:
+        names = []
+    if any(name.startswith("xl/") for name in names):
+        return _EXCEL
+    if "content.xml" in names:
+        return "a spreadsheet of LibreOffice: save the sheet as CSV, in UTF-8"
+    if names and all(name.endswith(".npy") for name in names):
+        return "numpy arrays (.npz), not a table: write users, items and ratings as columns of a CSV file"
+    return "a zip archive: unpack it first"
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """Open the file for reading, decompressed if it is gzip, and turn errors of reading into `DataError`."""
@@ -114,6 +138,8 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         with path.open("rb") as raw:
             start = raw.read(8)
             raw.seek(0)
+            if start.startswith(_ZIP):
+                raise DataError(_archive(raw), path)
             for magic, what in _OTHERS.items():
                 if start.startswith(magic):
                     raise DataError(what, path)

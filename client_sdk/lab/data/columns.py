@@ -34,6 +34,7 @@ _USUAL: Final[dict[Role, frozenset[str]]] = {
     "time": frozenset({"timestamp", "time", "unixtime", "unixreviewtime", "unixtimestamp"}),
 }  # fmt: skip
 """Headings that are recognised, in lower case without _, - and blanks."""
+_LABELS: Final = frozenset({"label", "click", "clicks", "clicked", "isclick", "isclicked"})
 _SHOWN: Final = 10  # headings in an error
 LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
 
@@ -94,6 +95,12 @@ def recognise(heading: str) -> Role | None:
     """Return what a usual heading stands for, such as `movieId` or RecBole's `user_id:token`; None for any other."""
     plain = re.sub(r"[-_ ]", "", heading.strip().lower().partition(":")[0])
     return next((role for role in ROLES if plain in _USUAL[role]), None)
+
+
+def label_of(header: Sequence[str]) -> int | None:
+    """Return the number of a column that says whether the user clicked, such as `label`; None without one."""
+    plain = [re.sub(r"[-_ ]", "", heading.strip().lower().partition(":")[0]) for heading in header]
+    return next((place for place, heading in enumerate(plain) if heading in _LABELS), None)
 
 
 def is_value(field: str) -> bool:

@@ -21,7 +21,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.chunks import Chunk, chunks, csv_rows
-from client_sdk.lab.data.columns import DATE, Columns, Role, Roles, TextTable, resolve
+from client_sdk.lab.data.columns import DATE, Columns, Role, Roles, TextTable, label_of, resolve
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 
 LONGEST_FIELD: Final = 255  # bytes
@@ -147,10 +147,13 @@ def read_text(path: Path, table: TextTable, columns: Columns | None, *, integer_
     roles = resolve(path, columns, table.header, table.rows)
     collected = TableRows(path, roles, table.header, integer_ids)
     skipped = 0 if table.header is None else 1
+    label = label_of(table.header or ()) if columns is None else None
     for chunk in chunks(path):
         frame, line_of = _frame(path, chunk, table, skipped)
         for role, place in roles.items():
             collected.add(role, frame.to_series(place), line_of)
+        if label is not None:
+            _refuse_label(path, table.header or (), label, frame.to_series(label))
         skipped = 0
     return collected
 
@@ -164,6 +167,8 @@ def read_parquet(path: Path, columns: Columns | None, *, integer_ids: bool = Fal
     try:
         header = tuple(pl.read_parquet_schema(path))
         collected = TableRows(path, resolve(path, columns, header, [header]), header, integer_ids)
+        if columns is None and (label := label_of(header)) is not None:
+            _refuse_label(path, header, label, pl.read_parquet(path, columns=[header[label]], glob=False).to_series())
         for role, place in collected.roles.items():
             column = pl.read_parquet(path, columns=[header[place]], glob=False).to_series()
             for start in range(0, len(column), _SLICE):
@@ -229,12 +234,27 @@ def _are_quotes_proper(data: bytes, separator: str) -> bool:
     return bool(np.isin(before, outside).all() and np.isin(after, [*outside, ord("\r")]).all())
 
 
+def _refuse_label(path: Path, header: Sequence[str], place: int, column: pl.Series) -> None:
+    """Raise `DataError` for a column of zeros and ones: an item with 0 was shown to the user, and not clicked."""
+    kind = column.dtype
+    if not (kind.is_numeric() or isinstance(kind, pl.String | pl.Boolean)):
+        return
+    texts = column.str.strip_chars() if isinstance(kind, pl.String) else column
+    values = texts.cast(pl.Float64, strict=False)
+    if values.is_in([0.0]).any() and values.fill_null(-1.0).is_in([0.0, 1.0]).all():
+        raise DataError(
+            f"the column {header[place]!r} holds 0 and 1, and lines with 0 are usually no interactions: keep only "
+            "those with 1, or say with --columns user=...,item=... that all lines count",
+            path,
+        )
+
+
 def _as_text(rows: TableRows, role: Role, column: pl.Series) -> pl.Series:
     """Return part of a column of a parquet file as the text that a CSV file would have; dates as microseconds."""
     kind = column.dtype
     if role == "time" and isinstance(kind, (pl.Date, pl.Datetime)):
         column = column.cast(pl.Datetime("us")).to_physical()
-    elif role in ("rating", "time") and not kind.is_numeric():
+    elif role in ("rating", "time") and not (kind.is_numeric() or (role == "time" and isinstance(kind, pl.String))):
         raise rows.error(role, None, f"the {role} has type {kind}, which is no number")
     elif role in ("user", "item") and not (kind.is_integer() or isinstance(kind, (pl.String, pl.Categorical, pl.Enum))):
         raise rows.error(role, None, f"the {role} has type {kind}; ids are integers or text")

@@ -24,6 +24,7 @@ from client_sdk.rounds.member import request_for
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import CertificateRequest, Schedule
 from tests.support.pages import cells
+from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import TRIAL, new_client
 
@@ -276,3 +277,29 @@ def test_ctrl_c_stops_a_waiting_client(folder: Path, server: AggregatorProcess, 
     assert waiting.returncode == 130
     assert ["rounds completed", "0"] in cells(out)
     assert err.endswith("stopped\n") and "Traceback" not in err
+
+
+def test_a_second_ctrl_c_stops_the_organiser_while_a_request_is_unfinished(folder: Path) -> None:
+    command = [sys.executable, "-m", "client_sdk.cli", "organiser", "serve", "--scope", "m", "--port", "0"]
+    with subprocess.Popen([*command, "--folder", "organiser"], stderr=subprocess.PIPE, text=True) as serving:
+        try:
+            (port,) = re.findall(r"127\.0\.0\.1:(\d+)", serving.stderr.readline())
+            with socket.create_connection(("127.0.0.1", int(port))) as connection:
+                connection.sendall(
+                    b"POST /v1/certificates HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+                )
+                assert connection.recv(100).startswith(b"HTTP/1.1 100")  # it waits for the body
+                serving.send_signal(signal.SIGINT)
+                wait_until(lambda: is_refused(int(port)), "the first Ctrl-C closes the port and waits for the request")
+                serving.send_signal(signal.SIGINT)
+                _, err = serving.communicate(timeout=60)
+        finally:
+            serving.kill()
+    assert (serving.returncode, err.endswith("stopped\n")) == (130, True)
+    assert "lifespan" not in err  # whose traceback uvicorn logs when it is cut off
+
+
+def is_refused(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex(("127.0.0.1", port)) != 0

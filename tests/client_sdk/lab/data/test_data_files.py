@@ -8,8 +8,10 @@ import io
 import string
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import polars
 import pytest
 from hypothesis import example, given, settings
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from client_sdk.lab.data import chunks
 from client_sdk.lab.data.columns import Columns, parse_columns
-from client_sdk.lab.data.files import read_data_file, read_rows
+from client_sdk.lab.data.files import read_data_file, read_history, read_rows
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.splits import load_split
 from protocols.errors import ParameterError
@@ -254,6 +256,64 @@ def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column
     assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (lambda path: archive(path, "[Content_Types].xml", "xl/workbook.xml"), "an Excel workbook: save the sheet"),
+        (lambda path: path.write_bytes(bytes.fromhex("d0cf11e0a1b11ae1") + bytes(512)), "an Excel workbook"),
+        (lambda path: archive(path, "mimetype", "content.xml"), "a spreadsheet of LibreOffice"),
+        (lambda path: np.savez(path, users=np.arange(3)), "numpy arrays (.npz), not a table"),
+        (lambda path: np.save(path, np.arange(3)), "a numpy array, not a table"),
+        (lambda path: archive(path, "ratings.csv"), "a zip archive: unpack it first"),
+        (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(50)), "a zip archive: unpack it first"),
+        (lambda path: path.write_text("user,item\na,b\n", encoding="utf-16"), "UTF-16 text: save it as UTF-8"),
+    ],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_named_with_what_to_do(tmp_path, make, what) -> None:
+    make(tmp_path / "ratings")
+    (path,) = tmp_path.iterdir()  # numpy adds its own ending
+    for read in (read_data_file, read_history):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        assert what in caught.value.problem
+
+
+def archive(path, *names) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(name, "x")
+
+
+@pytest.mark.parametrize("end", ["   ", " \r\n", "\n  \n\n ", "  \n\r\n   \n"])
+def test_a_last_line_of_blanks_is_left_out(tmp_path, end) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(("user,item\r\n1,2\r\n3,4\r\n" + end).encode())
+    assert read_data_file(path).rows == 2
+    path.write_bytes(("0 1 2\n1 2\n" + end).encode())
+    assert read_data_file(path).interactions.size == 3
+    path.write_bytes((f"user,item\n1,2\n{end}\n3,4\n").encode())
+    with pytest.raises(DataError, match="a blank line"):  # in the middle it is none
+        read_data_file(path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_that_were_not_clicked_are_no_interactions(tmp_path, suffix) -> None:
+    """As in MIND, whose users were shown the items with label 0."""
+
+    def write(**columns: list[object]):
+        path = tmp_path / f"x.{suffix}"
+        table = polars.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "x"], **columns})
+        (table.write_csv if suffix == "csv" else table.write_parquet)(path)
+        return path
+
+    for column in ({"label": [1, 0, 1]}, {"is_click": [0.0, 1.0, 1.0]}):
+        with pytest.raises(DataError, match="holds 0 and 1, and lines with 0 are usually no interactions"):
+            read_data_file(write(**column))
+    assert read_data_file(write(label=[1, 0, 1]), parse_columns("user=user,item=item")).rows == 3
+    for column in ({"label": [1, 1, 1]}, {"label": ["EMI", "0", "Blue Note"]}, {"label": [0, 1, 7]}):
+        assert read_data_file(write(**column)).rows == 3
+
+
 def test_columns_in_python_are_a_record(tmp_path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("who,what\na,x\nb,y\n")
@@ -340,7 +400,7 @@ def test_malformed_parquet_is_refused_with_its_place(tmp_path, columns, what) ->
 PEAK = """
 import sys
 from pathlib import Path
-from client_sdk.lab.data.files import read_data_file, read_rows
+from client_sdk.lab.data.files import read_data_file
 
 def peak():
     return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))

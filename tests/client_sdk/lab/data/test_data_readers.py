@@ -99,6 +99,15 @@ def test_lightgcn(tmp_path) -> None:
     assert [test.positives(user).tolist() for user in range(3)] == [[4], [], [5, 0]]
 
 
+def test_times_of_parquet_may_be_text_as_in_csv(tmp_path) -> None:
+    for when in (["2026-01-01 00:00:21", "2026-01-02"], ["1577836800", "1577923200"]):
+        table = polars.DataFrame({"user": ["a", "a"], "item": [1, 2], "timestamp": when})
+        table.write_parquet(tmp_path / "x.parquet")
+        table.write_csv(tmp_path / "x.csv")
+        found, text = (read_data_file(tmp_path / name).interactions for name in ("x.parquet", "x.csv"))
+        assert found.timestamps.tolist() == text.timestamps.tolist()
+
+
 def test_times_of_parquet_may_be_timestamps(tmp_path) -> None:
     path = tmp_path / "x.parquet"
     for unit in ("ms", "us", "ns"):
