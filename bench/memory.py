@@ -74,7 +74,8 @@ def _terms(mechanism: str, items: int) -> TaskTerms:
 def _stored(blobs: DirectoryBlobs, terms: TaskTerms) -> StoredBody:
     """A stored contribution of zeros, which every mechanism can fold."""
     body, key = bytes(plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")), "contributions/t-1-c_0"
-    return StoredBody(key, blobs.put(key, body), tag_of(body))
+    blobs.put(key, body)
+    return StoredBody(key, tag_of(body))
 
 
 def _fold(blobs: DirectoryBlobs, terms: TaskTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:

@@ -78,7 +78,8 @@ def measure_round(blobs: DirectoryBlobs, clients: int, values: int) -> dict[str,
     stored = []
     for number in range(DISTINCT):
         body, key = rng.bytes(length), f"contributions/t_bench-{clients}-{values}-{number}"
-        stored.append(StoredBody(key, blobs.put(key, body), tag_of(body)))
+        blobs.put(key, body)
+        stored.append(StoredBody(key, tag_of(body)))
     contributions = tuple((f"c_{number:07}", stored[number % DISTINCT]) for number in range(clients))
     masks, count = masks_of(terms, clients)
 

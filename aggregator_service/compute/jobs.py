@@ -46,21 +46,17 @@ class BodyByValue:
 
     def view(self) -> memoryview:
         """Return the bytes. Raises `BlobDamagedError` when they do not match the digest."""
-        if not _has_digest(self.body, self.digest):
+        if hashlib.sha256(self.body).hexdigest() != self.digest:
             raise BlobDamagedError("a contribution in the database does not match its digest")
         return memoryview(self.body)
 
 
 @dataclass(frozen=True)
 class StoredBody:
-    """A contribution in a blob, its SHA-256 (hex), and its tag (`BodyTagger`).
-
-    tag: None for a contribution that was stored before there were tags; its SHA-256 is checked then.
-    """
+    """A contribution in a blob, and its tag (`BodyTagger`)."""
 
     key: str
-    digest: str
-    tag: bytes | None = field(repr=False)
+    tag: bytes = field(repr=False)
 
     def read(self, blobs: BlobStore, into: memoryview) -> memoryview:
         """Fill `into` with the bytes and return it, read-only.
@@ -68,14 +64,9 @@ class StoredBody:
         Raises `BlobDamagedError` when the blob is missing, has another length or does not match the tag.
         """
         blobs.read_into(self.key, into)
-        unchanged = _has_digest(into, self.digest) if self.tag is None else matches_tag(into, self.tag)
-        if not unchanged:
+        if not matches_tag(into, self.tag):
             raise BlobDamagedError(f"the blob {self.key} has changed since it was stored")
         return into.toreadonly()
-
-
-def _has_digest(body: bytes | memoryview, digest: str) -> bool:
-    return hashlib.sha256(body).hexdigest() == digest
 
 
 @dataclass(frozen=True)

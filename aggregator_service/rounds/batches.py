@@ -87,7 +87,7 @@ def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, str, byt
     """
     bodies = small_bodies(session, [key for _, key, _, _ in batch if key is not None and is_small(key)])
     return tuple(
-        (client, BodyByValue(bodies[key], digest) if key in bodies else StoredBody(key or "", digest, tag))
+        (client, BodyByValue(bodies[key], digest) if key in bodies else StoredBody(key or "", tag or b""))
         for client, key, digest, tag in batch
     )
 

@@ -21,11 +21,10 @@ from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
 from aggregator_service.tasks.members import able_members, eligible_clause
-from aggregator_service.tasks.plans import TaskPlan, check_terms, plan_task, row_terms
+from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms
 from aggregator_service.tasks.starts import awaited_catalogue
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
-from protocols.errors import CombinationError
 from protocols.layout import SumClass
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
@@ -39,10 +38,9 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     """Open the next round of a task and draw its cohort.
 
     Returns None when a round is active, the task is over, its item catalogue is not uploaded, too few members can
-    contribute, or the committee has not published the round's keys. A task whose terms an earlier version allowed and
-    this one refuses fails instead. A task also ends here when the last sum of its schedule is abandoned (`unopened`),
-    when its privacy block pays for too few members (`end_at_budget`), and when too few clients of its frozen cohort are
-    left. Each cohort has at least `least_cohort` clients.
+    contribute, or the committee has not published the round's keys. A task also ends here when the last sum of its
+    schedule is abandoned (`unopened`), when its privacy block pays for too few members (`end_at_budget`), and when too
+    few clients of its frozen cohort are left. Each cohort has at least `least_cohort` clients.
     """
     previous = last_round(session, task.id)
     if task.state != "open" or (previous is not None and previous.state in ACTIVE) or awaited_catalogue(task):
@@ -50,13 +48,6 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     schedule = Schedule.model_validate(task.schedule)
     number = 1 if previous is None else previous.number + 1
     terms = row_terms(task)
-    try:
-        check_terms(terms)
-    except CombinationError as error:
-        task.state = "failed"
-        announce(session, task.id, "round", "members")
-        _LOG.warning("task failed: %s", error, extra=fields(task=task.id))
-        return None
     repeated = repeat_or_abandon(session, task, previous)
     if task.state != "open":
         return None
@@ -117,16 +108,15 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
 def _chain_to_state(task: TaskRow, plan: TaskPlan, completed: RoundRow | None) -> str | None:
     """Return the chain (hex) that the contributions of the next round state; None where they state nothing.
 
-    completed: the last completed round. None also for a task that had completed rounds before members stated chains.
+    completed: the last completed round, whose chain and digests are stored where contributions state them.
     """
     if not states_chain(plan.recipe, plan.mechanism.interactive, plan.sum_plan.opened_by):
         return None
     if completed is None:
         return first_chain(task.id).hex()
-    if completed.aggregate_chain is None or completed.aggregate_digest is None:
-        return None
-    before, digest = bytes.fromhex(completed.aggregate_chain), bytes.fromhex(completed.aggregate_digest)
-    return extend_chain(before, completed.number, digest, bytes.fromhex(completed.state_digest or "")).hex()
+    before = bytes.fromhex(completed.aggregate_chain or "")
+    digest, state = bytes.fromhex(completed.aggregate_digest or ""), bytes.fromhex(completed.state_digest or "")
+    return extend_chain(before, completed.number, digest, state).hex()
 
 
 def _openable(

@@ -67,8 +67,7 @@ class ContributionRow(OfClient, Base, table="contributions"):
     is over.
     attestation: the signed components of its request in JSON, for other members; kept for the last two completed
     rounds, and null where anyone can open the sums.
-    tag: of the bytes of the blob (`storage.blobs`); null for a body in `small_bodies`, and for one that was stored
-    before there were tags.
+    tag: of the bytes of the blob (`storage.blobs`); null for a body in `small_bodies`.
     """
 
     __table_args__ = (Index("ix_contributions_unfolded", "round_id", "folded", "stored_at", "client_id"),)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
-from protocols.errors import CombinationError, ParameterError
+from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import holds_against
 from protocols.privacy_advice import Sizes, outlook_of
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.private import FAILED_SUMS, Private, sums_needed
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.task_terms import check_combination
 
 
 def check_sums(plans: Sequence[TaskPlan], schedule: Schedule) -> None:
@@ -81,14 +80,7 @@ def task_warnings(
 ) -> list[str]:
     """Return the warnings of a task: what its choices reveal to whom, and what else its members should know."""
     summed = plan.sum_plan
-    try:
-        check_combination(plan.recipe, plan.mechanism.name)
-    except CombinationError as error:  # the task was created by a version that allowed this
-        return [f"No further round of this task will open: {error}. Close it and create another."]
-    try:
-        warnings = summed.trust(schedule.cohort_size)
-    except ParameterError as error:  # the task was created by a version that allowed this
-        warnings = [f"No round of this task can complete: {error}. Close it and create another."]
+    warnings = summed.trust(schedule.cohort_size)
     if repeatable:
         warnings.append(
             "The order of round-robin sampling follows from public values, so clients could choose who is in a cohort "

@@ -144,7 +144,7 @@ def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
     Sums with equal layouts share one cached plan.
 
     Raises `ParameterError` or `BudgetError` when the terms cannot work. What may not be combined is checked by
-    `check_terms`: a stored task of a version that allowed it can still be listed and closed.
+    `check_terms` when a task is created.
     """
     summed = _recipe(terms)
     return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index))

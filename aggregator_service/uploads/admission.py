@@ -132,7 +132,7 @@ def attestation_of(admission: Admission, request: Request) -> str | None:
             raise Problem(
                 "bad-contribution",
                 "contributions to this round have no header Aggregate-Chain: the server sees each contribution of the "
-                "task, its members train on views, or the task is of an earlier version",
+                "task, or its members train on views",
             )
         return None
     if stated is None:

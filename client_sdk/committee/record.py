@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import PlainSerializer, PlainValidator
@@ -140,11 +140,6 @@ class CommitteeRecord(Record):
         return replace(
             self, round_number=round_number, closed=round_number, released=self.settled, signed=None, summed=True
         )
-
-    @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return `content`; records of a version that went back to no sum do not list those that they keep."""
-        return {"kept": list(range(1, content["sum_index"]))} | content
 
 
 def client_tag(identity_key: bytes) -> str:

@@ -146,9 +146,7 @@ class SeenCommittees:
     @classmethod
     def decode(cls, body: bytes) -> SeenCommittees:
         """Return the record in `body`; `ValueError` or `TypeError` for anything that `encode` did not make."""
-        sum_index, committees, *others = json.loads(body)
-        # records of a version that took part in no sum before the newest one do not list them
-        earlier = others[0] if others else range(1, int(sum_index))
+        sum_index, committees, earlier = json.loads(body)
         seen = tuple(frozenset(map(str, members)) for members in committees)
         return cls(int(sum_index), seen, frozenset(map(int, earlier)))
 

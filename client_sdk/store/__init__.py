@@ -321,16 +321,11 @@ class Record:
     @classmethod
     def decode(cls, body: bytes) -> Self:
         """Return the record in `body`; an error of those that `decoded` knows for what `encode` did not make."""
-        content = cls.completed(json.loads(body))
+        content = json.loads(body)
         if content.keys() != cls.__dataclass_fields__.keys():
             raise ValueError("the record has other fields")
         record: Self = cls._adapter().validate_python(content)
         return record
-
-    @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return `content` with the fields that records of earlier versions lack."""
-        return content
 
     @classmethod
     @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -126,8 +126,3 @@ class Membership(Record):
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
-
-    @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return `content` with the fields that records of earlier versions lack."""
-        return {"certificate": None, "organiser": None, "device_group": 0} | content

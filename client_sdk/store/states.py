@@ -178,11 +178,6 @@ class SignedSets(Record):
         """See `Record.decode`."""
         return super().decode(body)
 
-    @classmethod
-    def completed(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Return `content`; records of a version that took part in no sum before the newest one do not list them."""
-        return {"earlier": list(range(1, content["sum_index"]))} | content
-
 
 # --- what a client gave of its data to sums of class `once` and `repeated` of one data set ----------------------------
 # A data set is one task, or all tasks with one label. The record is the client's own: it holds whatever the server

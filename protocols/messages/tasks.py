@@ -81,7 +81,7 @@ class MaskedPlanView(SegmentedPlanView):
     dropout: float
     sigma: int
     eta: int
-    neighbourhood: NeighbourhoodView | None = Field(description="Of a full cohort; null if none exists.")
+    neighbourhood: NeighbourhoodView = Field(description="Of a full cohort.")
 
 
 class OneshotPlanView(SegmentedPlanView):

@@ -135,7 +135,7 @@ class World:
             return task.id
 
     def store(self, session: Session, round_: RoundRow, client: str, body: bytes, tag: bytes | None = None) -> None:
-        """Store a contribution of a client."""
+        """Store a contribution of a client. tag: another one than that of `body`."""
         key = new_key("contributions", round_.task_id, round_.number, client)
         session.add(
             ContributionRow(
@@ -145,7 +145,7 @@ class World:
                 bytes=len(body),
                 stored_at=self.clock.now(),
                 blob_key=key,
-                tag=tag,
+                tag=tag_of(body) if tag is None else tag,
             )
         )
 

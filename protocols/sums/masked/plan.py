@@ -134,16 +134,12 @@ class MaskedPlan(RingPlan):
         return packed_bytes(self.layout.length, self.bits)
 
     def describe(self) -> dict[str, Any]:
-        try:
-            neighbourhood = self.neighbourhood(self.max_contributions).describe()
-        except ParameterError:
-            neighbourhood = None
         return {
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
             "security_bits": _SECURITY_BITS,
             "max_contributions": self.max_contributions,
-            "neighbourhood": neighbourhood,
+            "neighbourhood": self.neighbourhood(self.max_contributions).describe(),
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
             "aggregate_bytes": self.aggregate_bytes,
             "predicted_error": self.predicted_error,
@@ -155,9 +151,8 @@ class MaskedPlan(RingPlan):
 def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
     """Return the plan of a task.
 
-    Whether a cohort has a neighbourhood is checked when a task is created or joined (`MaskedPlan.neighbourhood`): a
-    task of an earlier version, whose cohort has none any more, can still be read. Raises `ParameterError` for invalid
-    parameters, `BudgetError` if the sums do not fit the ring.
+    Whether a cohort has a neighbourhood is checked when a task is created or joined (`MaskedPlan.neighbourhood`).
+    Raises `ParameterError` for invalid parameters, `BudgetError` if the sums do not fit the ring.
     """
     checked = validated("masked parameters", MaskedParameters, parameters)
     refuse_chosen(layout, "masked")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob, StoredBody, fold_batch, release_sum
-from aggregator_service.storage.blobs import forget_pages, map_open_file
+from aggregator_service.storage.blobs import forget_pages, map_open_file, tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.tasks.plans import plan_task, task_terms
 from protocols.messages import Schedule
@@ -90,7 +90,8 @@ def test_jobs_need_few_vectors(tmp_path: Path, mechanism: str, fold: float, rele
     body, sent = bytes(task.contribution_bytes(spec, "c")), []
     for number in range(3):
         key = f"contributions/t-{number}"
-        sent.append((f"c{number}", StoredBody(key, blobs.put(key, body), None)))
+        blobs.put(key, body)
+        sent.append((f"c{number}", StoredBody(key, tag_of(body))))
     partial: BlobRef | None = None
     for _ in range(2):  # the second batch is added to the partial sum of the first
         job = FoldJob(blobs, "t", terms, spec, partial, tuple(sent))

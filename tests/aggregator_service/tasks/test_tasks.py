@@ -1,4 +1,4 @@
-"""Tasks: starts from another task, what the API states of sums and parameters, terms of an earlier version."""
+"""Tasks: starts from another task, what the API states of sums and parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.tasks import resolved_task, sum_view
 from client_sdk import Operator, task_request
@@ -33,7 +32,6 @@ from protocols.recipes.state import state_as
 from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
 from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions, joined
-from tests.support.world import World
 from tests.vectors.recipes import SMALL
 
 USERS = 5
@@ -226,15 +224,3 @@ def test_a_small_task_of_each_pair(recipe: str, mechanism: str) -> None:
     participants = len(own_layout.blocks) if mechanism in ("ckks", "paillier") else 0
     assert first["layout"]["length"] == own_layout.length + participants
     assert resolved["recipe"]["parameters"] == plan.recipe.parameters.model_dump(mode="json")
-
-
-def test_a_task_of_an_earlier_version_opens_no_further_round(world: World) -> None:
-    task_id = world.task(members=4)
-    with world.database.write() as session:
-        task = session.get_one(TaskRow, task_id)
-        task.mechanism_name = "masked"
-        task.recipe_parameters = {**task.recipe_parameters, "item_bias": "counts", "count_sums": 5}
-    (warning,) = world.view(task_id).warnings
-    assert "set count_sums to 1" in warning
-    world.run(task_id)
-    assert (world.state(task_id), world.view(task_id).completed_rounds) == ("failed", 0)

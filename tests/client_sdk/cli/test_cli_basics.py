@@ -254,7 +254,7 @@ def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[
     assert "'chair' is not one of 'member'" in hushrec(*certify, "--role", "chair")[2]
 
 
-def test_no_certificate_is_valid_for_ever_and_one_of_an_earlier_version_that_is_can_be_shown(tmp_path: Path) -> None:
+def test_no_certificate_is_valid_for_ever_and_one_that_is_can_be_shown(tmp_path: Path) -> None:
     made, eve = Organiser.create(tmp_path / "organiser"), Identity.generate()
     with pytest.raises(ParameterError, match=r"3650 days"):
         made.certify("movies", "eve", eve.public_key, eve.mailbox_key, lifetime=10**13)

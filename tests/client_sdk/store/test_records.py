@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,14 +179,25 @@ def test_data_are_sent_to_no_sum_again_after_another_one() -> None:
         load_seen(store, "t_1")
 
 
-def test_records_of_before_repeated_sums_were_told_apart_allow_no_earlier_sum() -> None:
-    """Their clients took part in no sum before the newest one, so each of these may have their data."""
-    signed = SignedSets.decode(json.dumps({"sum_index": 4, "members": "", "universe": ""}).encode())
-    assert signed.earlier == {1, 2, 3}
-    assert SeenCommittees.decode(b"[3, []]").earlier == {1, 2}
-    old = json.loads(CommitteeRecord(7, 3).encode())
-    del old["kept"]
-    record = CommitteeRecord.decode(json.dumps(old).encode())
-    assert record.kept == {1, 2}
+@pytest.mark.parametrize(
+    "record", [SignedSets(), CommitteeRecord(7, 3), GivenData()], ids=["signed sets", "committee record", "given data"]
+)
+def test_a_record_without_one_of_its_fields_is_damaged(record: Any) -> None:
+    """No field has a value that is assumed: a sum that the record does not list might be given the data again."""
+    whole = json.loads(record.encode())
+    assert type(record).decode(json.dumps(whole).encode()) == record
+    for name in whole:
+        without = json.dumps({other: value for other, value in whole.items() if other != name}).encode()
+        with pytest.raises(ValueError, match="the record has other fields"):
+            type(record).decode(without)
+
+
+def test_seen_committees_without_the_earlier_sums_are_damaged() -> None:
+    with pytest.raises(ValueError, match="not enough values"):
+        SeenCommittees.decode(b"[3, []]")
+
+
+def test_sets_of_a_sum_that_a_record_keeps_and_that_are_missing_are_damaged() -> None:
+    record = CommitteeRecord(7, 3, kept=frozenset({1, 2}))
     with pytest.raises(LocalFileError, match="committee record of sum 2"):
         load_sets(ClientStore(MemoryStore(), "owner", "https://example.org"), "t1", record, 2)
