@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from client_sdk.errors import Equivocation as Equivocation
     from client_sdk.errors import FalseModel as FalseModel
     from client_sdk.errors import Forbidden as Forbidden
+    from client_sdk.errors import ForeignAnswer as ForeignAnswer
     from client_sdk.errors import GaveUp as GaveUp
     from client_sdk.errors import Gone as Gone
     from client_sdk.errors import InconsistentLength as InconsistentLength
@@ -147,7 +148,8 @@ _NAMES: Final = {
     "client_sdk.errors": (
         "Abstained AggregateMismatch ApiError BadContribution BadDigest BadRequest BadSignature BodyTooLong "
         "BodyTooShort ClientFault ClientSDKError ClocksDiffer Conflict ConnectionFailed ContractBroken "
-        "ContributionConflict DigestMismatch Equivocation FalseModel Forbidden GaveUp Gone InconsistentLength "
+        "ContributionConflict DigestMismatch Equivocation FalseModel Forbidden ForeignAnswer GaveUp Gone "
+        "InconsistentLength "
         "InternalError InvalidParameters LengthRequired LocalFileError MethodNotAllowed ModelUnavailable "
         "NotAttested NotEnrolled NotFound NotInCohort OffsetMismatch PolicyRefused RoundClosed RoundLost "
         "ServerFault StaleSignature TaskFailed TooManyRequests Unauthenticated Unavailable "

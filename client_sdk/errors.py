@@ -32,6 +32,7 @@
         │       ├── ClocksDiffer        401 stale-signature, again, to a signature with the server's own time
         │       ├── InternalError       500 internal-error
         │       ├── Unavailable         503 unavailable
+        │       ├── ForeignAnswer       a proxy, a filter or another server answered
         │       └── ContractBroken      the answer is not allowed by the API
         │           └── DigestMismatch  the download does not match its digest
         ├── ConnectionFailed            no answer: refused, cut off or timed out
@@ -56,6 +57,7 @@ tracebacks show it as a note, and `hushrec` prints it on a second line (`protoco
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -71,15 +73,21 @@ class ClientSDKError(HushRecError):
 class ApiError(ClientSDKError):
     """The server answered with an error.
 
-    method, url: of the request (URLs hold no secrets). status: of the answer. problem: the problem document, derived
-    from the status when the answer has none. retry_after: seconds of the Retry-After field, None without one.
+    method, url: of the request (URLs hold no secrets). status: of the answer. problem: the problem document, made here
+    for answers that have none. retry_after: seconds of the Retry-After field, None without one.
     """
 
     def __init__(
-        self, method: str, url: str, status: int, problem: ProblemDocument, retry_after: float | None = None
+        self,
+        method: str,
+        url: str,
+        status: int,
+        problem: ProblemDocument,
+        retry_after: float | None = None,
+        remedy: str | None = None,
     ) -> None:
         text = problem.detail or problem.title
-        super().__init__(f"{method} {url}: {status} {text}")
+        super().__init__(f"{method} {url}: {status} {text}", remedy=remedy)
         self.method, self.url, self.status = method, url, status
         self.problem, self.retry_after = problem, retry_after
 
@@ -225,8 +233,36 @@ class Unavailable(ServerFault):
     """The server cannot process the request at the moment."""
 
 
+class ForeignAnswer(ServerFault):
+    """The answer is not the aggregator's: a page of a proxy, of a filter or of another server, or a redirect.
+
+    It says nothing about the task. Except for 413, the request is repeated, and waited for, as without any answer.
+    """
+
+    remedy = (
+        "A proxy, a filter or another server answered in the aggregator's place. Check the address, and that the "
+        "aggregator is running: hushrec doctor --url URL"
+    )
+
+    def __init__(
+        self, method: str, url: str, status: int, media_type: str, location: str, retry_after: float | None = None
+    ) -> None:
+        detail = f"answered by something else than the aggregator ({media_type or 'without a media type'})"
+        if location:
+            detail = f"redirected to {location}, which is not followed"
+        problem = ProblemDocument(
+            type="about:blank", title="Foreign answer", status=status, detail=detail, fault="server"
+        )
+        too_long = (
+            "What stands before the aggregator does not let a body of this length through: its operator raises the "
+            "limit (nginx: client_max_body_size)."
+        )
+        is_too_long = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        super().__init__(method, url, status, problem, retry_after, too_long if is_too_long else None)
+
+
 class ContractBroken(ServerFault):
-    """The API does not allow this answer: it is a proxy's page, of another version, or contradicts the task's terms."""
+    """The API does not allow this answer: it is of another version, or contradicts the task's terms."""
 
     def __init__(self, method: str, url: str, status: int, detail: str) -> None:
         problem = ProblemDocument(

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from concurrent.futures import Executor
 from contextlib import aclosing, closing, contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from importlib.util import find_spec
@@ -172,26 +172,31 @@ def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: T
 class _Body:
     """Collects the body of an answer as it arrives, or passes it to the request's sink. count: told its bytes.
 
-    Raises `ContractBroken` when it is compressed or too long.
-    A compressed body could expand to a thousand times its length, and a server could send one that never ends.
+    is_wanted: whether more of it is to be read. Of a page of something else than the aggregator, the beginning is.
+    Raises `ContractBroken` when the aggregator's body is compressed or too long. A compressed one could expand to a
+    thousand times its length, and a server could send one that never ends.
     """
 
     def __init__(self, request: Request, answer: httpx.Response, count: Callable[[int], None]) -> None:
-        self._request, self._status, self._count = request, answer.status_code, count
-        self._headers = dict(answer.headers)  # names in lower case
-        self._limit = request.max_bytes if answer.status_code < 400 else LONGEST_JSON
+        self._request, self._count = request, count
+        self._head = Response(answer.status_code, dict(answer.headers))  # names in lower case
+        self._is_page, is_error = self._head.is_page, answer.status_code >= 400
+        self._limit = LONGEST_JSON if is_error else request.max_bytes
         self._body, self._length = bytearray(), 0
-        self._sink = request.sink if answer.status_code < 400 else None
+        self._sink = None if self._is_page or is_error else request.sink
         if self._sink is not None:
             self._sink.begin()
-        encoding = self._headers.get("content-encoding")
-        if encoding is not None:
+        encoding = self._head.headers.get("content-encoding")
+        self.is_wanted = encoding is None
+        if encoding is not None and not self._is_page:
             raise self._broken(f"the answer has the Content-Encoding {encoding[:40]!r}, which was not accepted")
 
     def add(self, piece: bytes) -> None:
         self._count(len(piece))
         self._length += len(piece)
-        if self._length > self._limit:
+        if self._is_page:
+            self.is_wanted = self._length < _CHUNK
+        elif self._length > self._limit:
             raise self._broken(f"the answer is longer than {self._limit:,} bytes, the most that it may have")
         if self._sink is None:
             self._body += piece
@@ -199,10 +204,10 @@ class _Body:
             self._sink.add(piece)
 
     def response(self) -> Response:
-        return Response(self._status, self._headers, bytes(self._body))
+        return replace(self._head, body=bytes(self._body))
 
     def _broken(self, detail: str) -> ContractBroken:
-        return ContractBroken(self._request.method, self._request.url, self._status, detail)
+        return ContractBroken(self._request.method, self._request.url, self._head.status, detail)
 
 
 class Closed(ABC):
@@ -335,7 +340,8 @@ class SyncDriver(_Connections, Closed):
             answer = http.send(_build(http, request, self._timeouts), stream=True)
             with closing(answer):
                 body = _Body(request, answer, self._count_down)
-                for piece in answer.iter_bytes():
+                pieces = answer.iter_bytes()
+                while body.is_wanted and (piece := next(pieces, None)) is not None:
                     body.add(piece)
         return body.response()
 
@@ -447,7 +453,8 @@ class AsyncDriver(_Connections, AsyncClosed):
             answer = await pool.http.send(_build(pool.http, request, self._timeouts), stream=True)
             async with aclosing(answer):
                 body = _Body(request, answer, self._count_down)
-                async for piece in answer.aiter_bytes():
+                pieces = answer.aiter_bytes()
+                while body.is_wanted and (piece := await anext(pieces, None)) is not None:
                     body.add(piece)
         return body.response()
 

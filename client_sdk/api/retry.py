@@ -6,8 +6,9 @@ minimum pause. `send` repeats a request, and `Upload` resumes one that was cut; 
 
 Uploads are resumed as draft-ietf-httpbis-resumable-upload says. A body of at most `chunk_bytes` is sent in one PUT. A
 longer body, and any body whose connection broke, is resumed: HEAD returns the server's offset, and PATCH requests send
-the rest from there. An offset beyond what this upload has sent belongs to another ciphertext: the whole body is then
-sent in one PUT, which replaces it. A request that the server certainly did not process is repeated as it is, by `send`.
+the rest from there. Chunks that a proxy finds too long (413) are halved. An offset beyond what this upload has sent
+belongs to another ciphertext: the whole body is then sent in one PUT, which replaces it. A request that the server
+certainly did not process is repeated as it is, by `send`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Final
 
 from pydantic import ValidationError
@@ -28,6 +29,7 @@ from client_sdk.errors import (
     ClocksDiffer,
     ConnectionFailed,
     ContractBroken,
+    ForeignAnswer,
     GaveUp,
     MethodNotAllowed,
     NotFound,
@@ -43,7 +45,6 @@ from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 DEFAULT_ATTEMPTS: Final = 6
 LONGEST_PAUSE: Final = 20.0
 """A longer pause is made in parts of so many seconds, so that a program that is told to stop ends within that time."""
-_UNAUTHORIZED: Final = 401
 _STALE: Final = "stale-signature"
 _IDEMPOTENT: Final = frozenset({"DELETE", "GET", "HEAD", "PUT"})
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -96,27 +97,40 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def _problem_of(response: Response) -> ProblemDocument:
-    """Return the problem document of `response`; one for its status if it has none, such as a proxy's error page."""
-    if "problem+json" in response.headers.get("content-type", ""):
-        with suppress(ValueError):  # an invalid document (pydantic's ValidationError) is treated like none
-            return ProblemDocument.model_validate_json(response.body)
-    status = response.status
-    if status >= 500:
-        slug = "unavailable" if status in (502, 503, 504) else "internal-error"
-    else:
-        slug = next((slug for slug, (known, _) in PROBLEM_TYPES.items() if known == status), "bad-request")
-    return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=status)
+def is_foreign(response: Response) -> bool:
+    """Return whether something else than the aggregator answered, such as a proxy; see `ForeignAnswer`."""
+    return response.is_page or (response.status >= HTTPStatus.BAD_REQUEST and _problem_of(response) is None)
 
 
-def raise_problem(request: Request, response: Response) -> None:
-    """Raise the `ApiError` of the problem document when the status of `response` is 400 or more."""
-    if response.status < 400:
+_GENERAL: Final = {400: "bad-request", 401: "unauthenticated", 403: "forbidden", 409: "conflict"}
+"""Which of several problems of one status an answer to HEAD is taken for."""
+
+
+def _problem_of(response: Response) -> ProblemDocument | None:
+    """Return the problem document of `response`; None if it is none of HushRec's. An answer to HEAD has no body."""
+    if response.body:
+        try:
+            problem = ProblemDocument.model_validate_json(response.body)
+        except ValidationError:
+            return None
+        return problem if problem.is_hushrec else None
+    slugs = [slug for slug, (status, _) in PROBLEM_TYPES.items() if status == response.status]
+    if not slugs:
+        return None
+    slug = _GENERAL.get(response.status, slugs[0])
+    return ProblemDocument(type=problem_uri(slug), title=PROBLEM_TYPES[slug][1], status=response.status)
+
+
+def _raise_problem(request: Request, response: Response) -> None:
+    """Raise the `ApiError` of the problem document when `response` has one, and `ForeignAnswer` for a foreign one."""
+    where, pause = (request.method, request.url, response.status), retry_after(response.headers)
+    if is_foreign(response):
+        location = response.headers.get("location", "") if response.status < HTTPStatus.BAD_REQUEST else ""
+        raise ForeignAnswer(*where, response.media_type[:80], location[:200], pause)
+    problem = _problem_of(response) if response.status >= HTTPStatus.BAD_REQUEST else None
+    if problem is None:
         return
-    problem = _problem_of(response)
-    error = error_class(problem, response.status)(
-        request.method, request.url, response.status, problem, retry_after(response.headers)
-    )
+    error = error_class(problem, response.status)(*where, problem, pause)
     if isinstance(error, OffsetMismatch):
         text = response.headers.get("upload-offset", "")
         error.offset = int(text) if text.isdigit() else None
@@ -133,22 +147,22 @@ def _send_once(request: Request) -> Program[Response]:
     response: Response = yield request
     if not isinstance(response, Response):
         raise TypeError(f"the driver answered a request with {type(response).__name__}")
-    if request.signer is not None and response.status == _UNAUTHORIZED:
+    if request.signer is not None and response.status == HTTPStatus.UNAUTHORIZED:
         server_time = _server_time(response)
         if server_time is not None and request.signer.time.is_plausible(server_time):
             if request.signer.time.learn(server_time):
                 response = yield request
-            problem = _problem_of(response)
-            if problem.slug == _STALE:
+            problem = None if response.is_page else _problem_of(response)
+            if problem is not None and problem.slug == _STALE:
                 raise ClocksDiffer(request.method, request.url, response.status, problem)
-    raise_problem(request, response)
+    _raise_problem(request, response)
     return response
 
 
 def _server_time(response: Response) -> int | None:
     """The server's time in seconds since the epoch if `response` says that a signature is stale, else None."""
-    problem = _problem_of(response)
-    if problem.slug != _STALE:
+    problem = None if response.is_page else _problem_of(response)
+    if problem is None or problem.slug != _STALE:
         return None
     server_time = (problem.model_extra or {}).get("server_time")
     if isinstance(server_time, int):
@@ -221,12 +235,16 @@ def _is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
         return True  # the server checks the signature before anything else
     if isinstance(error, ConnectionFailed):
         return idempotent or not error.sent
+    if isinstance(error, ForeignAnswer) and idempotent:
+        return error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return error.status in (_RETRIED if idempotent else _NOT_PROCESSED)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------
 
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
+_LEAST_CHUNK_BYTES: Final = 1 << 10
+"""Proxies that let no chunk of so many bytes through are not served."""
 _TRUE: Final = "?1"
 _OFFSET_CORRECTIONS: Final = 2
 """How often one series of PATCH requests accepts another offset from the server."""
@@ -264,8 +282,20 @@ class Upload:
                 # A complete upload gets an empty last chunk with its digest, answered by a receipt or a conflict.
                 return (yield from self._patch(len(self.body) if complete else offset))
             except (ConnectionFailed, ApiError) as error:
+                if not replaces and self._takes_smaller_chunks(error):
+                    resumes = True
+                    continue
                 yield from back_off(error, attempt, self.policy, counted=attempt)
             attempt, resumes = attempt + 1, True
+
+    def _takes_smaller_chunks(self, error: ConnectionFailed | ApiError) -> bool:
+        """Halve the chunks where something before the aggregator found the body too long; return whether it was so."""
+        half = min(self.chunk_bytes, len(self.body)) // 2
+        too_long = isinstance(error, ForeignAnswer) and error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        if not too_long or half < _LEAST_CHUNK_BYTES:
+            return False
+        self.chunk_bytes = half
+        return True
 
     def _progress(self) -> Program[tuple[int, bool]]:
         """Return the server's offset, 0 when it does not know the upload, and whether it has the whole body."""

@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol, TypeVar, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -70,6 +71,23 @@ class Response:
 
     def __repr__(self) -> str:
         return f"<Response {self.status} {len(self.body)} bytes>"
+
+    @property
+    def media_type(self) -> str:
+        """The media type of the body in lower case, without parameters; "" for none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_page(self) -> bool:
+        """Whether status and headers show that something else than the aggregator answered, such as a proxy.
+
+        The aggregator's errors are problem documents; it sends neither redirects nor, to clients, HTML.
+        """
+        if self.status >= HTTPStatus.BAD_REQUEST:
+            return self.media_type != "application/problem+json"
+        if self.status >= HTTPStatus.MULTIPLE_CHOICES:
+            return self.status != HTTPStatus.NOT_MODIFIED
+        return self.media_type == "text/html"
 
 
 @dataclass(frozen=True)

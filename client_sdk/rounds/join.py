@@ -21,7 +21,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
-from protocols.messages import IssuedCertificate, OrganiserPin, TaskView
+from protocols.messages import Enrolment, IssuedCertificate, OrganiserPin, TaskView
 from protocols.recipes.private import Private
 
 _LONGEST_INVITATION: Final = 200
@@ -170,6 +170,8 @@ def open_stored(account: Account, task: str | None = None) -> Member:
 # --- enrolment, and the stored memberships ---------------------------------------------------------------------------
 
 _MOST_RENEWALS: Final = 2**31 - 1
+_MOST_ENROLMENTS: Final = 6
+"""An identity that has enrolled before needs two, and each answer that is lost needs one more."""
 
 
 def find_membership(account: Account, task: str | None) -> Membership:
@@ -233,17 +235,22 @@ def _enrol(
     """Enrol with an invitation, and return the membership and the task.
 
     An identity that enrols again gets the same client id and a new token: the server tells the number of its last
-    enrolment, and the client signs the next one.
+    enrolment, and the client signs the next one. It does so several times, because the answer to an enrolment may have
+    been lost, which was then repeated.
     """
     calls, identity = account.calls, account.identity
     certificate = None if issued is None else b64decode(issued.certificate)
-    try:
-        enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group))
-    except Conflict as error:
-        last = (error.problem.model_extra or {}).get("renewal")
-        if not isinstance(last, int) or not 0 <= last < _MOST_RENEWALS:
-            raise
-        enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group, last + 1))
+    renewal, tries = 0, 0
+    enrolment: Enrolment | None = None
+    while enrolment is None:
+        try:
+            tries += 1
+            enrolment = yield from calls.enrol(identity.enrolment(invitation, certificate, device_group, renewal))
+        except Conflict as error:
+            last = (error.problem.model_extra or {}).get("renewal")
+            if tries == _MOST_ENROLMENTS or not isinstance(last, int) or not renewal <= last < _MOST_RENEWALS:
+                raise
+            renewal = last + 1
     if device_group not in (None, enrolment.group):
         detail = f"the server enrolled this client in group {enrolment.group}, not in group {device_group} as requested"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)

@@ -18,6 +18,7 @@ from client_sdk.errors import (
     ClientSDKError,
     ContributionConflict,
     FalseModel,
+    ForeignAnswer,
     GaveUp,
     ModelUnavailable,
     NotAttested,
@@ -146,7 +147,8 @@ def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskE
 
 _MISSED: Final = (
     *(PolicyRefused, RoundClosed, NotFound, NotInCohort, ContributionConflict, GaveUp, ModelUnavailable),
-    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested, FalseModel, ParameterError),
+    *(RoundLost, RefusalError, ThresholdError, AggregateMismatch, NotAttested, FalseModel, ForeignAnswer),
+    ParameterError,
 )
 """Errors that end a round for this client, but not its part in the task. A restored server does not find the round.
 `ParameterError` is that of a training that failed in a `plain` task, and of a model that does not fit the round."""

@@ -18,12 +18,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls, RoundChanged
+from client_sdk.api.retry import is_foreign
 from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
-from client_sdk.errors import ApiError, ClientSDKError, ClocksDiffer, ConnectionFailed, GaveUp
+from client_sdk.errors import ApiError, ClientSDKError, ClocksDiffer, ConnectionFailed, ForeignAnswer, GaveUp
 from client_sdk.rounds.events import (
     Progress,
     ServerBack,
@@ -45,7 +47,7 @@ _LOG = logging.getLogger(__name__)
 _TOLD_SECONDS: Final = 2.0
 _TOLD_AGAIN_SECONDS: Final = 30.0
 _NO_SERVER: Final = frozenset({502, 503, 504})
-"""Statuses of a proxy without a server behind it, and of a server that is starting or ending."""
+"""Statuses of a server that is starting or ending, and of a proxy without a server behind it."""
 _NO_ANSWER: Final = _NO_SERVER | {401}
 """Statuses that do not end an outage: with 401 a server of several refuses the others' time."""
 
@@ -252,7 +254,7 @@ class Outage:
         """Reply that the server is waited for, and note its answer."""
         if isinstance(effect, Failed):
             return _is_away(effect.error)
-        if isinstance(reply, Response) and reply.status not in _NO_ANSWER and self._failure is not None:
+        if self._failure is not None and isinstance(reply, Response) and _is_servers(reply):
             self._failure = None
             if self._tell_at > _TOLD_SECONDS:
                 self._tell(ServerBack(self.clock() - self._since))
@@ -280,5 +282,12 @@ class Outage:
 
 
 def _is_away(error: ConnectionFailed | ApiError) -> bool:
-    """Whether there was no server, or none that answers requests now."""
+    """Whether there was no server, or none that answers requests now. A body that is too long stays too long."""
+    if isinstance(error, ForeignAnswer):
+        return error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     return isinstance(error, ConnectionFailed | ClocksDiffer) or error.status in _NO_SERVER
+
+
+def _is_servers(response: Response) -> bool:
+    """Whether a server answered, and answers requests now."""
+    return response.status not in _NO_ANSWER and not is_foreign(response)

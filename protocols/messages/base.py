@@ -111,6 +111,11 @@ class ProblemDocument(BaseModel):
     errors: list[dict[str, Any]] | None = Field(default=None, description="Field errors of a malformed JSON body.")
 
     @property
+    def is_hushrec(self) -> bool:
+        """Whether the type is one of HushRec's, known to this version or not, or a registered one that it uses."""
+        return self.type.startswith(_PREFIX) or self.type in _REGISTERED.values()
+
+    @property
     def slug(self) -> str:
         """The slug of the type, or the whole type if it is not one of HushRec's."""
         return next((slug for slug, uri in _REGISTERED.items() if uri == self.type), self.type.removeprefix(_PREFIX))

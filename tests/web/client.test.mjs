@@ -7,7 +7,7 @@ import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
 import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
 import { concat, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
-import { refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
+import { enrol, refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
 import { packElements } from "../../examples/web/hushrec/fixed_point.js";
 import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
 import { signRequest } from "../../examples/web/hushrec/http_signature.js";
@@ -160,8 +160,34 @@ test("requests are repeated after failures that pass, and not after others", asy
   assert.equal(pauses.length, 2);
   answering([409, problem("round-closed"), PROBLEM]);
   await assert.rejects(api.get("/v1/tasks/t", "task"), { name: "ApiError", slug: "round-closed", status: 409 });
-  answering([404, "<h1>no</h1>"]);
+  answering([404, problem("not-found"), PROBLEM]);
   assert.equal(await api.getOrNull("/v1/tasks/t", "task"), null);
+});
+
+test("the page of a proxy is no word of the server's", async () => {
+  const failures = [];
+  const api = new Api("http://localhost:1", { unreachable: (error) => failures.push(error) });
+  const foreign = [401, 403, 404, 409, 410, 500].map((status) => [status, "<h1>no</h1>", { "content-type": "text/html" }]);
+  for (const page of [...foreign, [403, '{"type":"about:blank"}', PROBLEM], [200, "<h1>log in</h1>", { "content-type": "text/html" }]]) {
+    answering(page, [200, "{}"]);
+    assert.deepEqual(await api.getOrNull("/v1/tasks/t", "task"), {});
+    assert.match(failures.pop().message, new RegExp(`something else than the server \\(${page[0]}, `));
+  }
+  assert.deepEqual(failures, []);
+  answering([413, "<h1>too large</h1>"]);
+  await assert.rejects(api.get("/v1/tasks/t", "task"), { name: "ApiError", status: 413 });
+});
+
+test("an enrolment whose answers are lost is renewed", async () => {
+  const identity = await newIdentity();
+  const [api, certificate] = [new Api("http://localhost:1"), utf8("certificate")];
+  const conflict = (renewal) => [409, problem("conflict", { renewal }), PROBLEM];
+  const requests = answering(conflict(0), conflict(1), conflict(2), [201, '{"client_id":"c_1"}']);
+  const sent = () => requests.map(({ body }) => JSON.parse(new TextDecoder().decode(body)).renewal ?? 0);
+  assert.equal((await enrol(api, identity, "hri_x", certificate)).client_id, "c_1");
+  assert.deepEqual(sent(), [0, 1, 2, 3]);
+  answering(conflict(5), conflict(5));
+  await assert.rejects(enrol(api, identity, "hri_x", certificate), { slug: "conflict" });
 });
 
 test("a server that does not answer is waited for until the client stops", async () => {

@@ -70,6 +70,12 @@ function problemOf(response, body) {
   return { title: response.statusText };
 }
 
+/** Whether something else than the server answered, such as a proxy: what it says is no word of the server's. */
+function isForeign(response, body) {
+  if (response.status < 400) return Boolean(response.headers.get("content-type")?.startsWith("text/html"));
+  return !/^(urn:hushrec:problem:|https:\/\/iana\.org\/)/.test(problemOf(response, body).type);
+}
+
 /** Bytes of the request line and of the fields that the client itself sets. */
 const headBytes = (method, target, headers) =>
   Object.entries(headers).reduce((sum, [name, value]) => sum + name.length + value.length + 4, method.length + target.length + 12);
@@ -78,7 +84,8 @@ const headBytes = (method, target, headers) =>
  * The requests of one client. url: of the server. token: null before enrolment. sign: {clientId, signing}, the Ed25519
  * key, or null. report({what, method, path, sent, received, status, milliseconds}): called after each answer; sent and
  * received count bodies and, for sent, the request line and fields too. unreachable(error, seconds): called before a
- * pause. Every call throws `ApiError` for a problem document that repeating does not help.
+ * pause. Every call throws `ApiError` for a problem document that repeating does not help. The page of
+ * a proxy or a filter is repeated like no answer, unless it says that a body is too long (413).
  */
 export class Api {
   #skew = 0;
@@ -141,6 +148,11 @@ export class Api {
       let floor = 0;
       try {
         const { response, body } = await this.#signed(method, target, what, options);
+        if (isForeign(response, body) && response.status !== 413) {
+          floor = Number(response.headers.get("retry-after")) || 0;
+          const type = response.headers.get("content-type");
+          throw new UnreachableError(`${method} ${target}: answered by something else than the server (${response.status}, ${type})`);
+        }
         if (response.status < 400) return { response, body };
         failure = new ApiError(method, target, response.status, problemOf(response, body));
         if (!REPEATED.has(response.status)) throw failure;

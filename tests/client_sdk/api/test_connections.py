@@ -34,6 +34,7 @@ from protocols.errors import HushRecError, ParameterError
 from protocols.messages import SnapshotView
 from tests.support.measured import peak_of
 from tests.support.pages import hushrec
+from tests.support.programs import problem
 from tests.support.server import Authority
 
 MIB = 1 << 20
@@ -51,6 +52,11 @@ class LyingServer:
     seen: list[str] = field(default_factory=list)
     asked: list[dict[str, str]] = field(default_factory=list)
     url: str = ""
+
+
+def not_found() -> LyingServer:
+    answer = problem("not-found")
+    return LyingServer(answer.status, dict(answer.headers), [answer.body])
 
 
 @contextmanager
@@ -222,7 +228,7 @@ def test_a_setting_that_cannot_be_used_is_named_where_it_is_needed(
     (tmp_path / "empty").touch()
     value = {"FOLDER": str(tmp_path), "EMPTY": str(tmp_path / "empty")}.get(value, value)
     monkeypatch.setenv(variable, value)
-    with serving(LyingServer(404)) as server:
+    with serving(not_found()) as server:
         assert call_all(server.url, ClientOptions(ONCE)) == [None] * 4, "no proxy and no TLS"
     for error in call_all("https://aggregator.example", ClientOptions(ONCE)):
         assert f"cannot use {variable}={value}" in str(error)
@@ -305,7 +311,7 @@ def test_a_proxy_that_does_not_answer_is_named(asynchronous: bool, monkeypatch: 
 
 
 def test_a_call_after_close_is_refused() -> None:
-    with serving(LyingServer(404)) as server:
+    with serving(not_found()) as server:
         client = Client(server.url, Identity.generate(), MemoryStore(), options=ClientOptions(ONCE))
         operator = Operator(server.url, "hro_token", ClientOptions(ONCE))
         remote = AsyncClient(server.url, Identity.generate(), MemoryStore(), options=ClientOptions(ONCE))
@@ -385,7 +391,7 @@ MESSAGE = r"is not encrypted.*--allow-http or ClientOptions\(allow_http=True\)"
 @pytest.fixture
 def elsewhere() -> Iterator[LyingServer]:
     """A server whose address is not known to be this machine's."""
-    with serving(LyingServer(404)) as server:
+    with serving(not_found()) as server:
         server.url = server.url.replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - an address to connect to
         yield server
 
@@ -434,8 +440,8 @@ def test_http_is_allowed_on_this_machine_only() -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("status", [200, 404])
 def test_a_json_answer_is_read_up_to_one_mebibyte(asynchronous: bool, status: int) -> None:
-    pieces = [b" " * 65_536] * 128
-    with serving(LyingServer(status, {"content-type": "application/json"}, pieces)) as server:
+    pieces, media_type = [b" " * 65_536] * 128, "application/json" if status == 200 else "application/problem+json"
+    with serving(LyingServer(status, {"content-type": media_type}, pieces)) as server:
         (error,), traffic = run(asynchronous, ApiCalls(server.url, "token", ONCE).task("t_1"))
     assert isinstance(error, ContractBroken)
     assert "longer than 1,048,576 bytes" in str(error)

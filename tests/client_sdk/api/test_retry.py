@@ -16,8 +16,10 @@ from client_sdk.errors import (
     PROBLEM_ERRORS,
     ApiError,
     ClientFault,
+    Conflict,
     ConnectionFailed,
     ContractBroken,
+    ForeignAnswer,
     GaveUp,
     Gone,
     InternalError,
@@ -43,6 +45,10 @@ from tests.support.programs import ProgramRunner, problem, round_view, task_view
 URL = "https://aggregator.example"
 FOUR = RetryPolicy(attempts=4, base_seconds=1.0, cap_seconds=3.0, jitter=lambda: 0.5)
 ASK = Request("GET", URL + "/x", {"authorization": "Bearer secret-token"})
+
+
+CALLS = ApiCalls("https://example.org", "token", RetryPolicy(jitter=lambda: 0.0))
+OF_A_LATER_VERSION = b'{"type": "urn:hushrec:problem:teapot", "title": "Another fault", "status": 418}'
 
 
 def answering(*steps: Response | ConnectionFailed) -> ProgramRunner:
@@ -144,17 +150,88 @@ def test_a_post_is_repeated_only_if_it_was_certainly_not_processed(
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (Response(404, {"content-type": "text/html"}, b"<html>"), NotFound),
-        (Response(400, {"content-type": "application/problem+json"}, b"not json"), ClientFault),
+        (Response(404, {"content-type": "application/problem+json"}), NotFound),  # to HEAD: there is no body
+        (Response(409, {"content-type": "application/problem+json"}), Conflict),
+        (Response(418, {"content-type": "application/problem+json"}, OF_A_LATER_VERSION), ClientFault),
+        (Response(507, {"content-type": "application/problem+json"}, OF_A_LATER_VERSION), ServerFault),
         (Response(200, {"content-type": "application/json"}, b'{"unknown": 1}'), ContractBroken),
     ],
 )
-def test_an_answer_without_a_problem_is_raised_by_its_status(answer: Response, error: type[Exception]) -> None:
+def test_an_answer_of_the_aggregator_is_raised_as_its_error(answer: Response, error: type[ApiError]) -> None:
     """Ids are quoted in the path."""
     runner = ProgramRunner(lambda _: answer)
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         runner.run(ApiCalls(URL, "secret-token").task("../../admin?x=1"))
+    assert type(caught.value) is error
     assert runner.requests[0].url == URL + "/v1/tasks/..%2F..%2Fadmin%3Fx%3D1"
+
+
+# --- what something else than the aggregator answered: a proxy, a filter, a page to log in --------------------------
+
+PAGES = {
+    "text/html; charset=UTF-8": b"<html>blocked by policy</html>",
+    "text/plain": b"Invalid HTTP request received.",
+    "application/json": b'{"message": "Forbidden"}',
+    "application/problem+json": b'{"type": "about:blank", "title": "Blocked", "status": 403}',
+    "application/problem+json; charset=utf-8": b"{",
+    "": b"",
+}
+ERRORS = (400, 401, 403, 404, 405, 407, 408, 409, 410, 411, 414, 415, 421, 422, 429, 431, 451, 500, 502, 503, 504, 511)
+
+
+def page(status: int, media_type: str = "text/html", **headers: str) -> Response:
+    fields = {"content-type": media_type} if media_type else {}
+    return Response(status, {**fields, **headers}, PAGES.get(media_type, b"<html>Log in</html>"))
+
+
+FOREIGN = [
+    *(page(status, media_type) for status in ERRORS for media_type in PAGES),
+    *(page(status, location="https://login.example/?to=1") for status in (300, 301, 302, 303, 307, 308)),
+    *(page(status, "") for status in (300, 305)),
+    *(page(status) for status in (200, 201, 203, 206)),
+]
+
+
+@pytest.mark.parametrize("answer", FOREIGN, ids=lambda answer: f"{answer.status} {answer.media_type}")
+def test_a_foreign_answer_says_nothing_of_the_task_and_is_repeated(answer: Response) -> None:
+    """It is no word of the aggregator's, so no title of a problem may stand in the error."""
+    runner = ProgramRunner(lambda _: answer)
+    with pytest.raises(GaveUp) as caught:
+        runner.run(CALLS.task("t_1"))
+    error = caught.value.last
+    assert type(error) is ForeignAnswer and error.status == answer.status
+    assert len(runner.requests) == DEFAULT_ATTEMPTS
+    assert not any(title in str(caught.value) for _, title in PROBLEM_TYPES.values())
+    if "location" in answer.headers:
+        assert "redirected to https://login.example/?to=1" in str(error)
+    else:
+        assert "something else than the aggregator" in str(error) and (answer.media_type or "without") in str(error)
+
+
+@pytest.mark.parametrize("answer", FOREIGN, ids=lambda answer: f"{answer.status} {answer.media_type}")
+def test_a_foreign_answer_is_waited_out_as_an_outage(answer: Response) -> None:
+    server, told = Server(20, lambda _: answer), list[Event]()
+    assert server.run(requesting(GET), progress=told.append) == b"here"
+    first, *_, last = told
+    assert isinstance(first, ServerUnreachable) and isinstance(last, ServerBack)
+    assert first.reason.startswith(f"GET {GET.url}: {answer.status}")
+
+
+@pytest.mark.parametrize("status", [301, 302, 403, 409, 413, 500, 502])
+def test_a_post_that_is_answered_by_something_else_is_not_repeated(status: int) -> None:
+    """A filter of answers may have let the request through."""
+    runner = ProgramRunner(lambda _: page(status))
+    with pytest.raises(ForeignAnswer):
+        runner.run(send(Request("POST", URL), FOUR))
+    assert len(runner.requests) == 1
+
+
+def test_a_body_that_a_proxy_finds_too_long_is_not_sent_again() -> None:
+    server = Server(10**6, lambda _: page(413))
+    with pytest.raises(ForeignAnswer, match="client_max_body_size") as caught:
+        server.run(requesting(replace(GET, method="PUT", body=b"12345")))
+    assert len(server.runner.requests) == 1
+    assert "client_max_body_size" in str(caught.value.remedy)
 
 
 # --- programs outlive a server that is away: what is repeated, reported, and what ends the waiting ------------------
@@ -322,7 +399,6 @@ def test_the_traffic_of_a_part_of_a_program_includes_its_repetitions() -> None:
 
 # --- the one poll loop: what it returns for a changed round, for no change and for a task that has ended --------------
 
-CALLS = ApiCalls("https://example.org", "token")
 FEW = {"schedule": {"cohort_size": 5}, "members": 2, "keyed_members": 1, "able_members": [2]}
 
 

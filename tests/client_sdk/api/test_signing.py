@@ -72,7 +72,7 @@ def test_every_kind_of_request_is_signed_as_sent(clock: Clock) -> None:
             return httpx.Response(200, json={"tasks": []})
         seen.append(request)
         signed_at(request)
-        return httpx.Response(404)
+        return httpx.Response(404, headers={"content-type": "application/problem+json"})
 
     with SyncDriver(transport=httpx.MockTransport(answer)) as driver:
         with pytest.raises(Exception, match="404"):

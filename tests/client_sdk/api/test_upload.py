@@ -16,6 +16,7 @@ from client_sdk.errors import (
     ContractBroken,
     ContributionConflict,
     DigestMismatch,
+    ForeignAnswer,
     GaveUp,
     OffsetMismatch,
     RoundClosed,
@@ -97,6 +98,40 @@ def send_to(server: UploadServer, chunk_bytes: int = 1 << 20) -> tuple[ProgramRu
     runner = ProgramRunner(server)
     calls = ApiCalls("https://example.org", "token", POLICY, chunk_bytes)
     return runner, runner.run(calls.contribute("t", 1, "c", BODY))
+
+
+LONG = BODY * 64
+
+
+def send_through(limit: int, server: UploadServer, chunk_bytes: int) -> ProgramRunner:
+    """Upload `LONG` through a proxy that lets bodies of at most `limit` bytes through."""
+
+    def proxy(request: Request) -> Response:
+        if len(request.body) > limit:
+            return Response(413, {"content-type": "text/html"}, b"<html>413 Request Entity Too Large</html>")
+        return server(request)
+
+    runner = ProgramRunner(proxy)
+    runner.run(ApiCalls("https://example.org", "token", POLICY, chunk_bytes).contribute("t", 1, "c", LONG))
+    return runner
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 20, len(LONG), 30_000])
+@pytest.mark.parametrize("limit", [4_100, 10_000, 60_000])
+def test_chunks_are_halved_until_a_proxy_lets_them_through(limit: int, chunk_bytes: int) -> None:
+    server = UploadServer()
+    runner = send_through(limit, server, chunk_bytes)
+    assert server.stored == LONG and server.received == len(LONG), "nothing is sent twice"
+    assert runner.pauses == []
+    server = UploadServer(1_000, 2_000, lose_answers=1)
+    send_through(limit, server, chunk_bytes)
+    assert server.stored == LONG
+
+
+def test_a_proxy_that_lets_next_to_nothing_through_ends_the_upload() -> None:
+    for server in (UploadServer(), UploadServer(kept=b"left by an earlier run")):  # which one PUT would replace
+        with pytest.raises(ForeignAnswer, match="does not let a body of this length through"):
+            send_through(500, server, 1 << 20)
 
 
 def methods(runner: ProgramRunner) -> list[str]:

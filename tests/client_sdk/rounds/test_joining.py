@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import polars as pl
 import pytest
@@ -17,6 +18,7 @@ from client_sdk import (
     AsyncClient,
     Catalogue,
     Client,
+    ClientOptions,
     DirectoryStore,
     Identity,
     MemoryStore,
@@ -27,6 +29,8 @@ from client_sdk import (
 )
 from client_sdk.api import retry
 from client_sdk.api.calls import ApiCalls
+from client_sdk.api.http import SyncDriver
+from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.fleet import Fleet
@@ -59,6 +63,41 @@ def test_enrolling_again_works(server: AggregatorProcess, operator: Operator) ->
             client_ids.add(membership.client_id)
             assert client.join("again").membership == membership
     assert (len(set(tokens)), len(client_ids)) == (3, 1)
+
+
+class LosingEnrolments(httpx.HTTPTransport):
+    """Sends each enrolment `copies` times, and loses the answers of the first `lost`."""
+
+    def __init__(self, lost: int, copies: int) -> None:
+        super().__init__()
+        self.lost, self.copies, self.seen = lost, copies, 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if request.url.path.endswith("/enrolments"):
+            self.seen += 1
+            answer.read()
+            if self.seen <= self.lost:
+                raise httpx.ReadError("cut")
+            for _ in range(self.copies - 1):
+                super().handle_request(request).read()
+        return answer
+
+
+@pytest.mark.parametrize(("lost", "copies"), [(1, 1), (2, 1), (4, 1), (3, 2)])
+def test_an_enrolment_whose_answers_are_lost_is_renewed(
+    server: AggregatorProcess, operator: Operator, lost: int, copies: int
+) -> None:
+    """Each lost answer, and each copy that a proxy sends, may have used up the number that the client has signed."""
+    task = small_task(operator, f"lost-{lost}-{copies}", users=3)
+    transport, options = LosingEnrolments(lost, copies), ClientOptions(RetryPolicy(base_seconds=0.01))
+    with (
+        SyncDriver(transport=transport) as driver,
+        Client(server.url, Identity.generate(), MemoryStore(), PLAIN, options, driver) as client,
+    ):
+        assert client.join(invitation=task.invitation).current_round() is None, "its token is valid"
+    assert operator.task(task.task_id).members == 1
+    assert transport.seen > lost
 
 
 # --- apps speak of items by their own ids: in what a client takes part with, and in what it is recommended ------------

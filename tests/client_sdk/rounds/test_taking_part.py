@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +127,57 @@ def test_a_contribution_whose_answer_is_lost_is_resumed_at_the_servers_offset(
     length = report.contribution_bytes
     assert transport.uploads == [("PUT", length), ("HEAD", 0), ("PATCH", 0)]
     assert report.bytes_up >= length
+
+
+class Filtered(httpx.HTTPTransport):
+    """Answers the first two requests of each kind in the server's place, and contributions above `limit` bytes."""
+
+    PAGES = (403, 410, 302, 409, 404, 200, 413, 401, 502, 405)
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.limit, self.seen, self.pages = limit, Counter[str](), 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        kind = f"{request.method} {re.sub('[0-9]+|cl_[^/]+', '*', request.url.path)}"
+        self.seen[kind] += 1
+        too_long = "/contributions/" in kind and len(request.content) > self.limit
+        if self.seen[kind] > 2 and not too_long:
+            return super().handle_request(request)
+        self.pages += 1
+        status = 413 if too_long else self.PAGES[self.pages % len(self.PAGES)]
+        if status == 413 and not too_long:
+            status = 403
+        headers = {"content-type": "text/html", "location": "https://login.example/"}
+        return httpx.Response(status, headers=headers, content=b"<html>blocked by policy</html>")
+
+
+@pytest.mark.parametrize("mechanism", ["ckks", "masked"])
+def test_pages_of_a_proxy_end_no_part_in_a_task(server: AggregatorProcess, operator: Operator, mechanism: str) -> None:
+    """Whatever their status: none is taken for the server's word, and what is too long is sent in smaller chunks."""
+    how = {"dropout": 0.0} if mechanism == "masked" else {}
+    task = small_task(
+        operator, f"filtered-{mechanism}", users=3, rounds=2, mechanism=mechanism, mechanism_parameters=how,
+        collect_seconds=200, stage_seconds=200,
+    )  # fmt: skip
+    transport, told = Filtered(limit=5_000 if mechanism == "ckks" else 1 << 20), list[Event]()
+    options = ClientOptions(RetryPolicy(base_seconds=0.01, cap_seconds=0.05))
+    policy = replace(PLAIN, mechanisms=frozenset({mechanism}))
+    with (
+        SyncDriver(transport=transport) as driver,
+        joined(server.url, task, 2, policy) as others,
+        Client(server.url, Identity.generate(), MemoryStore(), policy, options, driver) as client,
+    ):
+        parts = [*others, task.join(client)]
+        *_, reports = take_part_together(
+            parts,
+            interactions(3),
+            lambda part, items: part.take_part(items, told.append if part is parts[-1] else None),
+        )
+    assert [report.round for report in reports] == [1, 2], told
+    assert not any(isinstance(event, RoundMissed) for event in told), told
+    assert transport.pages > 2 * 8
+    assert mechanism == "masked" or min(report.contribution_bytes for report in reports) > transport.limit
 
 
 def test_a_client_rejoins_without_an_invitation_and_recommends_while_the_server_is_away(
