@@ -44,9 +44,9 @@ def check_budget(plan: TaskPlan, schedule: Schedule) -> None:
     needed, paid = sums_needed(plan.recipe, schedule.rounds), plan.recipe.terms.sums
     if paid < needed + FAILED_SUMS:
         raise ParameterError(
-            f"privacy: each member contributes to all {needed} sums of this task, and again for each that fails: with "
-            f"rounds {paid} a few failures would end it. Set rounds of the privacy block to {needed + FAILED_SUMS} "
-            f"(--client-sums {needed + FAILED_SUMS}), or leave it out"
+            f"privacy: each member contributes to every sum of this task ({needed}), and again for each that fails: "
+            f"rounds {paid} leaves no room for {FAILED_SUMS} that fail. Set rounds of the privacy block to at least "
+            f"{needed + FAILED_SUMS} (--client-sums {needed + FAILED_SUMS}), or leave it out"
         )
 
 

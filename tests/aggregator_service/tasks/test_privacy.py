@@ -54,7 +54,11 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, PLAIN, "a task with a privacy block cannot use 'plain'"),
     ({}, NO_SENSITIVITY, "recipe 'rfrec' cannot be trained with a privacy block"),
     ({"rounds": 0}, {}, "rounds"),
-    ({"rounds": 4}, FROZEN, r"all 3 sums of this task, .* Set rounds .* to 5 \(--client-sums 5\), or leave it out"),
+    (
+        {"rounds": 4},
+        FROZEN,
+        r"every sum of this task \(3\), .* Set rounds .* to at least 5 \(--client-sums 5\), or leave it out",
+    ),
 ]
 
 
