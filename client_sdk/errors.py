@@ -120,7 +120,8 @@ class Unauthenticated(ClientFault):
     """The token is missing, wrong or void."""
 
     remedy = (
-        "The server does not know this client any more: join again with an invitation (client.join(invitation=...))."
+        "If this identity enrolled again elsewhere, join again with an invitation (client.join(invitation=...)). If "
+        "its membership was revoked, ask the task's operator: a revoked identity cannot join again."
     )
 
 

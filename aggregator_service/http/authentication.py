@@ -81,7 +81,9 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     principal = services.task_cache.client(token_hash) or await _load_principal(services, token_hash)
     if principal is None:
         services.limits.failure(client_address(request.scope))
-        raise Problem("unauthenticated", "the token is unknown, or a later enrolment has replaced it")
+        raise Problem(
+            "unauthenticated", "the token is unknown, a later enrolment has replaced it, or the membership was revoked"
+        )
     if isinstance(principal, Enrolled):
         services.clocks.refuse_too_far()
     _verify_request(services, request.scope, principal, token_hash)

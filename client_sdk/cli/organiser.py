@@ -81,13 +81,22 @@ def codes(
     scope: Scope,
     count: Annotated[int, Option(min=1, max=100_000, help="Number of codes.")] = 1,
     role: Role = "member",
+    subject: Annotated[
+        str | None,
+        Option(help="The user who gets the code, as organiser list names them.", show_default="the start of its hash"),
+    ] = None,
     folder: Folder = _FOLDER,
 ) -> None:
     """Print one-time codes, one per line. With a code, one identity gets a certificate from hushrec organiser serve.
 
+    Without --subject nothing tells later whose code it was: you cannot revoke
+    the certificate of one user.
+
     Example: hushrec organiser codes --scope movies --count 100 > codes.txt
+
+    Example: hushrec organiser codes --scope movies --subject ann
     """
-    for code in Organiser.open(folder).issued.new_codes(scope, role, count):
+    for code in Organiser.open(folder).issued.new_codes(scope, role, count, subject):
         print(code)
 
 

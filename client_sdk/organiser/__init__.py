@@ -113,10 +113,7 @@ class Organiser:
         keys, for a subject that is empty or not printable, and for keys or a scope that cannot be certified.
         """
         check_lifetime(lifetime)
-        if not subject.strip() or not subject.isprintable() or len(subject) > _LONGEST_SUBJECT:
-            raise ParameterError(
-                f"a subject must have 1 to {_LONGEST_SUBJECT} printable characters: name the user as your login does"
-            )
+        _check_subject(subject)
         not_after = int(self.clock()) + lifetime
         made = partial(certify, self.signing_key, scope, identity_key, mailbox_key, role=role, not_after=not_after)
         made(serial=0)  # raises for keys and scopes that cannot be certified, before anything is recorded
@@ -204,7 +201,7 @@ CREATE TABLE IF NOT EXISTS barred (
     scope TEXT NOT NULL, subject TEXT NOT NULL, PRIMARY KEY (scope, subject)
 );
 CREATE TABLE IF NOT EXISTS codes (
-    code_hash BLOB PRIMARY KEY, scope TEXT NOT NULL, role TEXT NOT NULL
+    code_hash BLOB PRIMARY KEY, scope TEXT NOT NULL, role TEXT NOT NULL, subject TEXT NOT NULL
 );
 """
 _CODE_BYTES: Final = 24
@@ -325,15 +322,24 @@ class IssuedCertificates:
             ).fetchall()
         return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
-    def new_codes(self, scope: str, role: CertifiedRole, count: int) -> list[str]:
+    def new_codes(self, scope: str, role: CertifiedRole, count: int, subject: str | None = None) -> list[str]:
         """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256.
 
-        Raises `ParameterError` for a scope that no certificate can have.
+        subject: the user who gets the code, of which there is one; None: each code is a subject of its own, named by
+        the start of its SHA-256. Raises `ParameterError` for a scope or a subject that no certificate can have, and for
+        several codes of one subject.
         """
         check_scope(scope)
+        if subject is not None:
+            _check_subject(subject)
+            if count != 1:
+                raise ParameterError(
+                    f"a subject gets one code, not {count}: make the codes of others without a subject"
+                )
         codes = [_CODE_PREFIX + secrets.token_urlsafe(_CODE_BYTES) for _ in range(count)]
+        rows = [(_hash(code), scope, role, subject or f"code {_hash(code).hex()[:16]}") for code in codes]
         with self._connected() as connection:
-            connection.executemany("INSERT INTO codes VALUES (?, ?, ?)", [(_hash(code), scope, role) for code in codes])
+            connection.executemany("INSERT INTO codes VALUES (?, ?, ?, ?)", rows)
         return codes
 
     def subject_of(self, code: str, scope: str, role: CertifiedRole) -> str | None:
@@ -341,9 +347,16 @@ class IssuedCertificates:
         code_hash = _hash(code)
         with self._connected() as connection:
             found = connection.execute(
-                "SELECT 1 FROM codes WHERE code_hash = ? AND scope = ? AND role = ?", (code_hash, scope, role)
+                "SELECT subject FROM codes WHERE code_hash = ? AND scope = ? AND role = ?", (code_hash, scope, role)
             ).fetchone()
-        return None if found is None else f"code {code_hash.hex()[:16]}"
+        return None if found is None else str(found[0])
+
+
+def _check_subject(subject: str) -> None:
+    if not subject.strip() or not subject.isprintable() or len(subject) > _LONGEST_SUBJECT:
+        raise ParameterError(
+            f"a subject must have 1 to {_LONGEST_SUBJECT} printable characters: name the user as your login does"
+        )
 
 
 def _hash(code: str) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unavailable, UntrustedServer
+from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unauthenticated, Unavailable, UntrustedServer
 from client_sdk.history import History
 from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
@@ -131,11 +131,12 @@ def recommend(
 ) -> Program[Recommendations]:
     """Return the `k` best items for this user among those not in `interactions`.
 
-    interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, and while
-    the server cannot be reached, the newest model on the device is used. Without, no request is made. progress:
-    receives `ModelBehind` with the age of that model. The factor of a user that never took part comes from local
-    training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete, unless the task starts
-    from another task's model; when the best model of a task that ended is that of round 0, it is used.
+    interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, no
+    request is made. Without, while the server cannot be reached, and once this membership was revoked, the newest model
+    on the device is used. progress: receives `ModelBehind` with the age of that model. The factor of a user that never
+    took part comes from local training, of which nothing is sent. Raises `ModelUnavailable` before round 1 is complete,
+    unless the task starts from another task's model; when the best model of a task that ended is that of round 0, it is
+    used.
     """
     given = part.seen if interactions is None else interactions
     if given is None:
@@ -156,10 +157,12 @@ def recommend(
 
 
 def _newest_or_stored(part: Part, progress: Progress) -> Program[ModelState]:
-    """Return the newest model; the one on the device, if there is one, while no server answers."""
+    """Return the newest model; the one on the device, if there is one, where the server does not answer or knows this
+    client no more.
+    """
     try:
         return (yield from newest_model(part, progress=progress))
-    except (ConnectionFailed, GaveUp, Unavailable) as error:
+    except (ConnectionFailed, GaveUp, Unauthenticated, Unavailable) as error:
         if isinstance(error, UntrustedServer) or part.follower.current() is None:
             raise
         return _stored(part, str(error), progress)

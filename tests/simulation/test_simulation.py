@@ -93,8 +93,8 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     ]),
     "the digest of a blob is not verified": (67, {1}, [
         (DirectoryBlobs.view, {"hexdigest() != digest": "hexdigest() is None"}),
-        (jobs._has_digest, {"== digest": "is not None"}),
-        (jobs.StoredBody.read, {"not unchanged": "unchanged is None"}),
+        (jobs.BodyByValue.view, {"!= self.digest": "is None"}),
+        (jobs.StoredBody.read, {"not matches_tag(into, self.tag)": "False"}),
     ]),
     "whether the round still takes contributions is not asked again once the body is there": (33, {4, 7}, [
         (contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),

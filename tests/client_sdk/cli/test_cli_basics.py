@@ -240,6 +240,15 @@ def test_a_subject_is_certified_and_after_a_revocation_readmitted(tmp_path: Path
     assert (status, "no certificate of subject 'ann' was revoked" in " ".join(err.split())) == (1, True)
 
 
+def test_a_code_of_a_subject_is_listed_under_its_name(tmp_path: Path, folder: tuple[str, str]) -> None:
+    status, out, err = hushrec("organiser", "codes", "--scope", "movies", "--subject", "ann", *folder)
+    assert (status, err) == (0, "")
+    organiser = Organiser.open(tmp_path / "organiser")
+    assert organiser.issued.subject_of(out.strip(), "movies", "member") == "ann"
+    several = ("organiser", "codes", "--scope", "movies", "--subject", "ann", "--count", "2", *folder)
+    assert hushrec(*several)[0] == 1
+
+
 def test_certify_gives_no_role_that_is_not_stated(tmp_path: Path, folder: tuple[str, str]) -> None:
     certify = ("organiser", "certify", str(asked(tmp_path, "committee")), "--subject", "eve", *folder)
     for stated in ((), ("--role", "member"), ("--role", "holder")):

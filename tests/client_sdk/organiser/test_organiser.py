@@ -348,6 +348,21 @@ def test_no_more_than_4_kib_are_read_of_a_request(organiser: Organiser, stated: 
     assert sum(taken) <= 4096 + 1024
 
 
+def test_a_code_of_a_subject_certifies_that_subject(organiser: Organiser) -> None:
+    """So the organiser can revoke it by name, and a second code makes no second member of one person."""
+    endpoint, ann = Endpoint(organiser), Identity.generate()
+    for _ in range(2):
+        (code,) = organiser.issued.new_codes("movies", "member", 1, "ann")
+        assert endpoint.post(wanted(ann), bearer(code)).status_code == 201
+    refused = endpoint.post(wanted(Identity.generate()), bearer(code))
+    assert refused.status_code == 409 and "'ann' already has a certificate for other keys" in refused.json()["detail"]
+    assert [record.subject for record in organiser.held("movies")] == ["ann"]
+    assert len(organiser.revoke("movies", "ann").serials) == 1
+    for count, subject, words in ((2, "ann", "one code, not 2"), (1, " ", "printable characters")):
+        with pytest.raises(ParameterError, match=words):
+            organiser.issued.new_codes("movies", "member", count, subject)
+
+
 def test_the_longest_request_fits(organiser: Organiser) -> None:
     scope = "\N{SNOWMAN}" * 33  # 99 bytes, as JSON escapes 198
     (code,) = organiser.issued.new_codes(scope, "committee", 1)

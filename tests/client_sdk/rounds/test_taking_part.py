@@ -26,7 +26,15 @@ from client_sdk import (
 )
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.errors import ContributionConflict, Forbidden, GaveUp, ModelUnavailable, RoundClosed, TaskFailed
+from client_sdk.errors import (
+    ContributionConflict,
+    Forbidden,
+    GaveUp,
+    ModelUnavailable,
+    RoundClosed,
+    TaskFailed,
+    Unauthenticated,
+)
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
@@ -221,6 +229,23 @@ def test_a_client_rejoins_without_an_invitation_and_recommends_while_the_server_
     assert re.match(r"the model of round 1, stored .* ago, is used: no answer from http", behind.reason)
     assert any(one.getMessage() == f"task movies: {behind.reason}" for one in caplog.records)
     assert all(path.stat().st_mode & 0o077 == 0 for path in home.rglob("*") if path.is_file())
+
+
+def test_a_revoked_member_recommends_from_its_model_and_is_not_told_to_join_again(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task = small_task(operator, "left", users=3, rounds=1)
+    own, told = interactions(3), list[Event]()
+    with joined(server.url, task, 3, PLAIN) as parts:
+        take_part_together(parts, own)
+        online = list(parts[1].recommend(5))
+        operator.revoke_member(task.task_id, parts[1].membership.client_id)
+        assert list(parts[1].recommend(5, progress=told.append)) == online
+        (behind,) = told
+        assert isinstance(behind, ModelBehind) and "the membership was revoked" in behind.reason
+        with pytest.raises(Unauthenticated, match="the membership was revoked") as caught:
+            parts[1].current_round()
+        assert "a revoked identity cannot join again" in (caught.value.remedy or "")
 
 
 def test_the_key_holder_gives_its_keyring_to_those_whom_the_organiser_certified_and_others_cannot_enrol(
