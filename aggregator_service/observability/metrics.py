@@ -215,7 +215,7 @@ class DatabaseGauges(Collector):
         except SQLAlchemyError:
             yield _database_up(False)
             return
-        yield _database_up(True)
+        yield _database_up(not self._database.is_full)
         yield from found
 
     def _measure(self, session: Session) -> Iterator[Metric]:
@@ -267,7 +267,9 @@ def certificate_expiry(path: Path | None) -> float | None:
 
 
 def _database_up(answers: bool) -> GaugeMetricFamily:
-    return GaugeMetricFamily("hushrec_database_up", "1 if the database answered this scrape, else 0.", answers)
+    return GaugeMetricFamily(
+        "hushrec_database_up", "1 if the database answered this scrape and its disk is not full, else 0.", answers
+    )
 
 
 def _grouped(session: Session, column: InstrumentedAttribute[str]) -> dict[str, int]:

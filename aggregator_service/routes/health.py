@@ -18,7 +18,7 @@ from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import BlobsUnavailableError, store_trouble
 from aggregator_service.storage.database import DATABASE_GONE
-from aggregator_service.storage.dialects import database_cause
+from aggregator_service.storage.dialects import DISK_FULL, database_cause
 
 _LOG = logging.getLogger(__name__)
 _DATABASE_SECONDS: Final = 4.0
@@ -68,6 +68,9 @@ def _check(services: Services) -> dict[str, str] | Problem:
     except Exception as error:
         _LOG.error("not ready: %s", database_cause(error))
         return Problem("unavailable", "the database does not answer", headers={"Retry-After": "5"})
+    if services.database.is_full:
+        _LOG.error("not ready: %s", DISK_FULL)
+        return Problem("unavailable", DISK_FULL, headers={"Retry-After": "5"})
     try:
         services.blobs.check()
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import time
@@ -17,13 +18,25 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import URL, Connection, CursorResult, Executable, Table, bindparam, event, make_url, select, update
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    ExceptionContext,
+    Executable,
+    Table,
+    bindparam,
+    event,
+    make_url,
+    select,
+    update,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, TimeoutError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from aggregator_service.storage.bodies import delete_small_body, is_small
-from aggregator_service.storage.dialects import Candidacy, Dialect, SQLite
+from aggregator_service.storage.dialects import DISK_FULL, Candidacy, Dialect, SQLite, database_cause
 from aggregator_service.storage.postgres import Postgres
 from aggregator_service.storage.schema import TaskRow
 from protocols.errors import ParameterError
@@ -84,6 +97,10 @@ class Effects:
     dropouts: list[tuple[str, int]] = field(default_factory=list)
 
 
+_FULL_SECONDS: Final = 30.0
+"""While a disk is full, some writes succeed that need no new page: so it counts as full for so long."""
+
+
 class Database:
     """A database with sessions that read and sessions that write. Thread-safe.
 
@@ -98,6 +115,18 @@ class Database:
         self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
+        self._full_at = -math.inf
+        event.listen(self.engine, "handle_error", self._note_error)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write failed in the last 30 seconds because the database's disk is full."""
+        return time.monotonic() - self._full_at < _FULL_SECONDS
+
+    def _note_error(self, context: ExceptionContext) -> None:
+        error = context.original_exception
+        if isinstance(error, Exception) and database_cause(error) == DISK_FULL:
+            self._full_at = time.monotonic()
 
     @contextmanager
     def read(self) -> Iterator[Session]:

@@ -180,9 +180,9 @@ def _begin(connection: Connection) -> None:
 # --- what errors mean ------------------------------------------------------------------------------------------------
 
 _URL: Final = "HUSHREC_DATABASE_URL"
-_FULL: Final = "the disk of the database is full: free space there"
+DISK_FULL: Final = "the disk of the database is full: free space there"
 _BY_STATE: Final = {
-    "53100": _FULL,
+    "53100": DISK_FULL,
     "53300": "the database has no connection left: raise its max_connections, or lower HUSHREC_THREADS",
     "55P03": "another session of the database keeps a lock (pg_locks shows which): it ends with its transaction",
     "25P03": "the database ended a transaction that stood still: this process hung",
@@ -220,7 +220,7 @@ _BY_TEXT: Final = (
     ("invalid (uri query parameter|connection option)", f"{_URL} has a parameter that PostgreSQL does not know"),
     ("server closed the connection", "the database closed the connection: it restarts, or ended the session"),
     ("terminating connection", "the database closed the connection: it restarts, or ended the session"),
-    ("database or disk is full|no space left", _FULL),
+    ("database or disk is full|no space left", DISK_FULL),
     ("unable to open database file", f"the SQLite file of {_URL} or --data-dir cannot be opened: is its folder there?"),
     ("readonly database", "the SQLite file, or its folder, is not writable by this user: correct its owner"),
     ("file is not a database", f"the file that {_URL} or --data-dir names is no SQLite database"),

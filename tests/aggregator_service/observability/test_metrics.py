@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
@@ -289,3 +290,24 @@ def test_clients_clocks_are_counted_and_logged_once(tmp_path: Path, caplog: pyte
         assert (seen[within], seen[counted]) == (before[within], before[counted] + 3)
         (line,) = [record for record in caplog.records if "clock of a client" in record.getMessage()]
         assert member.client_id in str(vars(line))
+
+
+def test_a_database_whose_disk_is_full_is_not_ready(tmp_path: Path) -> None:
+    """SQLite is told that it may have no more pages, which it reports as a full disk."""
+    with aggregator_inside(tmp_path / "data") as api:
+        assert checked(api.http.get("/readyz")).json() == {"status": "ready"}
+
+        def allow_no_page(connection: Any, *_: object) -> None:
+            connection.execute("PRAGMA max_page_count = 1")  # it takes this for the present number
+
+        event.listen(services(api).database.engine, "checkout", allow_no_page)
+        body = {"name": "x" * 40, "role": "operator"}
+        statuses = {
+            api.http.post("/v1/operators", json={**body, "name": f"{n}-{'x' * 40}"}, headers=api.operator).status_code
+            for n in range(200)
+        }
+        assert statuses == {201, 503}
+        time.sleep(1.1)  # a result is kept for a second
+        answer = api.http.get("/readyz")
+        assert answer.status_code == 503 and "the disk of the database is full" in answer.json()["detail"]
+        assert figures(api)["hushrec_database_up",] == 0
