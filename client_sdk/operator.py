@@ -155,8 +155,14 @@ class Operator(Closed):
     def invite(
         self, task_id: str, uses: int = 1, role: Role = "member", expires_seconds: float = 86_400.0
     ) -> Invitation:
-        """Create an invitation for `uses` clients, valid for `expires_seconds`. Send it over a trusted channel."""
-        request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
+        """Create an invitation for `uses` clients, valid for `expires_seconds`. Send it over a trusted channel.
+
+        Raises `ParameterError` for values out of range.
+        """
+        try:
+            request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
+        except ValidationError as error:
+            raise ParameterError(f"invitation: {first_fault(error, InvitationRequest.model_fields)}") from None
         return self._driver.run(self._calls.invite(task_id, request))
 
     def invitations(self, task_id: str) -> Iterator[InvitationView]:
@@ -177,8 +183,15 @@ class Operator(Closed):
         return self._driver.run(self._calls.resume_task(task_id))
 
     def extend_round(self, task_id: str, number: int, seconds: float) -> RoundView:
-        """Extend the current stage of a round by `seconds`; `Conflict` when the round no longer waits for clients."""
-        return self._driver.run(self._calls.extend_round(task_id, number, seconds))
+        """Extend the current stage of a round by `seconds`; `Conflict` when the round no longer waits for clients.
+
+        Raises `ParameterError` for seconds out of range.
+        """
+        try:
+            program = self._calls.extend_round(task_id, number, seconds)
+        except ValidationError as error:
+            raise ParameterError(f"extension: {first_fault(error)}") from None
+        return self._driver.run(program)
 
     def abort_round(self, task_id: str, number: int) -> RoundView:
         """End a round as failed; the task continues with its next round. `Conflict` when it has ended otherwise."""

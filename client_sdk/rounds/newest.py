@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -112,8 +113,12 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
     items that are not seen, and when the score of one of these is NaN.
     """
     unseen = np.delete(np.arange(scores.size, dtype=np.int32), seen)
-    if not 1 <= k <= unseen.size:
-        raise ParameterError(f"k must be in 1..{unseen.size} (the number of items not seen yet), got {k}")
+    try:
+        count = index(k)
+    except TypeError:  # not a whole number
+        count = 0
+    if not 1 <= count <= unseen.size:
+        raise ParameterError(f"k must be in 1..{unseen.size} (the number of items not seen yet), got {k!r}")
     found = scores[unseen].astype(np.float32)
     unknown = np.isnan(found)
     if unknown.any():
@@ -122,7 +127,7 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
             f"{unseen[unknown.argmax()]}: the model, or this device's training, has diverged; the task's operator "
             "chooses a smaller learning rate or clip"
         )
-    best = np.argsort(-found, kind="stable")[:k]
+    best = np.argsort(-found, kind="stable")[:count]
     return Recommendations(unseen[best], found[best])
 
 

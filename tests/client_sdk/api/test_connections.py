@@ -307,6 +307,17 @@ def test_a_proxy_that_does_not_answer_is_named(asynchronous: bool, monkeypatch: 
     assert not caught.value.sent
 
 
+def test_an_argument_out_of_range_is_named_before_a_request() -> None:
+    with serving(not_found()) as server, Operator(server.url, "hro_token") as operator:
+        for uses in (0, 1.5, "many"):
+            with pytest.raises(ParameterError, match="invitation: uses: "):
+                operator.invite("t_1", uses)  # type: ignore[arg-type]
+        for seconds in (0, float("nan"), "long"):
+            with pytest.raises(ParameterError, match="extension: seconds: "):
+                operator.extend_round("t_1", 1, seconds)  # type: ignore[arg-type]
+    assert server.seen == []
+
+
 # --- closed connections, several event loops, several threads ---------------------------------------------------------
 
 

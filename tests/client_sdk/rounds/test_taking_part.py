@@ -313,9 +313,10 @@ def test_items_that_were_seen_are_never_recommended() -> None:
     found = top_items(scores, seen, 4)
     assert found.items.tolist() == [2, 4, 1, 5]
     assert found.scores.tolist() == [1, 1, -np.inf, -np.inf]
-    for k in (0, 5):
+    for k in (0, 5, 1.5, 2.0, "2", None):
         with pytest.raises(ParameterError, match=r"k must be in 1\.\.4"):
-            top_items(scores, seen, k)
+            top_items(scores, seen, k)  # type: ignore[arg-type]
+    assert top_items(scores, seen, np.int64(1)).items.tolist() == [2]
     with pytest.raises(ParameterError, match=r"scores of 2 items are NaN, the first is that of item 1: .* diverged"):
         top_items(np.array([0, np.nan, 1, np.nan], np.float32), np.array([0], np.int32), 1)
 
