@@ -61,7 +61,8 @@ class Client:
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
     asks the server. garbage: whether it seals random bytes instead of shares. signed: the sets of survivors that it
-    agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of.
+    agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
+    its contribution states of the sums before the round; None: nothing.
     """
 
     index: int
@@ -78,6 +79,7 @@ class Client:
     garbage: bool = False
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
+    chain: str | None = None
 
     @property
     def identity(self) -> Ed25519PrivateKey:
@@ -93,6 +95,7 @@ class Client:
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         """Return the message of this client for a part, always the same bytes; None: not now, or never."""
+        self.chain = round_.aggregate_chain
         if self.owed:
             process.report(round_.id, self.id, self.owed)
             self.owed = ()

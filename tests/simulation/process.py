@@ -49,7 +49,7 @@ class Message:
 
     whole: all that it has to send. body: the part of it in this request. arrives: what of the body reaches the server.
     offset: None when the whole is sent at once. behind: later messages that overtake it. answered: whether the client
-    gets the answer.
+    gets the answer. chain: the sums and models before the round, as its contributions state them; None: they do not.
     """
 
     sender: Any
@@ -66,6 +66,7 @@ class Message:
     answered: bool = True
     due: float = 0.0
     behind: int = 0
+    chain: str | None = None
 
     @classmethod
     def of(cls, client: Any, part: MaskedMessage, whole: bytes, pieces: int) -> Message:
@@ -76,7 +77,9 @@ class Message:
             if client.offset is not None and client.offset < len(whole):
                 method, offset, client.offset = "PATCH", client.offset, None
                 body = whole[offset : offset + -(-len(whole) // pieces)]
-        return cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)
+        made = cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)
+        made.chain = client.chain if part == "contribute" else None
+        return made
 
     @property
     def last(self) -> bool:
@@ -90,6 +93,8 @@ class Message:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         found = {"content-length": str(len(self.body)), "content-digest": _digest(self.body)}
+        if self.chain is not None:
+            found["aggregate-chain"] = self.chain
         if self.method == "PATCH":
             found |= {
                 "content-type": contributions.PARTIAL_UPLOAD,
