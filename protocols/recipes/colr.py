@@ -55,6 +55,7 @@ from protocols.layout import (
     whole_route,
 )
 from protocols.recipes.base import (
+    Clip,
     Contribution,
     FactorState,
     Local,
@@ -64,7 +65,7 @@ from protocols.recipes.base import (
     Sensitivity,
     Update,
 )
-from protocols.recipes.factors import clip_blocks, dense_rows
+from protocols.recipes.factors import bounded, clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import (
     TOUCHED,
@@ -163,6 +164,11 @@ class CoLRParameters(LowRankParameters):
     """CoLR's parameters: the shape of the item factors and the rank."""
 
     rank: int = Field(default=4, ge=1, description="Rank r of the change: clients send N*r values instead of N*d.")
+    row_clip: Clip = Field(
+        default=1.0,
+        description="Bound on the root mean square of the L2 norms of an update's rows of A; a longer update is scaled "
+        "down as a whole.",
+    )
 
 
 @lru_cache(maxsize=8)
@@ -290,13 +296,13 @@ class SCoLR(FactorRecipe):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's columns of A (rows of an `Update`), level by level."""
         p, level = self.parameters, len(self.route(spec, local.client_id))
-        rows, touched = dense_rows(local.update, p.items, p.edges[level])
+        update, clipped, scaled = bounded(local.update, p)
+        rows, touched = dense_rows(update, p.items, p.edges[level])
         shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
         blocks = self.changes.blocks[:level]
         columns = [np.ascontiguousarray(rows[:, a:b].T) for a, b in pairwise(p.edges[: level + 1])]
-        return clip_blocks(
-            blocks, [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
-        )
+        vectors = [block.join({"update": own} | shared) for block, own in zip(blocks, columns, strict=True)]
+        return replace(clip_blocks(blocks, vectors), clipped=clipped, scaled=scaled)
 
     def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
         """Return that of A, whose columns have divisors of their own, times sqrt(d/r), the norm of B."""

@@ -33,8 +33,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
-from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, clip_to_bounds
+from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
 from protocols.privacy.laplace import LaplaceNoise
+from protocols.privacy.noise import norm_of
 from protocols.recipes.base import (
     Clip,
     Contribution,
@@ -82,6 +83,25 @@ def dense_rows(update: Update, items: int, width: int) -> tuple[Floats, Floats]:
     rows = np.zeros((items, width))
     rows[update.items] = update.values
     return rows, touched
+
+
+def bounded(update: Update, p: BiasedParameters) -> tuple[Update, int, float]:
+    """Return an update whose values are at most `clip`, scaled as a whole where its rows are longer than `row_clip`.
+
+    Also returns how many values were clipped, and the factor. The items of a client move its rows by about as much,
+    whichever they are. A model that a server made up can move those of one client much farther, so that a sum shows
+    them: the bound limits what a client adds to little more than honest training needs. Raises `ParameterError` for
+    values that are not finite: training diverged.
+    """
+    check_finite(update.values, "an update")
+    values = update.values.astype(np.float64)
+    clipped = int(np.count_nonzero(np.abs(values) > p.clip))
+    np.clip(values, -p.clip, p.clip, out=values)
+    norm, longest = norm_of(values), p.row_clip * float(np.sqrt(update.items.size))
+    scaled = 1.0 if norm <= longest else longest / norm
+    if not clipped and scaled == 1.0:
+        return update, 0, 1.0
+    return Update(update.items, (values * scaled).astype(np.float32)), clipped, scaled
 
 
 def clip_blocks(blocks: tuple[Block, ...], vectors: list[Floats]) -> Contribution:
@@ -144,6 +164,11 @@ class BiasedParameters(FactorParameters):
     )
     server_rate: float = Field(
         default=1.0, gt=0, le=100, description="Factor by which the mean change of the item factors is multiplied."
+    )
+    row_clip: Clip = Field(
+        default=2.0,
+        description="Bound on the root mean square of the L2 norms of an update's rows; a longer update is scaled down "
+        "as a whole.",
     )
     learning_rate: float | None = Field(default=None, gt=0, le=100, description="Step size of local training.")
     epochs: int | None = Field(default=None, ge=1, le=1000, description="Passes over a client's samples in a round.")

@@ -29,13 +29,14 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.crypto.random import normals
-from protocols.layout import TRAINED, Floats, VectorLayout, check_finite
+from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, Reach, RoundSpec
 from protocols.recipes.factors import (
     MAX_DIM,
     BiasedParameters,
     WeightedParameters,
+    bounded,
     dense_rows,
     noise_warning,
     weigh,
@@ -125,13 +126,11 @@ class PFedCLR(FactorModel):
         local: an `Update` with rows of Q_u - Q for the items that took part in step 1, and |D_u|.
         """
         p = self.parameters
-        change = dense_rows(local.update, p.items, p.dim)[0].ravel()
+        update, clipped, scaled = bounded(local.update, p)
+        change = dense_rows(update, p.items, p.dim)[0].ravel()
         if p.noise is not None:
-            noisy, clipped = privatise(change, p.noise, local.entropy)
-            return Contribution([weigh(p, noisy, local.examples)], clipped)
-        check_finite(change, "the change of the items")
-        clipped = int(np.count_nonzero(np.abs(change) > p.clip))
-        return Contribution([weigh(p, np.clip(change, -p.clip, p.clip), local.examples)], clipped)
+            change, _ = privatise(change, p.noise, local.entropy)
+        return Contribution([weigh(p, change, local.examples)], clipped, scaled)
 
     @property
     def longest_start(self) -> float:

@@ -23,6 +23,7 @@ n is public, and where few have an item, a small divisor would make a large chan
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal, Self
 
@@ -48,6 +49,7 @@ from protocols.recipes.factors import (
     BiasedParameters,
     CountedFactors,
     advance,
+    bounded,
     clip_blocks,
     count_layout,
     dense_rows,
@@ -294,11 +296,12 @@ class RowRecipe(FactorRecipe):
         return Sensitivity(per_item=self.width * (1 + (self.parameters.negatives or NEGATIVES)))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
-        """Return the client's rows (an `Update`) as a dense matrix."""
-        (block,) = self.changes.blocks
-        rows, touched = dense_rows(local.update, self.parameters.items, self.width)
-        parts = {"update": rows} | ({TOUCHED: touched} if self.parameters.divides_by == "touched" else {})
-        return clip_blocks((block,), [block.join(parts)])
+        """Return the client's rows (an `Update`) as a dense matrix, within the bounds of `bounded`."""
+        (block,), p = self.changes.blocks, self.parameters
+        update, clipped, scaled = bounded(local.update, p)
+        rows, touched = dense_rows(update, p.items, self.width)
+        parts = {"update": rows} | ({TOUCHED: touched} if p.divides_by == "touched" else {})
+        return replace(clip_blocks((block,), [block.join(parts)]), clipped=clipped, scaled=scaled)
 
     def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
         longest = float(np.sqrt(self.width)) * (self.parameters.clip if reach.largest is None else reach.largest)

@@ -35,11 +35,18 @@ from pydantic import Field, model_validator
 
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError
-from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Reach, RoundSpec, Update
-from protocols.recipes.factors import CountedFactors, dense_rows
+from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, clip_to_bounds
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Reach, RoundSpec
+from protocols.recipes.factors import CountedFactors, bounded, dense_rows
 from protocols.recipes.registry import RecipeEntry
-from protocols.recipes.rows import TOUCHED, FactorRecipe, NormalisedParameters, divisors, most_of_mean, touch_segments
+from protocols.recipes.rows import (
+    TOUCHED,
+    FactorRecipe,
+    NormalisedParameters,
+    divisors,
+    most_of_mean,
+    touch_segments,
+)
 from protocols.recipes.state import StateField, StateFields, state_as
 
 
@@ -197,8 +204,9 @@ class SharedTopK(TopKRecipe):
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's values on the support (0 where it has none) and, if any, touch vector and vote."""
-        p, support, update = self.parameters, state_as(state, TopKState).support, local.update
-        rows, touched = finite_rows(update, p)
+        p, support = self.parameters, state_as(state, TopKState).support
+        update, clipped, scaled = bounded(local.update, p)
+        rows, touched = dense_rows(update, p.items, p.dim)
         parts = {"update": rows.ravel()[support]}
         if p.divides_by == "touched":
             parts[TOUCHED] = touched
@@ -208,10 +216,10 @@ class SharedTopK(TopKRecipe):
             chosen = strongest_first(update.items.astype(np.int64), strength)
             parts["votes"][chosen[: self.kept // self.unit]] = 1.0
         block = self.changes.blocks[0]
-        vector, clipped = clip_to_bounds(block, block.join(parts))
+        vector, _ = clip_to_bounds(block, block.join(parts))
         sent = np.zeros(p.entries, np.float32)
         sent[support] = vector[: self.kept]
-        return Contribution([vector], clipped, sent=sent.reshape(p.items, p.dim)[update.items])
+        return Contribution([vector], clipped, scaled, sent.reshape(p.items, p.dim)[update.items])
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the next state; after a sum of changes its support follows from this sum and the round's seed."""
@@ -270,13 +278,14 @@ class OwnTopK(TopKRecipe):
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the update's K entries of largest size, filled up with random entries of value and count 0."""
-        p, kept, update = self.parameters, self.kept, local.update
-        finite_rows(update, p)  # raises for an invalid update
+        p, kept = self.parameters, self.kept
+        update, clipped, scaled = bounded(local.update, p)
+        dense_rows(update, p.items, p.dim)  # raises for an invalid update
         values = update.values.astype(np.float64).ravel()
         largest = np.flatnonzero(values)
         if largest.size > kept:
             largest = largest[np.argpartition(-np.abs(values[largest]), kept - 1)[:kept]]
-        inside = np.clip(values[largest], -p.clip, p.clip)
+        inside = values[largest]
         places = _entries_of_rows(update.items.astype(np.int64), p.dim)[largest]
         pairs = np.zeros((kept, 2))
         pairs[: largest.size] = np.stack([inside, np.ones(largest.size)], axis=1)
@@ -289,9 +298,8 @@ class OwnTopK(TopKRecipe):
         order = np.argsort(places)
         sent = np.zeros(values.size, np.float32)
         sent[largest] = inside
-        clipped = int(np.count_nonzero(inside != values[largest]))
         blocks = [places[order].astype(np.float64), pairs[order].ravel()]
-        return Contribution(blocks, clipped, sent=sent.reshape(update.values.shape))
+        return Contribution(blocks, clipped, scaled, sent.reshape(update.values.shape))
 
     def farthest_step(self, state: FactorState, reach: Reach) -> Floats | float:
         return reach.most * self.parameters.clip * float(np.sqrt(self.parameters.dim))
@@ -305,13 +313,6 @@ class OwnTopK(TopKRecipe):
 def _top_k(parameters: TopKParameters) -> TopKRecipe:
     """Return the recipe for the support that the parameters choose."""
     return SharedTopK(parameters) if parameters.support == "shared" else OwnTopK(parameters)
-
-
-def finite_rows(update: Update, parameters: TopKParameters) -> tuple[Floats, Floats]:
-    """Return `dense_rows` of an update; also raises `ParameterError` for values that are not finite."""
-    rows, touched = dense_rows(update, parameters.items, parameters.dim)
-    check_finite(rows, "an update")
-    return rows, touched
 
 
 def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:

@@ -54,8 +54,35 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "width", "parameters"),
+    [
+        ("fedmf", DIM, {}),
+        ("svd", DIM, {"rank": RANK}),
+        ("colr", RANK, {"rank": RANK}),
+        ("scolr", RANK, {"rank": RANK, "levels": 1}),
+        ("topk", DIM, {"share": 1.0}),
+        ("pfedclr", DIM, {}),
+    ],
+)
+def test_an_update_with_long_rows_is_scaled_as_a_whole(name: str, width: int, parameters: dict[str, Any]) -> None:
+    """One row that a made-up model makes long counts no more than honest rows; counts keep their values."""
+    made = recipe(name, {"items": ITEMS, "dim": DIM, "clip": 4.0, "row_clip": 1.0, **parameters})
+    items, state = np.arange(4, dtype=np.int32), made.initial_state(TASK_SEED)
+    honest, long = np.full((4, width), 0.9 / np.sqrt(width), np.float32), np.zeros((4, width), np.float32)
+    long[0] = 4.0
+    for rows, norm, scaled in ((honest, 1.8, 1.0), (long, 2.0, 2.0 / np.sqrt(16 * width))):
+        made_of_it = made.contribute(state, made.round_spec(TASK_SEED, 1), Local(Update(items, rows), "c_1", 5))
+        assert made_of_it.clipped == 0 and made_of_it.scaled == pytest.approx(scaled)
+        spans = made.layout(1).blocks[0].spans()
+        update = next(slice(*span) for segment, span in spans.items() if segment == "update")
+        assert np.linalg.norm(made_of_it.blocks[0][update]) == pytest.approx(norm, rel=1e-5)
+        if "clients" in spans:
+            assert made_of_it.blocks[0][slice(*spans["clients"])] == 1.0
+
+
 def make_topk(mode: str) -> TopKRecipe:
-    return recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "share": 1 / 6, **MODES[mode]})
+    return recipe("topk", {"items": ITEMS, "dim": DIM, "clip": 2.0, "row_clip": 3.0, "share": 1 / 6, **MODES[mode]})
 
 
 def sent_by(chosen: TopKRecipe, state: ModelState, update: Update, rng: np.random.Generator) -> Contribution:
