@@ -121,10 +121,13 @@ def matches(token_hash: str, stored_hash: str) -> bool:
     return hmac.compare_digest(token_hash, stored_hash)
 
 
+_ENVIRONMENT: Final = "environment"
+
+
 def environment_operator(own_hash: str | None, token_hash: str) -> Operator | None:
     """Return the operator of the token in the settings if it is this one; own_hash: SHA-256 (hex) of that token."""
     if own_hash is not None and matches(token_hash, own_hash):
-        return Operator("environment", "admin")
+        return Operator(_ENVIRONMENT, "admin")
     return None
 
 
@@ -165,6 +168,8 @@ def create_operator(session: Session, request: OperatorRequest, now: float) -> O
 
     now: seconds since the epoch, here and below.
     """
+    if request.name == _ENVIRONMENT:
+        raise Problem("conflict", "the log names the token of the settings so: choose another name")
     row = OperatorRow(name=request.name, role=request.role, lifetime=request.expires_seconds)
     shown = _renew(row, now)
     session.add(row)

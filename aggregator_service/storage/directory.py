@@ -24,6 +24,7 @@ from aggregator_service.storage.blobs import (
     new_id,
     read_id,
 )
+from protocols.errors import ParameterError
 
 _TEMPORARY: Final = ".tmp"
 _MARKER: Final = ".hushrec"
@@ -248,10 +249,15 @@ def make_directory(path: Path) -> None:
 
 
 def create_for_owner(path: Path) -> None:
-    """Create an empty file of mode 0600, for the owner of its directory, unless it exists or there is no directory."""
+    """Create an empty file of mode 0600, for the owner of its directory, unless it exists or there is no directory.
+
+    Raises `ParameterError` for a link to nothing: whoever opened it would create a file where the link points to.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except (FileExistsError, FileNotFoundError):
+        if path.is_symlink() and not path.exists():
+            raise ParameterError(f"{path} is a link to a file that does not exist: remove the link") from None
         return
     try:
         give_to_owner(descriptor, path.parent)

@@ -103,6 +103,14 @@ def test_compose_publishes_the_service_on_the_loopback_interface_only_and_images
     assert published == ["127.0.0.1:8000:8000"]
 
 
+def test_the_proxy_of_compose_cannot_reach_the_database_and_the_object_store() -> None:
+    """The object store's other ports ask for no key."""
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    networks = {name: set(service["networks"]) for name, service in compose["services"].items()}
+    assert not networks["proxy"] & (networks["objects"] | networks["postgres"])
+    assert networks["proxy"] & networks["hushrec"] and networks["hushrec"] & networks["objects"]
+
+
 def test_settings_exist_and_those_of_manifests_and_compose_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*") if path.is_file()]
     texts.append((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))

@@ -283,3 +283,9 @@ def test_failed_attempts_are_limited_and_valid_tokens_from_the_same_address_are_
         refused(wrong_invitation(api))
         assert all(api.http.get(task.path, headers=member.auth).status_code == 200 for member in members)
         assert api.http.get("/healthz").status_code == 200
+
+
+def test_no_token_is_named_as_the_log_names_that_of_the_settings(database: Database) -> None:
+    request = OperatorRequest(name="environment", role="admin")
+    with pytest.raises(Problem, match="conflict"), database.write() as session:
+        create_operator(session, request, 0.0)

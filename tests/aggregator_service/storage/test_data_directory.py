@@ -13,7 +13,9 @@ from safetensors.numpy import save_file
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path, make_private, own_data_directory
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
+from protocols.errors import ParameterError
 from tests.support.api import aggregator_inside
 from tests.support.forked import ForkedProcess
 from tests.support.needs import required
@@ -178,3 +180,11 @@ def test_everything_belongs_to_the_service_user(data: Path, tmp_path: Path) -> N
     assert {"hushrec.db", "hushrec.db-leader", "blobs", "moved"} <= {path.name for path in data.iterdir()}
     assert [path for path in data.rglob("*") if path.lstat().st_uid != OTHER_USER] == []
     assert (tmp_path / "ann.token").stat().st_uid == 0  # a file that root names is root's
+
+
+def test_attack_a_link_in_the_place_of_the_database_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere.db"
+    (tmp_path / "hushrec.db").symlink_to(target)
+    with pytest.raises(ParameterError, match="is a link"):
+        Database(f"sqlite:///{tmp_path / 'hushrec.db'}")
+    assert not target.exists()
