@@ -60,13 +60,17 @@ async def receive_contribution(
         return await _receive_small(services, admission, request, digest)
     path = body_path(services.settings.upload_dir, "contribution")
 
-    def check_and_store(body: ReceivedBody) -> UploadOutcome:
-        statement = _check(services, admission, body.verified())
+    def check(body: ReceivedBody) -> bytes | None:
+        return _check(services, admission, body.verified())
+
+    def store(body: ReceivedBody, statement: bytes | None) -> UploadOutcome:
         body.persist()
         return _store(services, admission, path, digest, statement, body.tag)
 
     async with stream_body(services.settings, request, path, admission.length, digest) as body:
-        return await run_in_threadpool(check_and_store, body)
+        async with services.checking:
+            statement = await run_in_threadpool(check, body)
+        return await run_in_threadpool(store, body, statement)
 
 
 async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
