@@ -19,7 +19,6 @@ from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
-from protocols.recipes.state import same_state
 from protocols.sums.participation import require_participants, require_possible, without_participation
 
 REQUEST_COST: Final = 16384
@@ -264,6 +263,6 @@ def require_same(terms: TaskTerms, own: ModelState | None, number: int, body: by
         terms.require_reachable(theirs)
     except CodecError as error:
         raise FalseModel(number, f"its model after round {number} cannot be used: {error}") from error
-    if own is not None and not same_state(own, theirs):
+    if own is not None and not terms.recipe.same_state(own, theirs):
         raise FalseModel(number, f"its model after round {number} does not follow from the released sum")
     return theirs

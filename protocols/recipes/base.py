@@ -19,7 +19,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 from protocols.crypto.keys import derive_seed
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Floats, Route, VectorLayout, whole_route
-from protocols.recipes.state import SUM_INDEX, StateFields, decode, encode, fields_bytes, state_as, sum_index_of
+from protocols.recipes.state import (
+    SUM_INDEX,
+    StateFields,
+    decode,
+    encode,
+    fields_bytes,
+    same_state,
+    state_as,
+    sum_index_of,
+)
 
 MAX_ITEMS: Final = 5_000_000
 Clip = Annotated[float, Field(gt=0, le=1e6)]
@@ -357,6 +366,13 @@ class Recipe(ABC):
         default nothing is checked beyond what `state_from` checks.
         """
         state_as(state, self.state_class)
+
+    def same_state(self, own: ModelState, other: ModelState) -> bool:
+        """Return whether two states after the same sums are equal but for rounding, which differs between machines.
+
+        own: the one that this party computed. Both are as `decode_state` returns them.
+        """
+        return same_state(own, other)
 
     # --- device groups: by default one, whose clients train on the whole model --------------------------------------
 

@@ -263,6 +263,9 @@ class Private(RecipeAround):
     def longest_state_bytes(self) -> int:
         return self.inner.longest_state_bytes() + _CLIP.size
 
+    def same_state(self, own: ModelState, other: ModelState) -> bool:
+        return self.inner.same_state(own, other)
+
     def encode_state(self, state: ModelState) -> bytes:
         """Return the wrapped recipe's encoding; after round 0 followed by the bound, float64."""
         body = self.inner.encode_state(state)

@@ -76,6 +76,7 @@ from protocols.recipes.spectrum import (
     triangle_places,
 )
 from protocols.recipes.state import (
+    STATE_TOLERANCE,
     SUM_INDEX,
     StateField,
     StateFields,
@@ -119,6 +120,7 @@ Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
 _UNIT: Final = 1.0 + 1e-3
+_UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 """Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
 _ROUNDED: Final = 1.0 + 2.0**-20  # factor by which rounding to float32 may lengthen a column of Q
 
@@ -369,6 +371,32 @@ class PriviRecK(Recipe):
         whole = (found.vectors * found.eigenvalues) @ found.vectors.T
         gram = whole[np.triu_indices(p.items)].astype(np.float32)
         return state.following(spec, basis=basis, singular_values=values, gram=gram)
+
+    def same_state(self, own: ModelState, other: ModelState) -> bool:
+        """See `Recipe.same_state`.
+
+        More vectors than the members' rows span are not determined by the sum: what rounding leaves of it decides them.
+        They must be orthogonal to the others and among themselves, so that the sums over them are of nothing.
+        """
+        mine, theirs = state_as(own, PriviRecState), state_as(other, PriviRecState)
+        values = mine.singular_values.astype(np.float64) ** 2
+        free = np.flatnonzero(values <= _UNDETERMINED * values.max(initial=0.0)) if mine.sum_index else values[:0]
+        vectors = theirs.basis.astype(np.float64)
+        if not free.size or not values.any() or vectors.shape != mine.basis.shape:
+            return super().same_state(own, other)
+        basis = np.array(mine.basis)
+        basis[:, free] = theirs.basis[:, free]
+        products = vectors.T @ vectors[:, free]
+        lengths = products[free, np.arange(free.size)].copy()
+        products[free, np.arange(free.size)] = 0.0
+        is_orthogonal = float(np.abs(products).max()) <= STATE_TOLERANCE
+        # a vector that noise hides is 0 after the last iteration
+        is_unit = bool(((np.abs(lengths - 1.0) <= STATE_TOLERANCE) | (lengths == 0.0)).all())
+        return (
+            is_orthogonal
+            and is_unit
+            and super().same_state(replace(mine, basis=basis, captured=theirs.captured), other)
+        )
 
     def _converged(self, change: float) -> bool:
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance

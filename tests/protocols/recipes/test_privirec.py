@@ -328,3 +328,32 @@ def test_recommended_values_of_started_tasks_are_accepted(spectrum: Source, trai
         given = parameters_for(name, {"items": train.n_items, "dim": DIM}, started=True)
         recipe(name, started(given, name, spectrum))
     assert parameters_for("colr", {"items": 3, "learning_rate": 0.7}, started=True)["learning_rate"] == 0.7
+
+
+def test_a_state_of_another_machine_is_the_same_and_a_made_up_one_is_not() -> None:
+    """With more vectors than members, rounding decides the last ones: they only have to be orthogonal to the others."""
+    items, members, rng = 60, 7, np.random.default_rng(5)
+    made = make(items=items, components=16)
+    rows = (rng.random((members, items)) < 0.3).astype(float)
+    rows = rows / np.sqrt(np.maximum(rows.sum(0), 1.0))
+    start = made.initial_state(bytes(32))
+    state = made.absorb(start, made.round_spec(bytes(32), 1), np.full(items, 3.0), members)
+    spec = made.round_spec(bytes(32), 2)
+    basis = made.basis_before(state, spec).astype(np.float64)
+    product = rows.T @ (rows @ basis)
+
+    def after(total: np.ndarray) -> PriviRecState:
+        found = made.absorb(state, spec, total.ravel(), members)
+        return made.decode_state(2, made.encode_state(found))
+
+    own = after(product)
+    theirs = after(product * (1.0 + 2.0**-52 * rng.integers(-1, 2, product.shape)))
+    assert np.abs(own.basis - theirs.basis).max() > 0.1
+    assert made.same_state(own, theirs)
+    for column, change in ((0, -1.0), (15, 1.01), (15, 0.0)):
+        basis = theirs.basis.copy()
+        basis[:, column] *= change
+        assert made.same_state(own, replace(theirs, basis=basis)) is (change == 0.0)
+    basis = theirs.basis.copy()
+    basis[:, 15] = basis[:, 0]
+    assert not made.same_state(own, replace(theirs, basis=basis))
