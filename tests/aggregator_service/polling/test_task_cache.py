@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +20,8 @@ import aggregator_service.polling.cache as task_cache_module
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.clock import SystemClock
 from aggregator_service.polling.cache import TaskCache
+from aggregator_service.polling.notifier import Notifier
+from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
@@ -207,20 +210,27 @@ def test_a_page_of_rounds_takes_as_many_queries_as_one_round(inside: Api) -> Non
     assert counts == [1, 1]
 
 
-def test_a_client_waits_in_eight_polls_at_most_and_others_are_not_kept_from_anything(inside: Api) -> None:
-    members = started(inside)
-    known = {"If-None-Match": poll(members[0]).headers["etag"]}
-    while (seen := poll(members[0], "?wait=1", **known)).status_code == 200:  # until nothing changes any more
-        known = {"If-None-Match": seen.headers["etag"]}
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(poll, members[0], "?wait=30", **known) for _ in range(8)]
-        wait_until(lambda: poll(members[0], "?wait=5", **known).status_code == 429, "nothing is limited")
-        refused = poll(members[0], "?wait=30", **known)
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert poll(members[0], **known).status_code == 304  # what does not wait is not limited
-        assert poll(members[1], "?wait=0.1", **known).status_code in (200, 304)
-        contribute(members, 1)  # the round ends
-        assert {one.result().status_code for one in waiting} == {200}
+def test_a_client_waits_in_eight_polls_at_most_and_others_are_not_kept_from_waiting(database: Database) -> None:
+    async def nothing() -> None:
+        return None
+
+    async def scenario() -> None:
+        notifier = Notifier(database, cache_of(database), recheck=300.0)
+
+        def poll_of(client: str | None, wait: float) -> Coroutine[Any, Any, None]:
+            return notifier.follow("t_1", ["round"], wait, nothing, asked_by=client)
+
+        waiting = [asyncio.create_task(poll_of("c_1", 300.0)) for _ in range(8)]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem, match="too-many-requests"):
+            await poll_of("c_1", 300.0)
+        for client, wait in (("c_1", 0.0), ("c_2", 0.01), (None, 0.01)):  # what does not wait; others; operators
+            assert await poll_of(client, wait) is None
+        notifier.close()
+        assert await asyncio.gather(*waiting) == [None] * 8
+        assert await poll_of("c_1", 0.01) is None
+
+    asyncio.run(scenario())
 
 
 def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -> None:
