@@ -4,6 +4,7 @@ const RECIPE = {
   items: 60,
   dim: 8,
   clip: 4.0,
+  row_clip: 1.0,
   item_bias: "none",
   count_sums: 1,
   server_rate: 1.0,

@@ -13,13 +13,13 @@ const DEFAULTS = {
     ...{ second_momentum: 0.99, adaptivity: 1e-3, std: 0.02, stds: {} },
   },
   fair: { mixing: "replace" },
-  fedmf: { server_rate: 1 },
-  pfedclr: { start_scale: 1, server_rate: 1 },
+  fedmf: { row_clip: 2, server_rate: 1 },
+  pfedclr: { row_clip: 2, start_scale: 1, server_rate: 1 },
   privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
-  scolr: { server_rate: 1 },
+  scolr: { row_clip: 1, server_rate: 1 },
   "privirec-k": { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
-  svd: { server_rate: 1 },
-  topk: { support: "shared", support_from: "aggregate", error_feedback: false, server_rate: 1, count_sums: 1 },
+  svd: { row_clip: 2, server_rate: 1 },
+  topk: { row_clip: 2, support: "shared", support_from: "aggregate", error_feedback: false, server_rate: 1, count_sums: 1 },
 };
 
 /** The name, the parameters with defaults, and the seed of a case's task. */

@@ -71,20 +71,30 @@ export function levelEdges({ rank, levels }) {
   return Array.from({ length: count + 1 }, (_, level) => Math.ceil((level * rank) / count));
 }
 
-/** Values of a contribution's block (fedmf, colr): dense rows, clipped, then touched. update: {items, rows}. */
-export function denseBlock({ items, rows }, count, width, clip) {
-  const values = new Array(count * width).fill(0);
-  const touched = new Array(count).fill(0);
+/** An update {items, rows} with values within `clip`, scaled as a whole if its rows are longer than `row_clip`. */
+export function bounded({ items, rows }, { clip, row_clip: rowClip }) {
+  const held = rows.map((row) => row.map((x) => Math.max(-clip, Math.min(clip, x))));
+  const norm = Math.sqrt(held.flat().reduce((sum, x) => sum + x * x, 0));
+  const longest = rowClip * Math.sqrt(items.length);
+  const scaled = norm <= longest ? 1 : longest / norm;
+  return { items, rows: held.map((row) => row.map((x) => Math.fround(x * scaled))) };
+}
+
+/** Values of a contribution's block (fedmf, colr): dense rows, bounded, then touched. update: {items, rows}. */
+function denseBlock(update, p, width) {
+  const { items, rows } = bounded(update, p);
+  const values = new Array(p.items * width).fill(0);
+  const touched = new Array(p.items).fill(0);
   items.forEach((item, at) => {
     touched[item] = 1;
-    rows[at].forEach((x, j) => (values[item * width + j] = Math.max(-clip, Math.min(clip, x))));
+    rows[at].forEach((x, j) => (values[item * width + j] = x));
   });
   return { values, touched };
 }
 
 /** The blocks that a client contributes. width: values of a row, for scolr the client's own rank. */
 export function blocksOf(recipe, p, update, width) {
-  const { values, touched } = denseBlock(update, p.items, width, p.clip);
+  const { values, touched } = denseBlock(update, p, width);
   const counts = p.normalise === "touched" ? touched : [];
   if (recipe !== "scolr") return [[...values, ...counts]];
   const columns = transposed(rowsOf(values, width));

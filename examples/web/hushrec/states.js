@@ -8,7 +8,7 @@ import { digest } from "./domain.js";
 import { CodecError, ParameterError } from "./errors.js";
 import { fromFloats, toFloats } from "./plain.js";
 import { normals, permutation, uniforms } from "./random.js";
-import { absorbCounts, decodeState, divisors, eigen, encodeState, product, rint, rowsOf, transposed } from "./recipes.js";
+import { absorbCounts, bounded, decodeState, divisors, eigen, encodeState, product, rint, rowsOf, transposed } from "./recipes.js";
 
 const held = (x, clip) => Math.max(-clip, Math.min(clip, x));
 const round32 = Math.fround;
@@ -145,7 +145,7 @@ export function lowRank(rows, rank) {
 
 export function svdContribution(p, { items, rows }) {
   const low = lowRank(rows, p.rank).map((row) => row.map(round32));
-  const { values, touched } = dense({ items, rows: low }, p, (x) => held(x, p.clip));
+  const { values, touched } = dense(bounded({ items, rows: low }, p), p, (x) => x);
   return [...values, ...(p.normalise === "touched" ? touched : [])];
 }
 
@@ -178,7 +178,7 @@ export function weightOf({ max_interactions: most }, interactions) {
 
 export function pfedclrContribution(p, update, interactions) {
   const { weight, sent } = weightOf(p, interactions);
-  return [...dense(update, p, (x) => weight * held(x, p.clip)).values, ...sent];
+  return [...dense(bounded(update, p), p, (x) => weight * x).values, ...sent];
 }
 
 export function pfedclrAbsorb(p, factors, total, contributions) {
@@ -264,9 +264,10 @@ export async function topkInitial(p, seed) {
 }
 
 /** Blocks of a contribution; with support "own" of a client that changes at least K entries. */
-export function topkContribution(p, { support }, update) {
+export function topkContribution(p, { support }, given) {
+  const update = bounded(given, p);
   const { values, touched } = dense(update, p, (x) => x);
-  const inside = (entry) => held(values[entry], p.clip);
+  const inside = (entry) => values[entry];
   if (p.support === "own") {
     const chosen = ascending(strongest(values.map((_, i) => i), values.map(Math.abs)).slice(0, keptOf(p)));
     return [chosen, chosen.flatMap((entry) => [inside(entry), 1])];

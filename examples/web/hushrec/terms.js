@@ -21,11 +21,11 @@ const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
 const FACTORS = {
   ...{ items: null, dim: 64, clip: 4, item_bias: "none", count_sums: 1, server_rate: 1 },
   ...{ learning_rate: null, epochs: null, batch_size: null, weight_decay: null, negatives: null },
-  ...{ start_from: null, start_weight: 16, normalise: null, reveal_touched: false },
+  ...{ row_clip: 2, start_from: null, start_weight: 16, normalise: null, reveal_touched: false },
 };
 /** What this client takes where a task states nothing. The server's word would let it choose parameters for one client. */
 const DEFAULTS = {
-  ...{ colr: { ...FACTORS, rank: 4 }, fedmf: FACTORS },
+  ...{ colr: { ...FACTORS, row_clip: 1, rank: 4 }, fedmf: FACTORS },
   masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30 },
   oneshot: { bits: 28, committee: 5, corrupt: 1 },
 };
