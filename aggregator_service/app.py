@@ -16,7 +16,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import hash_token
-from aggregator_service.access.rate_limits import Limits
+from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation
@@ -193,7 +193,8 @@ def build_services(
     resources.callback(workers.close)
     metrics, recheck, token = instruments.metrics, settings.tuning.recheck_seconds, settings.operator_token
     task_cache = TaskCache(database, clock, recheck)
-    notifier = Notifier(database, task_cache, recheck, settings.tuning.wait_max_seconds)
+    room = Room(settings.max_connections)
+    notifier = Notifier(database, task_cache, recheck, settings.tuning.wait_max_seconds, room)
     clocks = ClockWatch(clock, database, metrics, settings.signature_window)
     leadership = Leadership(database.candidacy(), metrics.leads, lambda: not clocks.too_far, recheck)
     outages = OutageWatch(database, blobs, clock, lambda: leadership.leads, lambda: not clocks.too_far)
@@ -225,6 +226,8 @@ def build_services(
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
         deliveries=GroupCommit(database),
+        uploads=AtOnce("receiving 8 uploads of", room),
+        downloads=AtOnce("sending 8 downloads to", room),
     )
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)

@@ -73,14 +73,14 @@ class Services:
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit
     deliveries: GroupCommit
+    # Each upload reserves its whole length on disk.
+    uploads: AtOnce
+    downloads: AtOnce
     metrics_readers: LRUCache[str, bool] = field(default_factory=lambda: LRUCache(_READERS))
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     readiness: Readiness = field(default_factory=Readiness)
-    # Each upload reserves its whole length on disk.
-    uploads: AtOnce = field(default_factory=lambda: AtOnce("receiving 8 uploads of"))
-    downloads: AtOnce = field(default_factory=lambda: AtOnce("sending 8 downloads to"))
 
     @property
     def alone(self) -> bool:

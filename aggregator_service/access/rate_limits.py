@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 from typing import Final
 
 from cachetools import LRUCache
@@ -29,6 +29,10 @@ _SECONDS: Final = 20.0
 """Capacity of a bucket, as the seconds that its rate takes to fill it: the longest burst."""
 _MAX_BUCKETS: Final = 100_000
 _AT_ONCE: Final = 8
+_POLLS: Final = 0.75
+"""Share of the connections in which polls may wait: the rest is left to requests that are answered at once."""
+_BODIES: Final = 0.875
+"""Share of the connections that polls, uploads and downloads may occupy together."""
 
 
 class Buckets:
@@ -98,15 +102,41 @@ class Limits:
             raise
 
 
+class Room:
+    """Counts the connections that are occupied for long, by waiting polls, uploads and downloads. Thread-safe.
+
+    Polls wait in three quarters of the connections, all three together occupy seven eighths: health checks and what is
+    answered at once find the rest free. connections: the setting `max_connections`; 0: no limit.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._lock, self._taken = threading.Lock(), 0
+        self._polls, self._bodies = (
+            max(1, int(connections * share)) if connections else inf for share in (_POLLS, _BODIES)
+        )
+
+    def take(self, *, for_a_poll: bool) -> bool:
+        """Count one more, until `give_back`; return False, and count none, if there is no room for it."""
+        with self._lock:
+            free = self._taken < (self._polls if for_a_poll else self._bodies)
+            self._taken += free
+            return free
+
+    def give_back(self) -> None:
+        """Count one less."""
+        with self._lock:
+            self._taken -= 1
+
+
 class AtOnce:
     """Counts what the server does for each client at the same time, at most eight of it. Thread-safe.
 
     More than one, because a retry need not wait until the server drops the broken connection. what: such as
-    "sending 8 downloads to".
+    "sending 8 downloads to". room: for those of all clients; None: no limit.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what, self._lock = what, threading.Lock()
+    def __init__(self, what: str, room: Room | None = None) -> None:
+        self._what, self._room, self._lock = what, room, threading.Lock()
         self._open: Counter[str] = Counter()
 
     def start(self, client_id: str) -> None:
@@ -114,12 +144,16 @@ class AtOnce:
         with self._lock:
             if self._open[client_id] >= _AT_ONCE:
                 _refuse(1.0, f"the server is already {self._what} this client")
+            if self._room is not None and not self._room.take(for_a_poll=False):
+                _refuse(1.0, "most connections of the server are occupied by polls, uploads and downloads")
             self._open[client_id] += 1
 
     def end(self, client_id: str) -> None:
         """Count one less."""
         with self._lock:
             self._open[client_id] -= 1
+            if self._room is not None:
+                self._room.give_back()
             if not self._open[client_id]:
                 del self._open[client_id]
 

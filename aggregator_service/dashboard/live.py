@@ -232,7 +232,9 @@ async def _stream(state: _StreamState, streams: Streams, slot: _Slot) -> AsyncIt
         while not notifier.closed:
             try:
                 events = await notifier.poll(
-                    state.screen.task_id, "round", _PING_SECONDS, state.changed_events, _CHECK_SECONDS, asked_by=None
+                    *(state.screen.task_id, "round", _PING_SECONDS, state.changed_events, _CHECK_SECONDS),
+                    asked_by=None,
+                    scope=state.request.scope,
                 )
             except Problem:
                 return  # the task or round no longer exists

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator_service.http.authentication import DIGEST_READ, METHOD_SENT
+from aggregator_service.polling.notifier import NOT_HELD
 from aggregator_service.problem_handlers import problem_response
 
 _API: Final = "/v1/"
@@ -108,6 +109,9 @@ _HEAD_BYTES: Final = 16 * 1024
 _DRAIN_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
+_CLOSE: Final = (b"connection", b"close")
+_ASK_AGAIN: Final = (b"retry-after", b"5")
+"""Of polls that are not held: their connections are closed, since other requests need them."""
 
 
 class BodyGuard:
@@ -175,7 +179,7 @@ class _Body:
         digest = headers.get(b"content-digest")
         scope[DIGEST_READ] = None if digest is None else digest.decode("latin-1").strip(" \t")
         self.finished = not self.declared
-        self._receive = receive
+        self._scope, self._receive = scope, receive
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -189,7 +193,9 @@ class _Body:
                 if message["status"] != 408:
                     await self._drain()
                 if not self.finished:
-                    message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
+                    message = {**message, "headers": [*message.get("headers", []), _CLOSE]}
+            if message["type"] == "http.response.start" and NOT_HELD in self._scope:
+                message = {**message, "headers": [*message.get("headers", []), _ASK_AGAIN, _CLOSE]}
             await send(message)
 
         return wrapped

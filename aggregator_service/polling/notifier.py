@@ -14,12 +14,13 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sqlalchemy import select
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
 
-from aggregator_service.access.rate_limits import AtOnce
+from aggregator_service.access.rate_limits import AtOnce, Room
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Delivery
 from aggregator_service.storage.schema import TaskRow
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
+NOT_HELD: Final = "hushrec.poll_not_held"
+"""Key of a request's scope: set for a poll that is answered at once, because the server has no room for it to wait."""
 _APPLYING_SECONDS: float = 0.05
 """Time in which a commit of this process is applied to the task cache."""
 _Topic = tuple[str, str]
@@ -42,16 +45,21 @@ def own_topic(client_id: str) -> str:
 class Notifier:
     """Wakes long polls and checks the versions of tasks, also for the task cache. Call it in the event loop.
 
-    recheck: seconds between two checks. longest_wait: most seconds that a poll waits. closed: whether the server is
-    stopping, so that waiting ends at once.
+    recheck: seconds between two checks. longest_wait: most seconds that a poll waits. room: for polls that wait.
+    closed: whether the server is stopping, so that waiting ends at once.
     """
 
     def __init__(
-        self, database: Database, task_cache: TaskCache, recheck: float, longest_wait: float = math.inf
+        self,
+        database: Database,
+        task_cache: TaskCache,
+        recheck: float,
+        longest_wait: float = math.inf,
+        room: Room | None = None,
     ) -> None:
         self._database, self._task_cache = database, task_cache
         self._recheck, self._longest_wait = recheck, longest_wait
-        self._polls = AtOnce("holding 8 polls of")
+        self._polls, self._room = AtOnce("holding 8 polls of"), room or Room(0)
         self._waiters: dict[_Topic, set[asyncio.Event]] = {}
         self._seen_version: dict[str, int] = {}
         self._announced_versions: dict[str, set[int]] = {}
@@ -100,14 +108,17 @@ class Notifier:
         every: float | None = None,
         *,
         asked_by: str | None,
+        scope: Scope,
     ) -> Found | None:
         """Call `look` in a thread until it returns a value or `wait` seconds are over; return its last result.
 
         It is called at once, after each change of the topic, and every `every` seconds if that is given. asked_by: the
-        client that waits, None for an operator. Raises `Problem` too-many-requests: a client may wait in eight polls.
+        client that waits, None for an operator. scope: of the request; `NOT_HELD` is set in it if the server has no
+        room for one more poll that waits, which then ends at once. Raises `Problem` too-many-requests: a client may
+        wait in eight polls.
         """
         looked = partial(run_in_threadpool, look)
-        return await self.follow(task_id, (topic,), wait, looked, every, asked_by=asked_by)
+        return await self.follow(task_id, (topic,), wait, looked, every, asked_by=asked_by, scope=scope)
 
     async def follow(
         self,
@@ -118,6 +129,7 @@ class Notifier:
         every: float | None = None,
         *,
         asked_by: str | None,
+        scope: Scope,
     ) -> Found | None:
         """As `poll`, for a coroutine function and several topics."""
         loop = asyncio.get_running_loop()
@@ -130,14 +142,24 @@ class Notifier:
                 left = end - loop.time()
                 if found is not None or left <= 0 or self.closed:
                     return found
-                if first and asked_by is not None:  # only what waits takes a connection for long
-                    counted.enter_context(self._polls.counted(asked_by))
+                if first and not self._may_wait(asked_by, counted):
+                    scope[NOT_HELD] = True
+                    return found
                 first = False
                 try:
                     async with asyncio.timeout(left if every is None else min(left, every)):
                         await waiter.wait()
                 except TimeoutError:
                     continue
+
+    def _may_wait(self, client_id: str | None, counted: ExitStack) -> bool:
+        """Count a poll that begins to wait, and so takes a connection for long; return whether there is room for it."""
+        if client_id is not None:
+            counted.enter_context(self._polls.counted(client_id))
+        if not self._room.take(for_a_poll=True):
+            return False
+        counted.callback(self._room.give_back)
+        return True
 
     async def watch(self) -> None:
         """Look for changes of other processes every `recheck` seconds, until cancelled."""

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
@@ -186,12 +186,15 @@ class RawBody:
         return Response(status_code=201 if stored else 200)
 
 
-async def _raw_body(services: ServicesOf, request: Request) -> RawBody:  # FastAPI would call the class in a thread
-    return RawBody(services, request)
+async def _raw_body(services: ServicesOf, request: Request, principal: PrincipalOf) -> AsyncIterator[RawBody]:
+    """Yield the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests."""
+    sender = principal.client_id if isinstance(principal, Enrolled) else f"operator {principal.name}"
+    with services.uploads.counted(sender):
+        yield RawBody(services, request)
 
 
 RawBodyOf = Annotated[RawBody, Depends(_raw_body)]
-"""The raw body of the request, for routes that receive it themselves."""
+"""The raw body of the request, for routes that receive it themselves; it counts as an upload of its sender."""
 
 
 class CheckedRoute(APIRoute):

@@ -106,8 +106,7 @@ async def put(
     services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
-    with services.uploads.counted(client):
-        return receipt_response(await receive_contribution(services, admission, request, digest))
+    return receipt_response(await receive_contribution(services, admission, request, digest))
 
 
 @router.head(
@@ -194,12 +193,11 @@ async def patch(
     room = chunk.offset if last else 0
     receiving = stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room)
     try:
-        with services.uploads.counted(client):
-            async with receiving as body:
-                await run_in_threadpool(body.persist)
-                if last:
-                    return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
-                await run_in_threadpool(store_chunk, services, admission, chunk)
+        async with receiving as body:
+            await run_in_threadpool(body.persist)
+            if last:
+                return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
+            await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
         return _answer_overtaken(request, admission, services.clock.now(), last, whole)

@@ -55,6 +55,7 @@ certificates_router = api_router("/v1/tasks/{task}", tag="certificates")
 async def list_members(
     services: ServicesOf,
     principal: PrincipalOf,
+    http: Request,
     task: TaskId,
     after: Annotated[
         str, Query(description="`next` of the last page.", pattern=r"^[0-9]{1,9}$", examples=["100"])
@@ -76,7 +77,9 @@ async def list_members(
             page = member_page(session, task, int(after), limit, unkeyed)
             return page if page.members or not unkeyed else None
 
-    found = await services.notifier.poll(task, "members", wait, find, asked_by=client_id_of(principal))
+    found = await services.notifier.poll(
+        task, "members", wait, find, asked_by=client_id_of(principal), scope=http.scope
+    )
     return found or MemberPage(members=[])
 
 
@@ -145,7 +148,7 @@ def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
 
 @router.get("/keyring", summary="Fetch one's keyring envelope", **binary_response("The envelope."))
 async def get_envelope(
-    services: ServicesOf, member: MemberIs, task: TaskId, answer: AnswerOf, wait: Wait = 0.0
+    services: ServicesOf, member: MemberIs, http: Request, task: TaskId, answer: AnswerOf, wait: Wait = 0.0
 ) -> Response:
     """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
 
@@ -154,7 +157,9 @@ async def get_envelope(
             row = session.get_one(ClientRow, member.client_id)
             return row if row.envelope_key is not None else None
 
-    row = await services.notifier.poll(task, mailbox_topic(member.client_id), wait, find, asked_by=member.client_id)
+    row = await services.notifier.poll(
+        task, mailbox_topic(member.client_id), wait, find, asked_by=member.client_id, scope=http.scope
+    )
     if row is None:
         raise Problem("not-found", _NO_ENVELOPE)
     return await run_in_threadpool(_envelope, services, row, answer)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -92,6 +92,7 @@ class _RoundAnswer:
 async def current(
     services: ServicesOf,
     principal: PrincipalOf,
+    http: Request,
     task: TaskId,
     wait: Wait = 0.0,
     if_none_match: IfNoneMatch = None,
@@ -110,7 +111,9 @@ async def current(
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
     interval = services.settings.tuning.recheck_seconds if isinstance(principal, Operator) else None
     topics = ("round", own_topic(principal.client_id)) if isinstance(principal, Enrolled) else ("round",)
-    found = await services.notifier.follow(task, topics, wait, changed, interval, asked_by=client_id_of(principal))
+    found = await services.notifier.follow(
+        task, topics, wait, changed, interval, asked_by=client_id_of(principal), scope=http.scope
+    )
     if found is not None:
         return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
     if newest is None:

@@ -55,6 +55,7 @@ router = api_router("/v1/tasks/{task}/snapshots", tag="snapshots")
 async def latest(
     services: ServicesOf,
     principal: PrincipalOf,
+    http: Request,
     task: TaskId,
     at_least: Annotated[int, Query(description="Oldest round to return.", ge=0, le=2**31 - 1)] = 0,
     before: Annotated[
@@ -71,7 +72,9 @@ async def latest(
             row = newest_snapshot(session, task, at_least, before)
             return None if row is None else snapshot_view(row, seen_by(session, row, device_group))
 
-    found = await services.notifier.poll(task, "snapshot", wait, find, asked_by=client_id_of(principal))
+    found = await services.notifier.poll(
+        task, "snapshot", wait, find, asked_by=client_id_of(principal), scope=http.scope
+    )
     if found is None:
         raise Problem("not-found", "there is no such snapshot yet")
     return found
@@ -157,10 +160,9 @@ async def put(
         return known
     check_length(length, expected)
     path = body_path(services.settings.upload_dir, "snapshot")
-    with services.uploads.counted(member.client_id):
-        async with stream_body(services.settings, request, path, length, digest) as body:
-            await run_in_threadpool(body.persist)
-            return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
+    async with stream_body(services.settings, request, path, length, digest) as body:
+        await run_in_threadpool(body.persist)
+        return await run_in_threadpool(_store, services, member, task, number, path, digest, length)
 
 
 def _admit(

@@ -185,8 +185,12 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
     paused = 0.0
     while True:
         try:
-            return (yield from _send_once(request))
+            response = yield from _send_once(request)
+            yield from _come_again(retry_after(response.headers))
+            return response
         except (ConnectionFailed, ApiError) as error:
+            if isinstance(error, NotFound):
+                yield from _come_again(error.retry_after)
             if not _is_transient(error, safe):
                 raise
             attempt += 1
@@ -197,6 +201,12 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
                 raise GaveUp(attempt, error) from error
             counted += not waits and not refused
             paused += yield from back_off(error, attempt, policy, None if waits else counted)
+
+
+def _come_again(seconds: float | None) -> Program[None]:
+    """Pause for at most `LONGEST_PAUSE` after an answer of a server that had no room to let a poll wait."""
+    if seconds:
+        yield Pause(min(seconds, LONGEST_PAUSE))
 
 
 def back_off(

@@ -153,6 +153,11 @@ export class Api {
           const type = response.headers.get("content-type");
           throw new UnreachableError(`${method} ${target}: answered by something else than the server (${response.status}, ${type})`);
         }
+        if (response.status < 400 || (response.status === 404 && options.wait)) {
+          // a server that has no room to let a poll wait says when to ask again
+          const seconds = options.wait ? Number(response.headers.get("retry-after")) || 0 : 0;
+          if (seconds) await pause(Math.min(seconds, LONGEST_PAUSE), options.signal);
+        }
         if (response.status < 400) return { response, body };
         failure = new ApiError(method, target, response.status, problemOf(response, body));
         if (!REPEATED.has(response.status)) throw failure;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,8 +27,9 @@ from tests.support.api import (
     slug,
 )
 from tests.support.masked import enrol_masked, masked_task
+from tests.support.oneshot import oneshot_task
 from tests.support.replicas import wait_until
-from tests.support.signing import SIGNED
+from tests.support.signing import SIGNED, raw_head
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = json.loads((ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8"))
@@ -326,3 +328,80 @@ def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
         assert opened(members[1]).status_code == 200  # each client has its own
         first[0].close()
         wait_until(lambda: api.http.get(path, headers=members[0].auth).status_code == 200, "one has ended", 30)
+
+
+@pytest.fixture(scope="module")
+def senders(api: Api, members: dict[str, TestMember]) -> list[tuple[str, TestMember, dict[str, str]]]:
+    """Who uploads: the name under which uploads are counted, a member of the task, and the headers."""
+    committee = oneshot_task(api, "committee", 3).enrol(1, role="committee")
+    enrolled = [*members.values(), *committee]
+    return [*((one.client_id, one, one.auth) for one in enrolled), ("operator environment", enrolled[0], api.operator)]
+
+
+def test_all_routes_of_raw_bodies_are_known() -> None:
+    def takes_raw(method: str, path: str) -> bool:
+        kinds = DOCUMENT["paths"][path][method.lower()].get("requestBody", {}).get("content", {"application/json": {}})
+        return not any(kind.endswith("json") for kind in kinds)
+
+    assert [route for route in ROUTES if takes_raw(*route)] == RAW
+
+
+@pytest.mark.parametrize(("method", "path"), RAW)
+def test_every_route_of_a_raw_body_takes_eight_at_once_of_a_sender(
+    api: Api, senders: list[tuple[str, TestMember, dict[str, str]]], method: str, path: str
+) -> None:
+    def send(member: TestMember, auth: dict[str, str]) -> int:
+        headers = {**auth, "Content-Digest": digest_field(b"x"), "Upload-Offset": "0", "Upload-Complete": "?0"}
+        return api.http.request(method, filled(path, member), content=b"x", headers=headers).status_code
+
+    answers = set()
+    for name, member, auth in senders:
+        with ExitStack() as stack:
+            for _ in range(8):
+                stack.enter_context(services(api).uploads.counted(name))
+            answers.add(send(member, auth))
+        assert send(member, auth) != 429
+    assert 429 in answers <= {429, 403, 404}  # the others may not upload this at all
+
+
+def test_polls_and_uploads_leave_connections_for_health_checks(tmp_path: Path) -> None:
+    """Of 24 connections 18 are for polls that wait, 21 for polls and uploads together."""
+    with serving(tmp_path / "data", max_connections=24) as (server, api), ExitStack() as stack:
+        task, members = api.begin(8)
+        path = f"{task.path}/rounds/current"
+
+        def opened(member: TestMember, method: str, target: str, *lines: str) -> socket.socket:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+            connection.sendall(raw_head(server.url, method, target, member.token, *lines))
+            return connection
+
+        def answered(connection: socket.socket) -> str:
+            return connection.recv(65536).decode().lower()
+
+        def poll(member: TestMember) -> socket.socket:
+            etag = api.http.get(path, headers=member.auth).headers["etag"]
+            return opened(member, "GET", f"{path}?wait=30", f"If-None-Match: {etag}")
+
+        polls = [poll(member) for member in members for _ in range(5)]
+        over = [answered(one) for one in select.select(polls, (), (), 10)[0]]
+        wait_until(lambda: len(select.select(polls, (), (), 0)[0]) == 22, "18 polls wait")
+        assert all(one.startswith("http/1.1 304") for one in over)
+        assert all("retry-after: 5\r\n" in one and "connection: close" in one for one in over)
+        changed = opened(members[0], "GET", f"{path}?wait=30")  # what has news is answered as ever
+        assert answered(changed).startswith("http/1.1 200")
+        changed.close()
+        body = members[1].contribution(1, 1.0)
+        lines = (f"Content-Length: {len(body)}", f"Content-Digest: {digest_field(body)}", "Expect: 100-continue")
+        stuck = [opened(member, "PUT", member.path(1), *lines) for member in members[:3]]
+        assert all(answered(one).startswith("http/1.1 100") for one in stuck)
+        one_more = opened(members[3], "PUT", members[3].path(1), *lines)
+        assert answered(one_more).startswith("http/1.1 100")  # the server reads on for a second, then refuses
+        refused = answered(one_more)
+        assert refused.startswith("http/1.1 429") and "retry-after: 1\r\n" in refused
+        for health in ("/healthz", "/readyz", "/metrics"):
+            assert httpx.get(server.url + health, headers=api.operator).status_code == 200
+        for one in stuck:
+            one.close()
+        contribute(members, 1, 1.0)
+        task.wait_round(1, "complete")
+        assert len(select.select(polls, (), (), 30)[0]) > 0

@@ -218,7 +218,7 @@ def test_a_client_waits_in_eight_polls_at_most_and_others_are_not_kept_from_wait
         notifier = Notifier(database, cache_of(database), recheck=300.0)
 
         def poll_of(client: str | None, wait: float) -> Coroutine[Any, Any, None]:
-            return notifier.follow("t_1", ["round"], wait, nothing, asked_by=client)
+            return notifier.follow("t_1", ["round"], wait, nothing, asked_by=client, scope={})
 
         waiting = [asyncio.create_task(poll_of("c_1", 300.0)) for _ in range(8)]
         await asyncio.sleep(0)

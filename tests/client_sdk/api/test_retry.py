@@ -435,6 +435,23 @@ def test_a_changed_round_is_returned_with_its_etag_which_the_next_poll_sends() -
     assert runner.requests[1].headers["if-none-match"] == '"1-collecting"'
 
 
+def test_a_server_without_room_for_a_poll_that_waits_is_asked_again_when_it_says() -> None:
+    ask = server([None])
+
+    def answer(request: Request) -> Response:
+        if "/rounds/current" in request.url:
+            return replace(ask(request), headers={"retry-after": "5"})
+        return problem("not-found", retry_after="500") if "/keyring" in request.url else ask(request)
+
+    runner = ProgramRunner(answer)
+    change = RoundChanged(round_view(1, "collecting"), '"1-collecting"')
+    assert isinstance(runner.run(follow_rounds(CALLS, "t_1", change)), NothingNew)
+    assert runner.pauses == [5.0]
+    assert runner.run(CALLS.envelope("t_1", wait=20.0)) is None
+    assert runner.pauses == [5.0, LONGEST_PAUSE]  # nobody is told to wait for longer
+    assert runner.run(CALLS.envelope("t_1")) is None
+
+
 def test_the_end_of_a_task_is_found_after_a_round_or_a_poll_without_a_change_and_stays() -> None:
     over = RoundChanged(round_view(1, "failed"), "etag")
     assert is_over(over.view)
