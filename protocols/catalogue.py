@@ -12,18 +12,20 @@ compared as they are, without Unicode normalisation.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from types import MappingProxyType
-from typing import Final
+from typing import Final, overload
+
+import numpy as np
 
 from protocols.errors import CodecError, ParameterError
 
 MAX_ID_BYTES: Final = 256
 MAX_TITLE_BYTES: Final = 1024  # longest id and title, in bytes of UTF-8
 MAX_CATALOGUE_BYTES: Final = 64 * 1024 * 1024  # longest encoded catalogue, in bytes, whatever the number of items
+_LINE_MEMORY: Final = 16
+"""Bytes of memory that a line takes besides its text: where it begins, and a hash of its id with the item's number."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """The control characters of Unicode (category Cc); TAB and LF are what the wire form is split at."""
 
@@ -31,6 +33,11 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def longest_catalogue(items: int) -> int:
     """Return the length in bytes of the longest encoded catalogue of so many items."""
     return min(items * (MAX_ID_BYTES + MAX_TITLE_BYTES + len("\t\n")), MAX_CATALOGUE_BYTES)
+
+
+def catalogue_memory(items: int) -> int:
+    """Return the bytes of memory that a catalogue of so many items takes at most."""
+    return longest_catalogue(items) + _LINE_MEMORY * items
 
 
 def check_item(item_id: str, title: str) -> None:
@@ -48,86 +55,185 @@ def check_item(item_id: str, title: str) -> None:
             raise ParameterError(f"the {what} has {length} bytes in UTF-8, more than {most}")
 
 
-@dataclass(frozen=True, repr=False)
 class Catalogue:
-    """The ids and titles of all items, each in order of the item numbers.
+    """The ids and titles of all items, each in order of the item numbers; it never changes.
 
     ids: distinct, 1 to 256 bytes of UTF-8 each. titles: one for each id, 0 to 1,024 bytes. Neither has control
     characters. Raises `ParameterError`, which names the line of the encoding, for anything else, for no items, and for
     more than 64 MiB in all.
+
+    It is held as its wire form, with 16 bytes a line to find lines and ids in it; `catalogue_memory` bounds it.
     """
 
-    ids: tuple[str, ...]
-    titles: tuple[str, ...]
-    _numbers: dict[str, int] = field(init=False, default_factory=dict, compare=False)
+    __slots__ = ("_body", "_hashes", "_order", "_starts")
 
-    def __post_init__(self) -> None:
-        if len(self.ids) != len(self.titles):
-            raise ParameterError(f"a catalogue has one title for each id, not {len(self.titles)} for {len(self.ids)}")
-        if not self.ids:
+    def __init__(self, ids: Sequence[str], titles: Sequence[str]) -> None:
+        if len(ids) != len(titles):
+            raise ParameterError(f"a catalogue has one title for each id, not {len(titles)} for {len(ids)}")
+        if not ids:
             raise ParameterError("a catalogue has at least one item")
-        for number, (item_id, title) in enumerate(zip(self.ids, self.titles, strict=True)):
-            try:
-                check_item(item_id, title)
-            except ParameterError as error:
-                raise ParameterError(f"line {number + 1} of the catalogue: {error}") from None
-            known = self._numbers.setdefault(item_id, number)
-            if known != number:
-                raise ParameterError(f"line {number + 1} of the catalogue: the id is that of line {known + 1} again")
-        if len(self._encoded) > MAX_CATALOGUE_BYTES:
+        body, starts = bytearray(), array("I")
+        for item_id, title in zip(ids, titles, strict=True):
+            _check_line(len(starts), item_id, title)
+            starts.append(len(body))
+            body += f"{item_id}\t{title}\n".encode()
+        if len(body) > MAX_CATALOGUE_BYTES:
             raise ParameterError(
-                f"the catalogue has {len(self._encoded)} bytes, more than {MAX_CATALOGUE_BYTES}: shorten the titles"
+                f"the catalogue has {len(body)} bytes, more than {MAX_CATALOGUE_BYTES}: shorten the titles"
             )
+        self._fill(bytes(body), starts)
+
+    def _fill(self, body: bytes, starts: array[int]) -> None:
+        """Take over the wire form, whose lines begin at `starts`; `ParameterError` if an id is there twice."""
+        self._body, count = body, len(starts)
+        self._starts = np.array(starts, dtype=np.uint32)
+        hashes = np.fromiter((hash(self._id(number)) for number in range(count)), np.int64, count)
+        order = np.argsort(hashes, kind="stable")
+        self._hashes, self._order = hashes[order], order.astype(np.int32)
+        again = [
+            (number, known)
+            for at in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist()
+            for number in [int(self._order[at + 1])]
+            for known in [self._find(self._id(number))]
+            if known != number
+        ]
+        if again:
+            number, known = min(again)
+            raise ParameterError(f"line {number + 1} of the catalogue: the id is that of line {known + 1} again")
+
+    def _line(self, number: int) -> bytes:
+        """Return the line of an item, without its line feed."""
+        start = int(self._starts[number])
+        return self._body[start : self._body.index(b"\n", start)]
+
+    def _id(self, number: int) -> bytes:
+        start = int(self._starts[number])
+        return self._body[start : self._body.index(b"\t", start)]
+
+    def _find(self, item_id: bytes) -> int:
+        """Return the number of the first item with this id, -1 if there is none."""
+        key = hash(item_id)
+        at = int(np.searchsorted(self._hashes, key))
+        while at < len(self) and self._hashes[at] == key:  # in order of the numbers
+            if self._id(number := int(self._order[at])) == item_id:
+                return number
+            at += 1
+        return -1
 
     def __repr__(self) -> str:
         return f"<Catalogue of {len(self)} items>"
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return int(self._starts.size)
+
+    def __eq__(self, other: object) -> bool:
+        return self._body == other._body if isinstance(other, Catalogue) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._body)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The id of each item."""
+        return _Texts(self, lambda number: self._id(number).decode())
+
+    @property
+    def titles(self) -> Sequence[str]:
+        """The title of each item."""
+        return _Texts(self, lambda number: self._line(number).partition(b"\t")[2].decode())
 
     @property
     def numbers(self) -> Mapping[str, int]:
         """The number of each id, from 0."""
-        return MappingProxyType(self._numbers)
+        return _Numbers(self)
 
     def number_of(self, item_id: str) -> int:
         """Return the number of the item with this id, from 0; `ParameterError` if there is none."""
-        number = self._numbers.get(item_id)
+        number = self.numbers.get(item_id)
         if number is None:
             raise ParameterError(f"the catalogue has no item with the id {item_id!r}")
         return number
 
     def encode(self) -> bytes:
         """Return the wire form."""
-        return self._encoded
+        return self._body
 
     @classmethod
     def decode(cls, body: bytes | bytearray | memoryview) -> Catalogue:
         """Decode the bytes of `encode`; `CodecError`, which names the line, for all that `encode` does not return."""
-        *lines, rest = bytes(body).split(b"\n")
-        if rest:
-            raise CodecError(f"line {len(lines) + 1} of the catalogue: it does not end with a line feed")
-        ids, titles = [], []
-        for number, line in enumerate(lines, start=1):
+        made, held, starts, start = cls.__new__(cls), bytes(body), array("I"), 0
+        while start < len(held):
+            number, end = len(starts), held.find(b"\n", start)
+            if end < 0:
+                raise CodecError(f"line {number + 1} of the catalogue: it does not end with a line feed")
             try:
-                item_id, tab, title = line.decode().partition("\t")
+                item_id, tab, title = held[start:end].decode().partition("\t")
             except UnicodeDecodeError:
-                raise CodecError(f"line {number} of the catalogue: not UTF-8") from None
+                raise CodecError(f"line {number + 1} of the catalogue: not UTF-8") from None
             if not tab:
-                raise CodecError(f"line {number} of the catalogue: no tab between id and title")
-            ids.append(item_id)
-            titles.append(title)
+                raise CodecError(f"line {number + 1} of the catalogue: no tab between id and title")
+            try:
+                _check_line(number, item_id, title)
+            except ParameterError as error:
+                raise CodecError(str(error)) from None
+            starts.append(start)
+            start = end + 1
+        if not starts:
+            raise CodecError("a catalogue has at least one item")
+        if len(held) > MAX_CATALOGUE_BYTES:
+            raise CodecError(f"the catalogue has {len(held)} bytes, more than {MAX_CATALOGUE_BYTES}")
         try:
-            return cls(tuple(ids), tuple(titles))
+            made._fill(held, starts)
         except ParameterError as error:
             raise CodecError(str(error)) from None
+        return made
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 of the wire form, hex: what the terms of a task name."""
-        return sha256(self._encoded).hexdigest()
+        return sha256(self._body).hexdigest()
 
-    @cached_property
-    def _encoded(self) -> bytes:
-        lines = (f"{item_id}\t{title}\n" for item_id, title in zip(self.ids, self.titles, strict=True))
-        return "".join(lines).encode()
+
+def _check_line(number: int, item_id: str, title: str) -> None:
+    """Raise `ParameterError`, which names the line, as `check_item` does. number: of the item, from 0."""
+    try:
+        check_item(item_id, title)
+    except ParameterError as error:
+        raise ParameterError(f"line {number + 1} of the catalogue: {error}") from None
+
+
+class _Texts(Sequence[str]):
+    """The ids or titles of a catalogue, each decoded when it is asked for."""
+
+    def __init__(self, catalogue: Catalogue, text: Callable[[int], str]) -> None:
+        self._places, self._text = range(len(catalogue)), text
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        found = self._places[index]
+        return self._text(found) if isinstance(found, int) else tuple(map(self._text, found))
+
+
+class _Numbers(Mapping[str, int]):
+    """The number of each id of a catalogue."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def __getitem__(self, item_id: str) -> int:
+        number = self._catalogue._find(item_id.encode("utf-8", "surrogatepass"))
+        if number < 0:
+            raise KeyError(item_id)
+        return number
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._catalogue.ids)
+
+    def __len__(self) -> int:
+        return len(self._catalogue)

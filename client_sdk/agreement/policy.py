@@ -57,7 +57,8 @@ class Policy:
     reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
     entries this client sends, and so which items it touched.
     max_model_bytes: largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in
-    use, and 8 bytes for each value of a sum. It is checked before anything of that size is allocated.
+    use, 8 bytes for each value of a sum, and the longest item catalogue (1,298 bytes an item, at most 64 MiB and 16
+    bytes an item), if the task has one. It is checked before anything of that size is allocated.
     max_epochs: largest number of passes over its data in a round that a task may ask of this client.
     max_measurements: how often this client measures models on its held-out rows, in a task or in all tasks with one
     data set label. A server that chooses the models learns one mean over the measuring clients each time.

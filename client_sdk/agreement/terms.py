@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
+from protocols.catalogue import catalogue_memory
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError, to_accept
@@ -37,10 +38,13 @@ def model_bytes(recipe: Recipe) -> int:
 
 
 def _check_size(recipe: Recipe, view: TaskView, max_bytes: int | None) -> None:
-    """Raise `PolicyRefused` for a recipe with more than `max_bytes` of `model_bytes`."""
-    if max_bytes is not None and (needed := model_bytes(recipe)) > max_bytes:
+    """Raise `PolicyRefused` for more than `max_bytes` of `model_bytes` and of what the item catalogue may take."""
+    needed, what = model_bytes(recipe), "its model"
+    if view.catalogue_digest is not None and isinstance(recipe.parameters, ItemParameters):
+        needed, what = needed + catalogue_memory(recipe.parameters.items), "its model and its item catalogue"
+    if max_bytes is not None and needed > max_bytes:
         raise PolicyRefused(
-            f"task {view.name!r} needs {needed:,} bytes of memory for its model; this client's policy allows "
+            f"task {view.name!r} needs {needed:,} bytes of memory for {what}; this client's policy allows "
             f"{max_bytes:,}",
             remedy=to_accept("max_model_bytes=...", "--max-model-bytes"),
         )
@@ -100,9 +104,9 @@ class TaskTerms:
     def of(cls, view: TaskView, max_bytes: int | None = None) -> TaskTerms:
         """Return the terms of the task that `view` states.
 
-        max_bytes: largest `model_bytes`, checked before anything of that size is allocated; `PolicyRefused` beyond.
-        Raises `ParameterError` for an unknown recipe or mechanism, or another version of it than this client's, and for
-        two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
+        max_bytes: most for `model_bytes` and the item catalogue, checked before anything of that size is allocated;
+        `PolicyRefused` beyond. Raises `ParameterError` for an unknown recipe or mechanism, or another version of it
+        than this client's, and for two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
         parameters imply.
         """
         terms = cls._planned(view, max_bytes)

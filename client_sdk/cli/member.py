@@ -187,7 +187,7 @@ def recommend(
         history = read_history(path, part.terms.n_items, catalogue)
         found = part.recommend(k, history, refresh=not offline, progress=_warn_of_age)
     if catalogue is not None and titles is None:
-        names = dict(enumerate(catalogue.titles))
+        names = dict(zip(found.items.tolist(), found.titles or (), strict=False))
     titled = titles is not None or any(found.titles or ())
     rows = [
         (str(place), escape(str(item)), *([escape(names.get(number) or "-")] if titled else []), f"{score:.3f}")

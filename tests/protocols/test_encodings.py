@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols import catalogue
-from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, longest_catalogue
+from protocols.catalogue import MAX_CATALOGUE_BYTES, Catalogue, catalogue_memory, longest_catalogue
 from protocols.codec import Reader, b64decode, b64encode, canonical_json, pack
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, RoutingError
 from protocols.layout import (
@@ -309,3 +310,26 @@ def test_routes_of_few_clients() -> None:
     refuse_short_routes("abd", routes.__getitem__, 3, "the roster")
     with pytest.raises(RefusalError, match="the roster has 1 clients that contribute to the same blocks"):
         refuse_short_routes(routes, routes.__getitem__, 3, "the roster")
+
+
+def test_a_catalogue_takes_the_memory_that_is_counted_for_it() -> None:
+    count = 20_000
+    body = b"".join(b"SKU-%07d\tThing %d\n" % (number, number) for number in range(count))
+    tracemalloc.start()
+    try:
+        made = Catalogue.decode(body)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 17 * count and most < 64 * count  # besides `body` itself; strings and a dict took 241 bytes a line
+    assert len(body) + held < catalogue_memory(count) == longest_catalogue(count) + 16 * count
+    assert (made.ids[-1], made.titles[1:3]) == ("SKU-0019999", ("Thing 1", "Thing 2"))
+    assert made.number_of("SKU-0019999") == count - 1
+
+
+@given(ITEMS, st.data())
+@settings(max_examples=25)
+def test_an_id_that_is_there_twice_is_named_with_both_lines(items: dict[str, str], data: st.DataObject) -> None:
+    ids = [*items, data.draw(st.sampled_from(sorted(items)))]
+    with pytest.raises(ParameterError, match=rf"line {len(ids)} .* line {ids.index(ids[-1]) + 1} again"):
+        Catalogue(ids, [""] * len(ids))

@@ -18,6 +18,7 @@ from client_sdk.errors import ContractBroken, LocalFileError, PolicyRefused
 from client_sdk.model.sync import read_snapshot
 from client_sdk.operator import task_request
 from client_sdk.rounds.join import Account, join
+from protocols.catalogue import catalogue_memory
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Enrolment, RoundView, Schedule, SnapshotView
@@ -113,6 +114,16 @@ def test_the_limit_is_exact_and_its_default_admits_a_large_data_set_of_the_paper
     with pytest.raises(PolicyRefused):
         TaskTerms.of(view, needed - 1)
     assert model_bytes(recipe("fedmf", {"items": 91_599, "dim": 256})) <= LIMIT
+
+
+def test_the_longest_catalogue_counts_before_it_is_downloaded() -> None:
+    choice = ("fedmf", {"items": 100, "dim": 8, "clip": 1.0})
+    needed = model_bytes(TaskTerms.of(task_view(*choice)).recipe)
+    named = task_view(*choice, catalogue_digest="0" * 64)
+    TaskTerms.of(task_view(*choice), needed)
+    TaskTerms.of(named, needed + catalogue_memory(100))
+    with pytest.raises(PolicyRefused, match=r"(?s)its model and its item catalogue; .*max_model_bytes=\.\.\."):
+        TaskTerms.of(named, needed + catalogue_memory(100) - 1)
 
 
 def test_attack_rfrec_claims_a_million_sums() -> None:
