@@ -106,8 +106,8 @@ class TaskTerms:
 
         max_bytes: most for `model_bytes` and the item catalogue, checked before anything of that size is allocated;
         `PolicyRefused` beyond. Raises `ParameterError` for an unknown recipe or mechanism, or another version of it
-        than this client's, and for two that do not fit each other, and `ContractBroken` when the server states another `opened_by` than the
-        parameters imply.
+        than this client's, and for two that do not fit each other, and `ContractBroken` when the server states another
+        `opened_by` than the parameters imply.
         """
         terms = cls._planned(view, max_bytes)
         if terms.opened_by != view.opened_by:
