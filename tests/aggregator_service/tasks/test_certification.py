@@ -22,6 +22,7 @@ from aggregator_service.tasks.enrolments import holds_certificate, renew_certifi
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.messages import OrganiserPin
+from protocols.sums.oneshot.committee import make_committee_key
 from tests.support.api import (
     Api,
     TestMember,
@@ -32,6 +33,8 @@ from tests.support.api import (
     services,
     signed_enrolment,
 )
+from tests.support.clock import ManualClock
+from tests.support.oneshot import OneshotMember, oneshot_task
 from tests.support.replicas import TestDatabase, wait_until
 
 SCOPE = "movies"
@@ -197,3 +200,27 @@ def test_a_roster_takes_certificates_that_hold_now() -> None:
     task.revocations = revoke(ORGANISER, SCOPE, [ann.serial], 1).encode()
     assert not holds_certificate(task, client, time.time())
     assert holds_certificate(TaskRow(), ClientRow(), time.time())
+
+
+def test_the_preview_of_an_invitation_does_not_count_keys_of_members_whose_certificates_have_expired(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(time.time())
+    with aggregator_inside(tmp_path / "data", clock=clock) as api:
+        task = oneshot_task(api, "expired-committee", 6, organiser=PIN)
+        for _ in range(5):
+            person, invitation = Person(), api.invite(task.id, role="committee")
+            certificate = person.certificate(role="committee")
+            made = checked(api.enrol(invitation, person.identity, person.mailbox, None, certificate), 201).json()
+            client_id, mailbox = made["client_id"], person.mailbox.public_key().public_bytes_raw()
+            _, key = make_committee_key(person.identity, task.id, 1, client_id, mailbox, certificate)
+            assert OneshotMember(task, client_id, made["token"], mailbox).publish(1, key.encode()).status_code == 201
+        invited = {"Authorization": f"Bearer {api.invite(task.id, expires_seconds=3600.0)}"}
+
+        def waits_for() -> str | None:
+            return checked(api.http.get("/v1/enrolments/task", headers=invited)).json()["waiting_for"]
+
+        assert waits_for() is None
+        clock.advance(601)  # a certificate holds for 600
+        assert waits_for() == task.now()["waiting_for"]
+        assert waits_for() == "the committee: 0 of 5 members have published keys for round 1"
