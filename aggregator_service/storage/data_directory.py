@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -44,6 +45,7 @@ def make_private(settings: Settings) -> None:
 
 
 def _narrow(path: Path) -> None:
+    """Take the permissions of group and others from a file or directory, by a descriptor that follows no link."""
     try:
         found = path.lstat().st_mode
     except FileNotFoundError:
@@ -52,11 +54,23 @@ def _narrow(path: Path) -> None:
     if stat.S_ISLNK(found) or not mode & _PUBLIC:
         return
     try:
-        path.chmod(mode & ~_PUBLIC)
+        # what stands at `path` may have been replaced by a link since
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            os.fchmod(descriptor, mode & ~_PUBLIC)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return
     except PermissionError:
         raise PermissionError(
             f"{path} is open to other users (mode {mode:o}) and cannot be changed: chmod it to {mode & ~_PUBLIC:o}"
         ) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return
+        raise
     _LOG.warning("%s was open to other users; its mode is now %o", path, mode & ~_PUBLIC)
 
 
@@ -92,7 +106,12 @@ def own_data_directory(settings: Settings) -> Iterator[None]:
     _check_owner(path, path.stat())
     for below in (settings.upload_dir, settings.scratch_dir):
         _check_directory(below)
-    descriptor = os.open(path / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path / "server.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise PermissionError(f"{path / 'server.lock'} is a link: remove it") from None
+        raise
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

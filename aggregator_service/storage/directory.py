@@ -78,7 +78,10 @@ class DirectoryBlobs:
     def _new_file(self, target: Path) -> Iterator[BinaryIO]:
         """Yield a temporary file; at the end of the block it is durable, and becomes `target`."""
         temporary = target.with_name(target.name + _TEMPORARY)
-        with temporary.open("wb") as file:
+        temporary.unlink(
+            missing_ok=True
+        )  # of an earlier run; a link there would lead root's bytes and rights elsewhere
+        with temporary.open("xb") as file:
             give_to_owner(file.fileno(), self.root)
             yield file
             file.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,49 @@ def test_a_link_is_not_made_private(tmp_path: Path) -> None:
     assert target.stat().st_mode & 0o777 == 0o644
 
 
+def test_attack_a_link_that_replaces_a_file_after_the_look_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, target = tmp_path / "data", tmp_path / "target"
+    data.mkdir(mode=0o700)
+    for path in (target, data / "hushrec.db"):
+        path.touch()
+        path.chmod(0o644)
+    looked = Path.lstat
+
+    def look(path: Path) -> os.stat_result:
+        found = looked(path)
+        if path.name == "hushrec.db" and stat.S_ISREG(found.st_mode):
+            path.unlink()
+            path.symlink_to(target)
+        return found
+
+    monkeypatch.setattr(Path, "lstat", look)
+    make_private(Settings(data_dir=data))
+    assert (data / "hushrec.db").is_symlink() and target.stat().st_mode & 0o777 == 0o644
+
+
+def test_attack_a_link_in_the_place_of_a_blob_that_is_being_written_leads_nowhere(tmp_path: Path) -> None:
+    """Root's commands would write there, and give the file to the service user."""
+    root, target = tmp_path / "blobs", tmp_path / "secret"
+    root.mkdir()
+    target.write_bytes(b"content")
+    (root / ".hushrec.tmp").symlink_to(target)
+    blobs = DirectoryBlobs(root)
+    made = blobs.prepare()
+    assert blobs.current_id() == made
+    assert target.read_bytes() == b"content" and not (root / ".hushrec").is_symlink()
+
+
+def test_attack_a_link_in_the_place_of_the_lock_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "elsewhere.lock"
+    data.mkdir(mode=0o700)
+    (data / "server.lock").symlink_to(target)
+    with pytest.raises(PermissionError, match=r"server\.lock is a link: remove it"):
+        open_directory(data)
+    assert not target.exists()
+
+
 def test_only_unfinished_blobs_are_cleaned_up(tmp_path: Path) -> None:
     blobs, elsewhere = DirectoryBlobs(tmp_path / "blobs"), tmp_path / "elsewhere"
     blobs.prepare()
@@ -132,11 +176,11 @@ def test_what_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "hushrec.db").touch()
     tmp_path.joinpath("hushrec.db").chmod(0o644)
 
-    def refuse(_path: Path, _mode: int) -> None:
+    def refuse(_descriptor: int, _mode: int) -> None:
         raise PermissionError
 
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(Path, "chmod", refuse)
+    monkeypatch.setattr(os, "fchmod", refuse)
     text = run("task", "list", "--data-dir", str(tmp_path), status=1)
     assert "hushrec.db is open to other users (mode 644)" in text
     assert "chmod it to 600" in text
