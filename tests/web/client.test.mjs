@@ -164,6 +164,16 @@ test("requests are repeated after failures that pass, and not after others", asy
   assert.equal(await api.getOrNull("/v1/tasks/t", "task"), null);
 });
 
+test("a poll that the server has no room for is not asked again before the server says", async () => {
+  const api = new Api("http://localhost:1");
+  for (const answer of [[304, "", { "retry-after": "20" }], [404, problem("not-found"), { ...PROBLEM, "retry-after": "20" }]]) {
+    answering(answer);
+    await assert.rejects(api.getOrNull("/v1/tasks/t", "task", { wait: 20, signal: AbortSignal.timeout(50) }), { name: "TimeoutError" });
+    answering(answer);
+    assert.equal(await api.getOrNull("/v1/tasks/t", "task"), null); // it was no poll
+  }
+});
+
 test("the page of a proxy is no word of the server's", async () => {
   const failures = [];
   const api = new Api("http://localhost:1", { unreachable: (error) => failures.push(error) });
