@@ -168,7 +168,7 @@ def _started(
         stage_seconds=3_600.0,
     )  # fmt: skip
     options = FleetOptions(
-        policy=Policy(mechanisms=frozenset({asked.mechanism}), max_model_bytes=1 << 34),
+        policy=Policy(mechanisms=frozenset({asked.mechanism}), trust_models=True, max_model_bytes=1 << 34),
         downloads="once",
         client=ClientOptions(chunk_bytes=1 << 30),  # a contribution in one request
         workers=asked.workers,

@@ -126,6 +126,8 @@ figure(
     "privacy_attacks.{a}.{h}", what="share of what an observer is after: {a}",
     h=("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"), a=("constants", "rows", "touches", "weights"),
 )  # fmt: skip
+figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
+figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(

@@ -68,7 +68,7 @@ class _Watch:
             schedule_rounds=rounds, privacy=_block(epsilon, rounds),
         )  # fmt: skip
         totals: list[NDArray[np.float64]] = []
-        made.recipe = _watched(made.recipe, totals)
+        made.recipe = watched(made.recipe, totals)
         list(made.run(rounds))
         self.who = np.zeros((rounds, USERS), dtype=bool)
         for number, row in enumerate(self.who, start=1):
@@ -88,7 +88,7 @@ class _Watch:
         return float(right / self.has.sum())
 
 
-def _watched(made: Recipe, totals: list[NDArray[np.float64]]) -> Recipe:
+def watched(made: Recipe, totals: list[NDArray[np.float64]]) -> Recipe:
     """Return the same recipe, whose opened sums are added to `totals`."""
     kind: Any = type(made)
 

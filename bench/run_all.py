@@ -69,13 +69,15 @@ def _write(path: Path, lines: object) -> None:
 
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
-    "arrays", "ckks", "demo", "masked", "memory", "oneshot", "overhead", "paillier", "privacy_attacks",
+    "arrays", "ckks", "demo", "exposure", "masked", "memory", "oneshot", "overhead", "paillier", "privacy_attacks",
     "privacy_audit", "privacy_cost", "scaling", "service",
 )  # fmt: skip
 ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("privacy", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
+ON_DATA: Final = frozenset({"exposure"})
+"""Benchmarks that need data sets, as all experiments do."""
 RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
@@ -103,7 +105,7 @@ def jobs(
         if script in RESUMED and work is not None:
             options += ["--work", str(work)]
         found[name] = [sys.executable, "-m", *command, *options]
-        if "experiments" in command[0]:
+        if "experiments" in command[0] or script in ON_DATA:
             found[name] = [] if data_dir is None else [*found[name], "--data-dir", str(data_dir)]
     return found
 

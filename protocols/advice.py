@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
 from protocols.errors import ParameterError
+from protocols.privacy.equations import most_equations
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
@@ -25,13 +26,16 @@ MESSAGE_BUDGET: Final = 10_000_000
 MOST_COMPONENTS: Final = 256
 MOST_FACTORS: Final = 128  # factors of a started task at most: the length that was measured (docs/recipes.md)
 
-_SPECTRUM: Final[Mapping[str, Any]] = {"rayleigh_ritz": True, "user_exponent": 0.25, "item_exponent": 0.3125}
+_ROWS: Final[Mapping[str, Any]] = {"user_exponent": 0.25, "item_exponent": 0.3125}
+_KRYLOV: Final[Mapping[str, Any]] = {**_ROWS, "krylov": True, "iterations": 3}
+"""Three iterations with new directions each: of as many equations two or four ranked worse (validation rows)."""
+_SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
     "colr": _FACTORS,
     "fedmf": {**_FACTORS, "server_rate": 4.0},
     "privirec": _SPECTRUM,
-    "privirec-k": _SPECTRUM,
+    "privirec-k": _KRYLOV,
     "rfrec": {"item_bias": "means", "learning_rate": 0.03, "penalty": 0.3, "user_penalty": 3.0},
     "scolr": _FACTORS,
 }
@@ -40,7 +44,7 @@ RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
 _NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}
 NOISY: Final[Mapping[str, Mapping[str, Any]]] = {
     "privirec": {**_NOISY, "iterations": 0},
-    "privirec-k": {**_NOISY, "iterations": 3},
+    "privirec-k": {**_NOISY, "iterations": 3, "krylov": False, "rayleigh_ritz": True},
 }
 """Recipe -> what differs in tasks with a privacy block: rows of length 1, and few sums, on which the noise depends.
 
@@ -57,6 +61,7 @@ _PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED),
     "fair": {"max_interactions": 10_000, "reveal_weights": True},
     "pfedclr": {"max_interactions": 1000, "reveal_weights": True},
+    "privirec-k": {"min_owners": 1, "reveal_gram": True},
 }
 """Recipe -> the parameters of its paper or its released code that reveal constants of clients, so are not defaults."""
 
@@ -94,13 +99,16 @@ def parameters_for(
     variant: Variant = "recommended",
     *,
     started: bool = False,
+    vectors: int = MOST_FACTORS,
     budget: int = MESSAGE_BUDGET,
     noisy: bool = False,
+    clients: int | None = None,
 ) -> dict[str, Any]:
     """Return the parameters of a new task: those `given`, and the recommended or the paper's for what is not given.
 
-    started: whether the task starts from a spectrum. budget: see `components_within`. noisy: whether it has a privacy
-    block.
+    started: whether the task starts from a spectrum. vectors: how many that one has, where it is known. budget: see
+    `components_within`. noisy: whether it has a privacy block. clients: how many are in a sum, which limits the vectors
+    of `privirec-k`; None: the items alone limit them.
 
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
@@ -114,16 +122,26 @@ def parameters_for(
     chosen = {**RECOMMENDED.get(recipe, {}), **(NOISY.get(recipe, {}) if noisy else {}), **more}
     if noisy and started and recipe == "privirec-k":
         chosen["iterations"] = 1
+    if any(given.get(name) for name in ("rayleigh_ritz", "tolerance", "oversampling")):
+        chosen.pop("krylov", None)
     items = given.get("items")
     if isinstance(items, int) and items > 0:
         within = components_within(items, budget)
         if recipe in ("privirec", "privirec-k"):
-            chosen["components"] = within
+            if recipe == "privirec-k" and not (noisy or given.get("reveal_gram")):
+                iterations = {**chosen, **given}["iterations"]
+                within = min(within, columns_within(items, clients or items, iterations))
+            chosen["components"] = max(1, within)
         elif started:
-            chosen["dim"] = min(MOST_FACTORS, within)
+            chosen["dim"] = min(MOST_FACTORS, within, vectors)
     if given.get("item_exponent"):
         chosen.pop("degrees", None)  # such rows are scaled by degrees
     return {**chosen, **given}
+
+
+def columns_within(items: int, clients: int, iterations: int) -> int:
+    """Return K, the most columns of each of so many iterations whose sums nobody can solve (`most_equations`)."""
+    return most_equations(items, clients) // max(1, iterations)
 
 
 _VISITS: Final = 300
@@ -219,22 +237,27 @@ def choose(
         )
     if ratings:
         return _of_ratings(items, clients, interactions, columns)
-    components = components_within(items, budget)
-    if able and components >= min(_FEWEST_COMPONENTS, items):
-        parameters = parameters_for("privirec-k", {"items": items}, budget=budget)
-        rounds = 1 + int(parameters.get("iterations", 5))  # and the degrees
+    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients)
+    iterations, safe = int(parameters["iterations"]), most_equations(items, clients)
+    found = iterations * int(parameters["components"])
+    if able and min(_FEWEST_COMPONENTS, items) <= found <= safe:
         why = (
-            f"with 256 vectors privirec-k {PRIVIREC_RANKED}, and it needs no training",
-            f"{components} vectors of {items:,} items fit in messages of {budget / 1e6:g} MB; {VECTORS_RANKED}",
-            f"all clients are in each of its {rounds} sums: whoever is not online for one is not in the later ones",
+            f"privirec-k {PRIVIREC_RANKED}, and it needs no training",
+            f"{iterations} x {parameters['components']} vectors of {items:,} items: messages of {budget / 1e6:g} MB "
+            f"would hold {columns} each, and nobody can solve {safe} equations or fewer for what one of {clients:,} "
+            f"clients has; {VECTORS_RANKED}",
+            f"all clients are in each of its {1 + iterations} sums: whoever is not online for one is not in the later "
+            "ones",
         )
-        return Choice("privirec-k", parameters, rounds, clients, 4 * items * components, why)
+        length = 4 * items * int(parameters["components"])
+        return Choice("privirec-k", parameters, 1 + iterations, clients, length, why)
     rank = min(_MOST_RANK, columns)
     reason = (
-        f"{columns} vectors of privirec-k fit in messages of {budget / 1e6:g} MB; with fewer than {_FEWEST_COMPONENTS} "
-        "colr ranked as well or better on some of the data sets of docs/results.md"
+        _why_not(found, safe, clients, budget)
         if able
-        else f"privirec-k {PRIVIREC_RANKED}, but needs the same clients in every sum, and {mechanism} sums have others"
+        else (
+            f"privirec-k {PRIVIREC_RANKED}, but needs the same clients in every sum, and {mechanism} sums have others"
+        )
     )
     why = (
         reason,
@@ -243,6 +266,20 @@ def choose(
     )
     parameters = parameters_for("colr", {"items": items, "rank": rank})
     return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)
+
+
+def _why_not(found: int, safe: int, clients: int, budget: int) -> str:
+    """Return why `privirec-k` is not advised, where its mechanism could carry it."""
+    if found > safe or safe < _FEWEST_COMPONENTS:
+        return (
+            f"sums of privirec-k over {clients:,} clients may have {safe} vectors, or they give single clients' items "
+            f"away, and with fewer than {_FEWEST_COMPONENTS} colr ranked as well or better; sums over so few clients "
+            "hide little: gather more, or add a privacy block"
+        )
+    return (
+        f"{found} vectors of privirec-k fit in messages of {budget / 1e6:g} MB; with fewer than {_FEWEST_COMPONENTS} "
+        "colr ranked as well or better on some of the data sets of docs/results.md"
+    )
 
 
 _DENSE: Final = 1000

@@ -226,35 +226,38 @@ def task_create(
     )
     catalogue = None if items is None else _catalogue(items)
     values = None if initial is None else read_initial(initial)
-    request = requested(
-        name,
-        recipe,
-        named_values(recipe_parameter or []),
-        mechanism,
-        named_values(mechanism_parameter or []),
-        planned,
-        variant=variant,
-        shapes=None if values is None else {name: list(array.shape) for name, array in values.items()},
-        data_set=data_set,
-        organiser=organiser,
-        scope=scope,
-        evaluation=evaluation,
-        privacy=privacy,
-        catalogue=catalogue,
-        started=start_from is not None,
-    )
-    check_start(request)
-    start, blobs, settings = None, None, server_settings(data_dir, database_url)
-    if values is not None:
-        request, start = with_values(request, values)
+    blobs, start, before = None, None, None
+    settings = server_settings(data_dir, database_url)
     with database_in_use(data_dir, database_url) as database:
         if values is not None or start_from is not None or catalogue is not None:
             blobs = blob_store(settings, database)
         if start_from is not None and blobs is not None:
-            check_start_alone(request)
             with database.read() as session:
                 source = StartSource.of(session, named_task(session, start_from))
-            request, start = with_start(request, source, blobs)
+            before = source.read(blobs)
+        request = requested(
+            name,
+            recipe,
+            named_values(recipe_parameter or []),
+            mechanism,
+            named_values(mechanism_parameter or []),
+            planned,
+            variant=variant,
+            shapes=None if values is None else {name: list(array.shape) for name, array in values.items()},
+            data_set=data_set,
+            organiser=organiser,
+            scope=scope,
+            evaluation=evaluation,
+            privacy=privacy,
+            catalogue=catalogue,
+            start=before,
+        )
+        check_start(request)
+        if values is not None:
+            request, start = with_values(request, values)
+        if before is not None:
+            check_start_alone(request)
+            request, start = with_start(request, before)
         elif recipe == "pfedclr" and variant == "recommended":
             typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
         plan = plan_request(request)

@@ -38,12 +38,14 @@ from protocols.advice import (
     STARTED,
     STARTS_RANKED,
     choose,
-    components_within,
+    parameters_for,
     settings_of_ratings,
 )
+from protocols.exposure import exposures
 from protocols.messages import Extension, InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
+from protocols.privacy.equations import most_equations
 from protocols.privacy_advice import choose_noisy
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -107,6 +109,8 @@ def task_advise(
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
+    for said in exposures(planned.recipe, schedule):
+        typer.echo(f"what the sums say: {said.text}")
     if isinstance(plan, MaskedPlan):
         neighbourhood = plan.neighbourhood(choice.cohort_size)
         typer.echo("a masked round of one cohort:")
@@ -115,11 +119,14 @@ def task_advise(
         for stage, length in upload_bytes(neighbourhood, planned.recipe.longest_vector(), plan.bits).items():
             typer.echo(f"  a client sends {length} bytes to {stage}, at most")
     if choice.recipe in STARTED and privacy is None:
-        components = components_within(items, round(budget * 1e6))
-        typer.echo(
-            f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
-            f"-r components={components}, then --start-from it with -r dim={min(components, MOST_FACTORS)} -s rounds=20"
-        )
+        spectrum = parameters_for("privirec-k", {"items": items}, budget=round(budget * 1e6), clients=clients)
+        found = int(spectrum["components"]) * int(spectrum["iterations"])
+        if found <= most_equations(items, clients):
+            typer.echo(
+                f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
+                f"-r components={spectrum['components']}, then --start-from it with -r dim={min(found, MOST_FACTORS)} "
+                "-s rounds=20"
+            )
     named = {"items", "components", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
     pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])

@@ -134,7 +134,8 @@ class Released:
 
     aggregate_bytes: length of the aggregate. state: the new model state, where the server computes it. views: what each
     device group downloads of the state, by group; empty with one group. report: the recipe's metrics of the state.
-    is_done: the recipe needs no further sum. bad_shares: secret shares that did not fit when the masks were removed.
+    is_done: the recipe needs no further sum. next_size: rows and columns of the next sum (`Recipe.size_after`).
+    bad_shares: secret shares that did not fit when the masks were removed.
     wrong_members: of the committee of a one-shot sum, whose summed shares were wrong.
     """
 
@@ -145,6 +146,7 @@ class Released:
     views: tuple[StoredState, ...] = ()
     report: dict[str, float] = field(default_factory=dict)
     is_done: bool = False
+    next_size: tuple[int, ...] = ()
     wrong_members: tuple[str, ...] = ()
 
 
@@ -153,7 +155,7 @@ def fold_batch(job: FoldJob) -> BlobRef:
 
     Raises `BlobDamagedError` when a blob is missing or does not match its digest.
     """
-    task = plan_task(job.terms, job.spec.sum_index)
+    task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
     folded = task.mechanism.fold(task.sum_plan, partial, _after(partial, _contributions(job, task)))
     return _write(job, "partials", folded)
@@ -183,7 +185,7 @@ def _contributions(job: FoldJob, task: TaskPlan) -> Iterator[Contributed]:
 
 def merge_partials(job: MergeJob) -> BlobRef:
     """Merge the partial sums; return the new one. Raises `BlobDamagedError` as `fold_batch` does."""
-    task = plan_task(job.terms, job.spec.sum_index)
+    task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     merged = task.mechanism.merge(task.sum_plan, (job.blobs.view(blob.key, blob.digest) for blob in job.partials))
     return _write(job, "partials", merged)
 
@@ -209,7 +211,7 @@ def release_sum(job: ReleaseJob) -> Released:
     Raises `ThresholdError` and `AtFaultError` as `protocols.sums.masked.server.unmask` does, `SumUnopenedError` when
     the masks of a one-shot sum do not come off (nothing is written then), `BlobDamagedError` as `fold_batch` does.
     """
-    task = plan_task(job.terms, job.spec.sum_index)
+    task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
     bad_shares: tuple[BadShare, ...] = ()
     wrong_members: tuple[str, ...] = ()
@@ -245,6 +247,7 @@ def release_sum(job: ReleaseJob) -> Released:
         ),
         report=recipe.report(after),
         is_done=recipe.is_done(after),
+        next_size=recipe.size_after(after),
     )
 
 

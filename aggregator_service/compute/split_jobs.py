@@ -105,7 +105,7 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
     count = len(job.contributions)
     if workers == 1 or count < 2:
         return (job,)
-    task = plan_task(job.terms, job.spec.sum_index)
+    task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     read = sum(task.contribution_bytes(job.spec, client_id) for client_id, _ in job.contributions)
     partials = _MIN_PARTIALS_OF_SLOW_PART if task.sum_plan.folds_slowly else _MIN_PARTIALS_PER_PART
     parts = min(workers, count, read // max(split_bytes, partials * task.sum_plan.partial_bytes))

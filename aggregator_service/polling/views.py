@@ -59,6 +59,7 @@ def _compact(session: Session, round_: RoundRow, received: int, now: float) -> R
         {
             **{name: getattr(round_, name) for name in _AS_IN_ROW},
             "step": round_.sum_index,
+            "size": round_.size or [],
             "seed": b64encode(round_.seed),
             "received": received,
             "seconds_left": max(0.0, round_.deadline - now) if waiting else None,

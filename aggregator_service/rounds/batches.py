@@ -54,7 +54,7 @@ class Batches:
 
         While the round is collecting, nothing until there is enough.
         """
-        plan = plan_task(terms, round_.sum_index).sum_plan
+        plan = plan_task(terms, round_.sum_index, round_.size or ()).sum_plan
         if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self.enough(plan):
             return (), False
         limit = self._limit(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
@@ -52,12 +53,13 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
     if task.state != "open":
         return None
     sum_index = task.next_sum
-    plan = plan_task(terms, sum_index)
+    completed = last_completed(session, task.id)
+    size = [] if completed is None else completed.next_size or []
+    plan = plan_task(terms, sum_index, size)
     if repeated is None and end_at_budget(session, task, plan, sum_index):
         return None
     if repeated is None and _too_few_are_left(session, task, plan, sum_index, number, now):
         return open_round(session, task, now)
-    completed = last_completed(session, task.id)
     committee = choose_committee(session, task, number, now) if plan.sum_plan.committee else []
     if committee is None:
         return None
@@ -70,7 +72,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
             clients = _openable(session, task, previous, committee, clients, needed, least_cohort(task, plan))
     if clients is None:
         return None
-    spec = plan.recipe.round_spec(task.seed, number, sum_index)
+    spec = replace(plan.recipe.round_spec(task.seed, number, sum_index), size=tuple(size))
     levels = plan.recipe.levels_in_use(spec, clients, schedule.min_clients)
     interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
     collects = state == RoundState.COLLECTING
@@ -83,6 +85,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         sum_data=plan.sum_class.data,
         seed=spec.seed,
         levels=list(levels),
+        size=list(size),
         model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
         aggregate_chain=_chain_to_state(task, plan, completed),
         confirms=plan.sum_plan.confirms,

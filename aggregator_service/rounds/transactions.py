@@ -221,6 +221,7 @@ def record_release(session: Session, round_id: int, partial: BlobRef, released: 
     _drop_old_attestations(session, round_)
     task.completed_rounds += 1
     task.failures_in_a_row = 0
+    round_.next_size = list(released.next_size)
     if released.is_done or task.next_sum > schedule.rounds:
         task.state = "complete"
     session.flush()

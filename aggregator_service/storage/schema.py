@@ -281,8 +281,9 @@ class ClientRow(Base, table="clients"):
 class RoundRow(Base, table="rounds"):
     """A round.
 
-    sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum
-    (`protocols.layout`). levels: the levels in use (`protocols.layout`); empty without levels. partial_key,
+    sum_index: index of the sum among the task's sums. sum_rule, sum_data: the class of the sum (`protocols.layout`).
+    levels: the levels in use (`protocols.layout`); empty without levels. size: rows and columns of the sum, where they
+    follow from earlier sums; empty or null for others. next_size: those of the sum after a complete round. partial_key,
     partial_digest: the partial sum, which each fold replaces. folded: number of contributions in it. unfinished:
     uploads that were incomplete when the round ended. deadline: of the current stage. model_digest: what the keys of a
     masked round are bound to; null for other rounds. confirms: whether survivors sign the set of survivors. committee:
@@ -304,6 +305,8 @@ class RoundRow(Base, table="rounds"):
     state: Mapped[str] = mapped_column(String(16))
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     levels: Mapped[list[int]] = mapped_column(default=list)
+    size: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True), default=list)
+    next_size: Mapped[list[int] | None] = mapped_column(JSON(none_as_null=True), default=list)
     model_digest: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     confirms: Mapped[bool] = mapped_column(default=False)
     committee: Mapped[int] = mapped_column(default=0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aggregator_service.settings import Signatures
 from aggregator_service.tasks.plans import TaskPlan
 from protocols.errors import ParameterError
+from protocols.exposure import exposures
 from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import holds_against
 from protocols.privacy_advice import Sizes, outlook_of
@@ -91,9 +92,10 @@ def task_warnings(
             "All sums are over one cohort that only shrinks: a client that drops out leaves the task for good, and a "
             "sum that differs from an earlier one by too few clients is repeated over fewer clients."
         )
+    said = [each.text for each in exposures(plan.recipe, schedule)]
     noise = _noise_warnings(plan, plan.recipe, schedule) if isinstance(plan.recipe, Private) else []
     unsigned = [_UNSIGNED] if signatures == "off" else []
-    return [*warnings, *plan.recipe.warnings(), *noise, *unsigned]
+    return [*warnings, *plan.recipe.warnings(), *said, *noise, *unsigned]
 
 
 def held_against(plan: TaskPlan, schedule: Schedule, corrupt: float) -> str:

@@ -23,9 +23,9 @@ from aggregator_service.storage.rounds import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow, TaskRow
 from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
-from aggregator_service.tasks.starts import add_catalogue, stored_catalogue, stored_start
+from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.tasks import create_task
-from protocols.advice import RECOMMENDED, Variant, parameters_for
+from protocols.advice import MOST_FACTORS, RECOMMENDED, Variant, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest
@@ -53,16 +53,24 @@ def requested(
     evaluation: Evaluation | None = None,
     privacy: Privacy | None = None,
     catalogue: Catalogue | None = None,
-    started: bool = False,
+    start: Start | None = None,
 ) -> TaskRequest:
     """Return the request of a task whose other parameters are those of `variant`.
 
     shapes: of the arrays that the task starts with, unless they are given. organiser: its public key. scope: of its
-    certificates; None or empty: the task's name. catalogue: of the items, which then says how many they are. started:
-    whether the task starts from another one. Raises `ParameterError`, whose text names what is wrong.
+    certificates; None or empty: the task's name. catalogue: of the items, which then says how many they are. start:
+    what the task starts from. Raises `ParameterError`, whose text names what is wrong.
     """
     given = dict(parameters) if catalogue is None else _with_items(recipe, parameters, len(catalogue))
-    chosen = parameters_for(recipe, given, variant, started=started, noisy=privacy is not None)
+    chosen = parameters_for(
+        recipe,
+        given,
+        variant,
+        started=start is not None,
+        vectors=MOST_FACTORS if start is None else start.vectors,
+        noisy=privacy is not None,
+        clients=schedule.cohort_size,
+    )
     if shapes is not None:
         chosen = {"shapes": shapes, **chosen}
     values = {

@@ -6,7 +6,7 @@ Exact lengths follow from the plan, never from a request.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -138,21 +138,22 @@ def check_terms(terms: TaskTerms) -> None:
     check_combination(_recipe(terms), terms.mechanism_name)
 
 
-def plan_task(terms: TaskTerms, sum_index: int | None = None) -> TaskPlan:
+def plan_task(terms: TaskTerms, sum_index: int | None = None, size: Sequence[int] = ()) -> TaskPlan:
     """Return the plan of sum `sum_index` of a task, or of the recipe's main sum if None.
 
-    Sums with equal layouts share one cached plan.
+    size: rows and columns, where they follow from earlier sums; () for the largest sum. Sums with equal layouts share
+    one cached plan.
 
     Raises `ParameterError` or `BudgetError` when the terms cannot work. What may not be combined is checked by
     `check_terms` when a task is created.
     """
     summed = _recipe(terms)
-    return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index))
+    return _plan(terms, summed.layout(summed.main_sum if sum_index is None else sum_index, tuple(size)))
 
 
 def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
     """Return the plan of a stored round."""
-    return plan_task(row_terms(task), round_.sum_index)
+    return plan_task(row_terms(task), round_.sum_index, round_.size or ())
 
 
 @lru_cache(maxsize=64)
@@ -176,5 +177,5 @@ def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:
-    """Return the specification of a stored round: number, seed, sum index and levels in use."""
-    return RoundSpec(round_.number, round_.seed, round_.sum_index, tuple(round_.levels))
+    """Return the specification of a stored round: number, seed, sum index, levels in use and size."""
+    return RoundSpec(round_.number, round_.seed, round_.sum_index, tuple(round_.levels), tuple(round_.size or ()))

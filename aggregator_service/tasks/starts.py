@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from protocols.messages import TaskRequest
 from protocols.recipes.base import ItemParameters, Recipe
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.registry import recipe as make_recipe
+
+if TYPE_CHECKING:  # which only starts need
+    from protocols.recipes.spectral_start import Source
 
 
 @dataclass(frozen=True)
@@ -55,29 +58,49 @@ class StartSource:
             raise ParameterError(f"task {task.name!r} is {task.state}: only a complete task can be started from")
         return cls(task.id, row_terms(task), snapshot.round_number, snapshot.blob_key, snapshot.digest)
 
+    def read(self, blobs: BlobStore) -> Start:
+        """Return the model. Raises `ParameterError` for another recipe's, `BlobDamagedError` for a damaged blob."""
+        # recipes that only this command needs
+        from protocols.recipes.private import unwrapped
+        from protocols.recipes.privirec import PriviRecK
+        from protocols.recipes.spectral_start import Source
 
-def with_start(request: TaskRequest, source: StartSource, blobs: BlobStore) -> tuple[TaskRequest, bytes]:
+        body = bytes(blobs.view(self.blob_key, self.digest))
+        recipe = plan_task(self.terms).recipe
+        made = unwrapped(recipe)
+        if not isinstance(made, PriviRecK):
+            raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
+        return Start(self.task_id, body, Source(recipe.decode_state(self.round, body), made.parameters.degree_exponent))
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model of a finished task, `source`, and its encoding."""
+
+    task_id: str
+    body: bytes
+    source: Source
+
+    @property
+    def vectors(self) -> int:
+        """How many singular vectors it has."""
+        from protocols.recipes.privirec import PriviRecState
+        from protocols.recipes.state import state_as
+
+        return int(state_as(self.source.state, PriviRecState).singular_values.size)
+
+
+def with_start(request: TaskRequest, start_of: Start) -> tuple[TaskRequest, bytes]:
     """Return `request` with the parameter `start_from`, and the encoded state of round 0.
 
-    Raises `ParameterError` if the recipe cannot start from this source, `BlobDamagedError` if the snapshot is damaged.
+    Raises `ParameterError` if the recipe cannot start from this source.
     """
-    # recipes that only this command needs
-    from protocols.recipes.private import unwrapped
-    from protocols.recipes.privirec import PriviRecK
-    from protocols.recipes.spectral_start import Source, start_parameters
+    from protocols.recipes.spectral_start import start_parameters  # which only this command needs
 
-    body = bytes(blobs.view(source.blob_key, source.digest))
-    recipe_of_source = plan_task(source.terms).recipe
-    made = unwrapped(recipe_of_source)
-    if not isinstance(made, PriviRecK):
-        raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
-    state = recipe_of_source.decode_state(source.round, body)
     plain = make_recipe(request.recipe.name, request.recipe.parameters, noisy=request.privacy is not None)
     recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
     given = request.recipe.parameters
-    parameters, start = start_parameters(
-        recipe, given, source.task_id, body, Source(state, made.parameters.degree_exponent)
-    )
+    parameters, start = start_parameters(recipe, given, start_of.task_id, start_of.body, start_of.source)
     chosen = request.recipe.model_copy(update={"parameters": parameters})
     return request.model_copy(update={"recipe": chosen}), start
 

@@ -34,6 +34,7 @@ from aggregator_service.tasks.plans import (
 )
 from aggregator_service.tasks.starts import awaited_catalogue, check_catalogue
 from protocols.codec import b64decode, b64encode, canonical_json
+from protocols.exposure import check_equations
 from protocols.layout import Block
 from protocols.messages import (
     Invitation,
@@ -76,6 +77,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     )
     check_terms(terms)
     plan = plan_task(terms)
+    check_equations(plan.recipe, request.schedule)
     check_catalogue(request, plan.recipe)
     check_budget(plan, request.schedule)
     sums = [*range(1, plan.recipe.device_groups + 1)]
@@ -92,9 +94,13 @@ def create_task(
 ) -> TaskRow:
     """Add an open task; plan: that of `plan_request`. task_id: its id; None: a new one.
 
-    Raises `Problem` conflict (409) when the name is taken.
+    Raises `Problem` conflict (409) when the name is taken, and `ParameterError` when the sums of the task and of
+    earlier ones over its data set would together give the items of single members away.
     """
     recipe, mechanism = request.recipe, request.mechanism
+    if request.data_set is not None:
+        same = session.scalars(select(TaskRow).where(TaskRow.data_set == request.data_set))
+        check_equations(plan.recipe, request.schedule, [plan_task(row_terms(other)).recipe for other in same])
     task = TaskRow(
         id=task_id or new_id("t"),
         name=request.name,

@@ -36,8 +36,9 @@ from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.simulate import spectrum_of
 from client_sdk.training.graph_filters import GFCF
 from client_sdk.training.privirec import components_of, matching_filter
-from protocols.advice import advise, parameters_for
-from protocols.recipes.privirec import PriviRecK
+from protocols.advice import MOST_FACTORS, advise, parameters_for
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.state import state_as
 
 # --- The data sets of bench/experiments/quality.py, their test rows and their validation rows
 
@@ -166,14 +167,17 @@ class Arm:
     graph_filter: str | None = None
 
 
-_PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None}
+_WHOLE: Final[Mapping[str, Any]] = {"reveal_gram": True, "min_owners": 1, "krylov": False, "iterations": 5}
+_PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None, **_WHOLE}
+_UNLIMITED: Final[Mapping[str, Any]] = {"components": 256, "rayleigh_ritz": True, **_WHOLE}
 
 ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k": Arm("privirec-k", 6, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
+    "privirec-k-unlimited": Arm("privirec-k", 6, cohort=0, parameters=_UNLIMITED),
     **{
         f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
-        for count in (8, 16, 32, 64, 128, 512)
+        for count in (2, 4, 8, 16, 32)
     },
     "colr-started": Arm("colr", 20, started=True),
     "fedmf-started": Arm("fedmf", 10, started=True),
@@ -182,7 +186,8 @@ ARMS: Final[Mapping[str, Arm]] = {
     "colr": Arm("colr"),
     "pfedclr": Arm("pfedclr", 105),
 }
-"""`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors."""
+"""`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors, which needs consent (`reveal_gram`), as
+`privirec-k-unlimited` does: 256 vectors and all items."""
 
 
 def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = None) -> FullScorer:
@@ -195,8 +200,9 @@ def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = No
     if "components" in given:
         given["components"] = min(given["components"], train.n_items)
     start = spectrum_of(train, seed) if arm.started else None
-    parameters = parameters_for(arm.recipe, given, started=arm.started)
     clients = train.active_users.size
+    vectors = MOST_FACTORS if start is None else state_as(start.state, PriviRecState).singular_values.size
+    parameters = parameters_for(arm.recipe, given, started=arm.started, clients=clients, vectors=vectors)
     usual, cohort = arm.rounds, arm.cohort or clients
     if not usual:
         usual, cohort = advise(train.n_items, clients, train.size)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError, to_accept
+from protocols.exposure import check_equations, exposures
 from protocols.messages import RoundView, Schedule
+from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.private import unwrapped
 from protocols.sums.masked.parameters import Mode
@@ -56,6 +58,11 @@ class Policy:
     who the other clients and the committee are, and it could invent all of them.
     reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
     entries this client sends, and so which items it touched.
+    reveal_gram: whether to accept tasks whose sums over the same data determine the item-item matrix, and with it what
+    single clients have (docs/security.md). Sums of all tasks with one data set label count together.
+    trust_models: whether to accept masked and one-shot tasks without a privacy block. Masks hide a contribution from a
+    server that lies about who is in a sum. They do not stop one that lies about the model: it makes models up to which
+    members answer with what they have, and reads that in the sums (docs/security.md).
     max_model_bytes: largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in
     use, 8 bytes for each value of a sum, and the longest item catalogue (1,298 bytes an item, at most 64 MiB and 16
     bytes an item), if the task has one. It is checked before anything of that size is allocated.
@@ -82,6 +89,8 @@ class Policy:
     min_corrupt_members: int = 1
     trust_roster: bool = False
     reveal_indices: bool = False
+    reveal_gram: bool = False
+    trust_models: bool = False
     max_model_bytes: int = 1 << 30
     max_epochs: int = 20
     max_measurements: int = 100
@@ -108,8 +117,12 @@ class Policy:
         _check_names("mechanisms", self.mechanisms, mechanisms())
         _check_names("masked_modes", self.masked_modes, get_args(Mode))
 
-    def check_task(self, terms: TaskTerms) -> None:
-        """Raise `PolicyRefused` unless the policy allows the task."""
+    def check_task(self, terms: TaskTerms, others: Iterable[Recipe] = (), *, gives_data: bool = True) -> None:
+        """Raise `PolicyRefused` unless the policy allows the task.
+
+        others: the recipes of other tasks over the same data that this client has joined. gives_data: False for a
+        member of the committee, who contributes nothing.
+        """
         if terms.mechanism.name not in self.mechanisms:
             allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
             option = "--allow-plain" if terms.mechanism.name == "plain" else ""
@@ -124,6 +137,8 @@ class Policy:
                 "touched; this client's policy forbids that",
                 remedy=to_accept("reveal_indices=True", "--reveal-indices"),
             )
+        if gives_data and not self.reveal_gram:
+            self._check_equations(terms, others)
         epochs = getattr(terms.recipe.parameters, "epochs", None)
         if epochs is not None and epochs > self.max_epochs:
             raise PolicyRefused(
@@ -164,6 +179,26 @@ class Policy:
                 self.for_masked_rounds(terms.schedule).check_parameters(masked)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
+        by_server = terms.opened_by == "anyone" and terms.mechanism.name != "plain"
+        if gives_data and by_server and terms.view.privacy is None and not self.trust_models:
+            raise PolicyRefused(
+                f"in task {terms.name!r} the server computes the model, and the sums have no noise: a server that lies "
+                "about the model can learn which items clients have; this client's policy forbids that",
+                remedy=to_accept("trust_models=True", "--trust-models"),
+            )
+
+    def _check_equations(self, terms: TaskTerms, others: Iterable[Recipe]) -> None:
+        remedy = to_accept("reveal_gram=True", "--reveal-gram")
+        if any(each.determined for each in exposures(terms.recipe, terms.schedule)):
+            raise PolicyRefused(
+                f"the sums of task {terms.name!r} give away which items single clients have; this client's policy "
+                "forbids that",
+                remedy=remedy,
+            )
+        try:
+            check_equations(terms.recipe, terms.schedule, others)
+        except ParameterError as error:
+            raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=remedy) from error
 
     def check_round(self, view: RoundView) -> None:
         """Raise `PolicyRefused` unless the policy allows the round."""

@@ -155,9 +155,12 @@ class TaskTerms:
         seed = b64decode(view.seed, 32)
         return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
 
-    def sum_plan_at(self, sum_index: int) -> SumPlan:
-        """Return the plan of sum `sum_index`. Most recipes have the same plan for all sums."""
-        layout = self.recipe.layout(sum_index)
+    def sum_plan_at(self, sum_index: int, size: tuple[int, ...] = ()) -> SumPlan:
+        """Return the plan of sum `sum_index`. Most recipes have the same plan for all sums.
+
+        size: rows and columns, where they follow from earlier sums; () for the largest sum.
+        """
+        layout = self.recipe.layout(sum_index, size)
         if layout not in self._plans:
             parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
             self._plans[layout] = plan_of_task(self.mechanism, parameters, layout, cohort, main_layout(self.recipe))
@@ -220,8 +223,10 @@ class TaskTerms:
     def round_spec(self, view: RoundView) -> RoundSpec:
         """Return the specification of a round, computed from the task's seed, with the levels in use that it states.
 
+        The size that it states is one that the sum can have; `Part.require_size` compares it with the model.
+
         Raises `ContractBroken` when the server announces another seed, a sum ahead of the round, one that the schedule
-        does not have, or levels that the recipe does not have.
+        does not have, or levels or a size that the recipe does not have.
         """
         if view.step > min(view.number, self.schedule.rounds):
             raise self.broken_round(
@@ -232,12 +237,13 @@ class TaskTerms:
         spec = self.recipe.round_spec(self.seed, view.number, view.step)
         if b64encode(spec.seed) != view.seed:
             raise self.broken_round(view, "is announced with a seed that does not follow from the task's seed")
-        levels = tuple(view.levels)
+        levels, size = tuple(view.levels), tuple(view.size)
         try:
             check_levels(levels, self.recipe.most_levels(view.step))
+            self.recipe.layout(view.step, size)
         except ParameterError as error:
-            raise self.broken_round(view, f"has other levels: {error}") from error
-        return replace(spec, levels=levels)
+            raise self.broken_round(view, f"has other levels, or another size: {error}") from error
+        return replace(spec, levels=levels, size=size)
 
     def require_reachable(self, state: ModelState) -> None:
         """Raise `CodecError` unless the task's sums can have made `state`, or the view of a device group."""

@@ -47,6 +47,7 @@ from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity
 from client_sdk.task import Task
+from protocols.exposure import exposures
 from protocols.messages import LedgerEntry
 
 
@@ -81,6 +82,13 @@ class JoinOptions:
     reveal_indices: Annotated[
         bool, Option("--reveal-indices", help="Accept that the server sees which entries of the model you change.")
     ] = False
+    reveal_gram: Annotated[
+        bool, Option("--reveal-gram", help="Accept sums from which anyone can compute what single clients have.")
+    ] = False
+    trust_models: Annotated[
+        bool,
+        Option("--trust-models", help="Accept sums without noise that are secure only if the server's models are."),
+    ] = False
     patience: Patience = None
     min_cohort: MinCohort = Policy.min_cohort
     max_measurements: Annotated[
@@ -98,7 +106,7 @@ class JoinOptions:
         return Policy(
             mechanisms=Policy().mechanisms | ({"plain"} if self.allow_plain else set()),
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
-            **picked(self, "min_cohort", "trust_roster", "reveal_indices"),
+            **picked(self, "min_cohort", "trust_roster", "reveal_indices", "reveal_gram", "trust_models"),
             **picked(self, "max_measurements", "max_epsilon", "max_model_bytes"),
         )
 
@@ -120,6 +128,8 @@ def join(options: JoinOptions) -> None:
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
+            for each in exposures(terms.recipe, terms.schedule):
+                stderr.print(f"what the sums say: {each.text}", highlight=False, markup=False, soft_wrap=True)
             asked, groups = options.device_group, terms.recipe.device_groups
             if asked is not None and asked >= groups:
                 has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"

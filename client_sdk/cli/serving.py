@@ -129,6 +129,8 @@ _ANY_SIZE: Final = 1 << 62
 
 def _policy(min_cohort: int, trust_roster: bool) -> Policy:
     return Policy(
+        trust_models=True,  # a member gives no data
+        reveal_gram=True,
         min_cohort=min_cohort,
         trust_roster=trust_roster,
         max_model_bytes=_ANY_SIZE,

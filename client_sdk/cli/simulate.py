@@ -199,6 +199,12 @@ def _print(result: SimulationResult) -> None:
         f"A client sends {up:,.1f} KiB and receives {down:,.1f} KiB a round; {result.clipped:,} values were clipped; "
         f"the rounds took {result.seconds:.1f} s."
     )
+    if result.rare:
+        least = result.recipe_parameters["min_owners"]
+        say(
+            f"{result.rare:,} of {result.items:,} items have fewer than {least} owners among these users: only the sum "
+            "of degrees has them, and they are recommended to nobody."
+        )
     for reason in result.chosen:
         say(f"Why {result.recipe}: {reason}.")
     say(f"Verdict: {result.verdict.text}")

@@ -125,9 +125,10 @@ class Federation:
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
         self._plans: dict[VectorLayout, SumPlan] = {}
-        self.plan = self._plan(self.recipe.main_sum)
-        self.keyring = new_keyring(self.mechanism, self.plan)
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
+        main = self.recipe.main_sum
+        self.plan = self._plan(self.recipe.round_spec(self.task_seed, main, main))
+        self.keyring = new_keyring(self.mechanism, self.plan)
         self.state: ModelState = (
             self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
         )
@@ -213,8 +214,8 @@ class Federation:
             yield self._round(number)
 
     def _round(self, number: int) -> SimulatedRound:
-        spec = self.recipe.round_spec(self.task_seed, number)
-        plan, tally = self._plan(spec.sum_index), _Tally()
+        spec = replace(self.recipe.round_spec(self.task_seed, number), size=self.recipe.size_after(self.state))
+        plan, tally = self._plan(spec), _Tally()
         self._view = self.recipe.view(self.state, self.recipe.device_group_of(spec.sum_index))
         cohort = np.array([user for user in self.cohort(spec) if not self._abstains(spec, int(user))], np.int64)
         if not cohort.size:
@@ -314,8 +315,8 @@ class Federation:
     def _noise_draws(self, spec: RoundSpec) -> np.random.Generator:
         return np.random.default_rng([self.seed, 4, spec.number])
 
-    def _plan(self, sum_index: int) -> SumPlan:
-        layout = self.recipe.layout(sum_index)
+    def _plan(self, spec: RoundSpec) -> SumPlan:
+        layout = self.recipe.layout(spec.sum_index, spec.size)
         if layout not in self._plans:
             how, main = self.mechanism_parameters, main_layout(self.recipe)
             self._plans[layout] = plan_of_task(self.mechanism, how, layout, self.cohort_size, main)
@@ -326,7 +327,7 @@ class Federation:
         history = self.history(user)
         local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
         if isinstance(self.recipe, Private):
-            finish = self.recipe.noised if self._each_adds_noise(self._plan(spec.sum_index)) else self.recipe.limited
+            finish = self.recipe.noised if self._each_adds_noise(self._plan(spec)) else self.recipe.limited
             local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
         self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:

@@ -20,6 +20,7 @@ from client_sdk.lab.traffic import wire_traffic
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import (
     MESSAGE_BUDGET,
+    MOST_FACTORS,
     STARTED,
     Choice,
     Variant,
@@ -33,7 +34,7 @@ from protocols.messages.privacy import Privacy, default_delta
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
 from protocols.privacy_advice import Left, choose_noisy
-from protocols.recipes.base import Recipe
+from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.private import unwrapped
@@ -120,7 +121,8 @@ class SimulationResult:
 
     split, measure: in words. left_out: users with test but without training interactions. bytes_up, bytes_down: of one
     client in one round, as `hushrec cost` counts them. recommendations: ids of items by id of the user. measured: the
-    figures of each federated measurement. chosen: why "auto" chose the recipe, sentences; empty otherwise.
+    figures of each federated measurement. chosen: why "auto" chose the recipe, sentences; empty otherwise. rare: items
+    with too few owners for the sums of `privirec` and `privirec-k`, which are recommended to nobody.
     """
 
     recipe: str
@@ -147,6 +149,7 @@ class SimulationResult:
     verdict: Verdict
     measured: list[dict[str, float]] = field(default_factory=list)
     chosen: tuple[str, ...] = ()
+    rare: int = 0
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -206,6 +209,8 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         if progress is not None:
             progress(done, rounds, points[-1] if points else None)
         started = perf_counter()
+    if not points and recipe.is_done(federation.state):
+        federation.scores(split.train.active_users[:1])  # raises, and says what the model lacks
     if not points:
         raise ParameterError(
             f"after {rounds} rounds, recipe {recipe.name!r} cannot score items yet: choose more rounds"
@@ -252,7 +257,14 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         ),
         measured=federated,
         chosen=chosen,
+        rare=_rare(recipe, federation.state),
     )
+
+
+def _rare(recipe: Recipe, state: ModelState) -> int:
+    if not isinstance(recipe, PriviRecK):
+        return 0
+    return recipe.parameters.items - recipe.kept(state_as(state, PriviRecState)).size
 
 
 def _check(request: SimulationRequest) -> None:
@@ -313,7 +325,8 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
         raise ParameterError(
             f"recipe {request.recipe!r} cannot start from privirec-k: choose one of {', '.join(sorted(STARTED))}"
         )
-    parameters = _parameters(split, request)
+    start = spectrum_of(train, request.seed, request.budget) if request.starts else None
+    parameters = _parameters(split, request, start)
     made = make_recipe(request.recipe, parameters, noisy=request.epsilon is not None)
     rounds, usual = _sizes(made, parameters, train, able.size)
     if request.starts:  # which counts nothing, so the cohort need not be large
@@ -329,7 +342,7 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
         train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation, schedule_rounds=rounds,
         privacy=_privacy(request, able.size, ceil(rounds * cohort / able.size)),  # clients take turns
-        start=spectrum_of(train, request.seed, request.budget) if request.starts else None,
+        start=start,
     )  # fmt: skip
 
 
@@ -346,7 +359,7 @@ def _privacy(request: SimulationRequest, clients: int, sums: int | None = None) 
         raise ParameterError(f"privacy: {first_fault(error, Privacy.model_fields)}") from None
 
 
-def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
+def _parameters(split: Split, request: SimulationRequest, start: Source | None) -> dict[str, Any]:
     """Return the recipe's parameters: of the data, those that are named, and the others by the variant."""
     given: dict[str, Any] = {"items": split.train.n_items}
     if predicts_ratings(request.recipe):
@@ -356,8 +369,12 @@ def _parameters(split: Split, request: SimulationRequest) -> dict[str, Any]:
     given |= request.recipe_parameters
     return parameters_for(
         request.recipe, given, request.variant, started=request.starts, budget=request.budget,
-        noisy=request.epsilon is not None,
+        noisy=request.epsilon is not None, clients=split.train.active_users.size, vectors=_vectors(start),
     )  # fmt: skip
+
+
+def _vectors(start: Source | None) -> int:
+    return MOST_FACTORS if start is None else state_as(start.state, PriviRecState).singular_values.size
 
 
 def _sizes(recipe: Recipe, parameters: Mapping[str, Any], train: Interactions, clients: int) -> tuple[int, int]:
@@ -379,11 +396,15 @@ def _repeated(recipe: Recipe) -> bool:
 
 def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) -> Source:
     """Return the result of a `privirec-k` task of all clients with recommended parameters."""
-    parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget)
     clients = train.active_users.size
+    parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget, clients=clients)
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
     list(made.run(made.recipe.steps))
+    if 0 in made.recipe.size_after(made.state):
+        raise ParameterError(
+            f"a start from privirec-k needs more users: sums over {clients} would give single users' items away"
+        )
     return Source(made.state, made.recipe.parameters.degree_exponent)
 
 

@@ -47,7 +47,7 @@ def whole_sum(
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
-    basis = recipe.basis_before(own, spec).astype(np.float64)
+    basis = recipe.basis_before(own, spec)[recipe.kept(own)].astype(np.float64)
     if isinstance(plan, MaskedPlan):
         return _ring_sum(plan, scaled, basis)
     return np.asarray(scaled.T @ (scaled @ basis)).ravel().astype(np.float32).astype(np.float64)
@@ -81,12 +81,15 @@ def noisy_whole_sum(
         unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
         total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
         for start, end in pairwise(scaled.indptr):
-            places, (one, other) = triangle_places(scaled.indices[start:end], recipe.parameters.items)
+            places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
             own = scaled.data[start:end]
             total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)
-        scaled, basis = _scaled(recipe, model, rows), recipe.basis_before(model, spec).astype(np.float64)
+        scaled, basis = (
+            _scaled(recipe, model, rows),
+            recipe.basis_before(model, spec)[recipe.kept(model)].astype(np.float64),
+        )
         bound = private.l2_bound(spec.sum_index)
         total = _sum_of_steps(scaled, basis, lambda chunk, values: _rounded_rows(chunk, values, bound, rng))
     return total.ravel() + noise_of_all(private, spec, total.size, rows.shape[0], rng)
@@ -124,11 +127,13 @@ def _rounded_rows(
 
 
 def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) -> csr_array[Any, Any]:
-    """Return the users' rows of R~, float64 CSR."""
+    """Return the users' rows of R~, float64 CSR (users, m), with the columns of the items that sums are about."""
     from scipy.sparse import csr_array, diags_array
 
-    users = np.diff(rows.indptr).astype(np.float64) ** -recipe.parameters.user_exponent
-    return csr_array(diags_array(users) @ rows @ diags_array(recipe.item_scales(state)))
+    kept = recipe.kept(state)
+    own = csr_array(rows[:, kept])
+    users = np.maximum(np.diff(own.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
+    return csr_array(diags_array(users) @ own @ diags_array(recipe.item_scales(state)[kept]))
 
 
 def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -212,7 +212,8 @@ class ModelFollower:
             own, is_same = yield from work(partial(absorb_checked, terms, before, view, body))
             if is_same or not is_last:
                 return own
-        length = terms.recipe.state_bytes(view.step)
+        size = tuple(view.size)
+        length = terms.recipe.state_bytes(view.step, size) if own is None else len(terms.recipe.encode_state(own))
         named = SnapshotView(round=view.number, bytes=length, digest=str(view.state_digest), author="server")
         theirs = yield from self.download_snapshot(named)
         if theirs is None:
@@ -249,7 +250,7 @@ class ModelFollower:
 
     def download_aggregate(self, view: RoundView) -> Program[bytes]:
         """Download the aggregate of a completed round and check its digest."""
-        length = self.terms.sum_plan_at(view.step).aggregate_bytes
+        length = self.terms.sum_plan_at(view.step, tuple(view.size)).aggregate_bytes
         return self.calls.aggregate(self.terms.task_id, view.number, length, view.aggregate_digest)
 
     def final(self, newest: ModelState) -> Program[ModelState]:

@@ -90,7 +90,7 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
     fault = None
     if view.state != "complete" or view.number <= after:
         fault = "is out of place in the list of completed rounds"
-    elif view.aggregate_bytes != (planned := terms.sum_plan_at(view.step).aggregate_bytes):
+    elif view.aggregate_bytes != (planned := terms.sum_plan_at(view.step, tuple(view.size)).aggregate_bytes):
         fault = f"has an aggregate of {view.aggregate_bytes} bytes, but the plan has {planned}"
     elif terms.checks_states and (view.state_digest is None or view.aggregate_chain is None):
         fault = "has no digest of the model after it, or no chain of the aggregates before it"
@@ -214,7 +214,7 @@ def absorb_aggregate(
     """
 
     def absorbed() -> ModelState:
-        plan = terms.sum_plan_at(view.step)
+        plan = terms.sum_plan_at(view.step, tuple(view.size))
         total = terms.mechanism.open(plan, body, view.survivors, keyring)
         if terms.opened_by == "members":
             require_possible(plan, total, view.survivors)

@@ -22,6 +22,7 @@ from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode
 from protocols.errors import ParameterError
 from protocols.messages import Enrolment, IssuedCertificate, OrganiserPin, TaskView
+from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private
 
 _LONGEST_INVITATION: Final = 200
@@ -104,7 +105,7 @@ def preview(account: Account, invitation: str) -> Program[TaskTerms]:
     _check_invitation(invitation)
     view = yield from account.calls.invited_task(invitation)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
-    account.policy.check_task(terms)
+    _check_task(account, terms, "member")
     check_budget(account.store, account.policy, terms)
     return terms
 
@@ -140,7 +141,7 @@ def join(
         groups = terms.recipe.device_groups
         detail = f"this client is enrolled in group {membership.device_group}; the recipe has {groups}"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
-    account.policy.check_task(terms)
+    _check_task(account, terms, membership.role)
     if isinstance(terms.recipe, Private):
         listed = yield from listed_sums(_own_calls(account, membership), membership.task_id)
         reserve_budget(account.store, account.policy, terms, len(listed))
@@ -161,10 +162,24 @@ def open_stored(account: Account, task: str | None = None) -> Member:
     if agreed is None:
         raise LocalFileError(f"the terms of task {membership.task_name!r} are not stored here: join it with the server")
     terms = TaskTerms.stored(membership.task_id, membership.task_name, agreed, account.policy.max_model_bytes)
-    account.policy.check_task(terms)
+    _check_task(account, terms, membership.role)
     check = MembershipCheck(membership.organiser)
     check.use_stored(account.store)
     return _member(account, membership, terms, check)
+
+
+def _check_task(account: Account, terms: TaskTerms, role: str) -> None:
+    account.policy.check_task(terms, _same_data(account, terms), gives_data=role != "committee")
+
+
+def _same_data(account: Account, terms: TaskTerms) -> list[Recipe]:
+    """Return the recipes of the other tasks of this server with the label of `terms` that this client has joined."""
+    label, found = terms.view.data_set, list[Recipe]()
+    for one in account.store.memberships() if label is not None else ():
+        agreed = account.store.agreed(one.task_id) if one.url == account.calls.url else None
+        if agreed is not None and agreed.data_set == label and one.task_id != terms.task_id:
+            found.append(TaskTerms.stored(one.task_id, one.task_name, agreed).recipe)
+    return found
 
 
 # --- enrolment, and the stored memberships ---------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_dige
 
     model_digest: see `Part.model_digest`. Raises `ParameterError` when the task's mechanism is not masked.
     """
-    plan = MaskedPlan.of(terms.sum_plan_at(spec.sum_index))
+    plan = MaskedPlan.of(terms.sum_plan_at(spec.sum_index, spec.size))
     return RoundContext(terms.task_id, spec.number, spec.seed, plan, model_digest, view.cohort)
 
 

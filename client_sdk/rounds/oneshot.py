@@ -71,7 +71,7 @@ def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> O
     `RefusalError` for a number of clients that the task does not allow, `ParameterError` for another mechanism.
     """
     spec = terms.round_spec(view)
-    plan = OneshotPlan.of(terms.sum_plan_at(spec.sum_index))
+    plan = OneshotPlan.of(terms.sum_plan_at(spec.sum_index, spec.size))
     try:
         return OneshotContext(terms.task_id, view.number, spec.sum_index, plan, model_digest, view.cohort)
     except ParameterError as error:

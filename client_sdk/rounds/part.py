@@ -201,7 +201,7 @@ class Part:
         terms, own_group = self.member.terms, self.member.membership.device_group
         spec = terms.round_spec(view)
         asked, fault = terms.recipe.device_group_of(spec.sum_index), None
-        plan = terms.sum_plan_at(spec.sum_index)
+        plan = terms.sum_plan_at(spec.sum_index, spec.size)
         if asked != own_group:
             fault = f"is for group {asked}, and this client is in group {own_group}"
         elif view.contribution_bytes is not None:
@@ -308,7 +308,7 @@ class Part:
         """Return zeros in the place of a contribution, without noise; `Abstained` where they must not be sent."""
         terms = self.member.terms
         recipe = unwrapped(terms.recipe)
-        layout = recipe.layout(spec.sum_index)
+        layout = recipe.layout(spec.sum_index, spec.size)
         same_data = layout.sum_class.once or (layout.sum_class.repeated and terms.opened_by == "anyone")
         if same_data or layout.chosen:
             raise Abstained(_reason(error)) from error
@@ -416,10 +416,15 @@ class OwnRound:
     def catch_up(self) -> Program[CaughtUp]:
         """Return the model before the round; see `ModelFollower.follow` and `require_attested` for the errors.
 
-        Reports what it lacks and what it measured.
+        Reports what it lacks and what it measured. Raises `ContractBroken` when the round has a sum of another size
+        than follows from that model.
         """
         part = self.part
         caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+        terms = part.member.terms
+        if self.spec.size != (size := terms.recipe.size_after(caught_up.state)):
+            fault = f"has a sum of size {self.spec.size}, and the model before it says {size}"
+            raise terms.broken_round(self.view, fault)
         part.report_followed(caught_up, self.progress)
         if part.checks_aggregates(caught_up):
             yield from self.metered(require_attested(part.member, part.follower, caught_up.followed))

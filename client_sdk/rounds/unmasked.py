@@ -63,7 +63,7 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
 def _seal(part: Part, spec: RoundSpec, local: LocalResult) -> bytes:
     """Return the sealed contribution; that of a training that failed is not counted among those that carry data."""
     terms = part.member.terms
-    plan = terms.sum_plan_at(spec.sum_index)
+    plan = terms.sum_plan_at(spec.sum_index, spec.size)
     blocks = with_participation(plan, local.blocks, local.failure is None)
     mechanism, route, keyring = one_message(terms.mechanism), part.route(spec), part.follower.keyring
     if part.take_ahead is not None and isinstance(mechanism, WorksAhead):

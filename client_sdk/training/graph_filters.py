@@ -49,6 +49,8 @@ class Components:
     """a, the exponent of the users' degrees in R~."""
     item_exponent: float | None = None
     """b, the exponent of the items' degrees in R~; None for 1 - a."""
+    krylov: bool = False
+    """Whether the vectors are of a whole block Krylov space: see `chosen_weight`."""
 
     def __post_init__(self) -> None:
         items, columns = self.item_degrees.size, self.singular_values.size
@@ -341,7 +343,7 @@ class Ease(Filter):
             raise ParameterError(f"weight must be > 0, got {self.weight}")
 
     def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
-        weight = chosen_weight(components.singular_values) if self.weight is None else self.weight
+        weight = chosen_weight(components.singular_values, components.krylov) if self.weight is None else self.weight
         down, up = components.degree_scales(components.degree_exponent)
         whole = None if components.gram is None else _weights(components.gram, weight)
         shares, diagonal = shares_and_diagonal(components.vectors, components.singular_values, weight)

@@ -49,20 +49,34 @@ class PriviRecHalf(ClientHalf):
 
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
-    """Return the components of a model for the filters. Raises `ParameterError` before the first iteration."""
+    """Return the components of a model for the filters, with zeros for items that have too few owners.
+
+    Raises `ParameterError` before the first iteration, and where the task ended without one.
+    """
     own, p = state_as(state, PriviRecState), recipe.parameters
+    kept = recipe.kept(own)
+    if 0 in recipe.size_after(own):
+        raise ParameterError(
+            f"the model has no singular vectors, which recommendations need: sums over the {own.clients} clients and "
+            f"the {kept.size} items with {p.min_owners} owners or more would give single clients' items away. More "
+            "clients are needed, or a privacy block"
+        )
     if own.sum_index < recipe.first_vectors:
         raise ParameterError(
             f"the model has no singular vectors yet, which recommendations need: {own.sum_index} of {recipe.steps} "
             f"sums are complete, and the first vectors come with sum {recipe.first_vectors}"
         )
+    used = slice(None) if p.krylov else slice(p.components)
+    degrees = np.zeros(p.items)
+    degrees[kept] = own.item_degrees[kept] if p.degrees else 1.0  # b = 0: degrees scale nothing
     return Components(
-        own.item_degrees if p.degrees else np.ones(p.items),  # b = 0: degrees scale nothing
-        own.basis[:, : p.components],
-        own.singular_values[: p.components],
+        degrees,
+        own.basis[:, used],
+        own.singular_values[used],
         _whole_matrix(own.gram, p.items) if own.gram.size else None,
         p.user_exponent,
         p.item_exponent,
+        p.krylov,
     )
 
 

@@ -94,7 +94,7 @@ def federate(
 ) -> Arrays:
     """Play the task and return the last arrays. on_round: called with each round and the arrays after it."""
     organiser, count = TrialOrganiser("sasrec"), len(histories)
-    policy = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}), max_clip_share=1.0)
+    policy = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}), trust_models=True, max_clip_share=1.0)
     trainers = [trainer_of(learner, items, client) for client, items in enumerate(histories)]
     with run_server(folder / "server", 180.0) as server, Operator(server.url, server.operator_token) as operator:
         arguments = task_arguments("sasrec", mechanism, count, rounds, learner.rows)

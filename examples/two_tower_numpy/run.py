@@ -22,7 +22,7 @@ from examples.two_tower_numpy.two_tower import Arrays, scores, shapes, train
 from protocols.messages import Schedule
 
 DIM = 16
-POLICY = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}), max_clip_share=1.0)
+POLICY = Policy(mechanisms=frozenset({"masked", "oneshot", "plain"}), trust_models=True, max_clip_share=1.0)
 
 
 def parameters(items: int) -> dict[str, Any]:

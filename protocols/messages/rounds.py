@@ -30,6 +30,12 @@ class RoundView(Message):
         description="Levels in use (scolr): a client has the largest one up to the level that it draws. Empty for "
         "other recipes, and for sums of counts.",
     )
+    size: list[int] = Field(
+        default_factory=list,
+        max_length=2,
+        description="Rows and columns of the sum (privirec, privirec-k), which follow from the sum of degrees. Empty "
+        "for other recipes, and for the sum of degrees.",
+    )
     cohort: int = Field(ge=0, description="Clients asked to contribute.")
     received: int = Field(ge=0, description="Contributions stored so far.")
     survivors: int = Field(ge=0, description="Contributions in the sum; 0 until there is one.")

@@ -136,7 +136,7 @@ class Arrays(Recipe, AbsorbsByParts):
 
     state_class = ArraysState
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         return VectorLayout((block_of(self.parameters),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:

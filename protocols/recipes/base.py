@@ -46,14 +46,16 @@ class RoundSpec:
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
     sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
     levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
-    which all clients have one route, and where clients keep the levels that they draw. noise: standard deviation of the
-    noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
+    which all clients have one route, and where clients keep the levels that they draw. size: rows and columns of the
+    sum, where they follow from earlier sums (`Recipe.size_after`); empty for other sums. noise: standard deviation of
+    the noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
     """
 
     number: int
     seed: bytes
     sum_index: int
     levels: tuple[int, ...] = ()
+    size: tuple[int, ...] = ()
     noise: float = 0.0
 
 
@@ -258,8 +260,18 @@ class Recipe(ABC):
         return False
 
     @abstractmethod
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the layout of the aggregate of sum `sum_index`."""
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
+        """Return the layout of the aggregate of sum `sum_index`.
+
+        size: see `size_after`; (), by default, for the largest that the sum can have.
+        """
+
+    def size_after(self, state: ModelState) -> tuple[int, ...]:
+        """Return the rows and columns of the sum that follows `state`, where they depend on it; by default ().
+
+        They are at most those of the plan that a task is made with.
+        """
+        return ()
 
     def longest_vector(self) -> int:
         """Return the most values of a sum, by default of those of `sum_kinds`, without allocating memory for them."""
@@ -304,7 +316,7 @@ class Recipe(ABC):
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
         """Return the blocks that a client contributes to, by default all: public, computed by server and client."""
-        return whole_route(self.layout(spec.sum_index))
+        return whole_route(self.layout(spec.sum_index, spec.size))
 
     @abstractmethod
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
@@ -331,8 +343,11 @@ class Recipe(ABC):
         """Return the fields of a state after `sum_index` sums, in their order; none for another encoding."""
         return ()
 
-    def state_bytes(self, sum_index: int) -> int:
-        """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed."""
+    def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
+        """Return the length in bytes of an encoded state after `sum_index` sums: of a snapshot before it is sealed.
+
+        size: of the last sum; () for the largest that it can have.
+        """
         return fields_bytes(self.state_fields(sum_index))
 
     def longest_state_bytes(self) -> int:
@@ -340,7 +355,7 @@ class Recipe(ABC):
         return self.state_bytes(1)
 
     def encode_state(self, state: ModelState) -> bytes:
-        """Return the state as exactly `state_bytes(sum_index)` bytes; `ParameterError` for one of another recipe."""
+        """Return the state as `state_bytes(sum_index)` bytes; `ParameterError` for one of another recipe."""
         own = state_as(state, self.state_class)
         return encode(self.state_fields(getattr(own, "sum_index", 0)), self.state_values(own))
 

@@ -133,10 +133,10 @@ class Evaluated(RecipeAround):
 
     # --- sums ----------------------------------------------------------------------------------------------------
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return the wrapped recipe's layout; for a measurement the number of clients that measured, and its values."""
         if not self.measures_in(sum_index):
-            return self.inner.layout(self._inner_index(sum_index))
+            return self.inner.layout(self._inner_index(sum_index), size)
         segments = (Segment("evaluated", 1, 1.0, integral=True), Segment("measured", len(self._values(sum_index)), 1.0))
         return VectorLayout((Block("evaluation", segments),), sum_class=REPEATED_HELD_OUT)
 
@@ -232,7 +232,7 @@ class Evaluated(RecipeAround):
     def _measured_bytes(self, points: int) -> int:
         return self._point.itemsize * points + (8 * len(self.constants) if points else 0)
 
-    def state_bytes(self, sum_index: int) -> int:
+    def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
         return self.inner.state_bytes(self._inner_index(sum_index)) + self._measured_bytes(self.points_after(sum_index))
 
     def longest_state_bytes(self) -> int:

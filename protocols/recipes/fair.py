@@ -193,7 +193,7 @@ class Fair(Recipe):
         """Number of values of the small layers."""
         return dense_length(self.parameters.dim)
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block: changes of the group's two tables and of the small layers; with weights, the weight."""
         length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
         return VectorLayout(

@@ -177,8 +177,11 @@ class Private(RecipeAround):
 
     # --- sums ----------------------------------------------------------------------------------------------------
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return the wrapped recipe's blocks in steps and, where the bound adapts, one value more."""
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
+        """Return the wrapped recipe's blocks in steps and, where the bound adapts, one value more.
+
+        Sums with noise have one size: `size` is ().
+        """
         inner, largest = self.inner.layout(sum_index), float(self.noise(sum_index).largest)
         if inner.chosen:
             raise ParameterError(
@@ -257,7 +260,7 @@ class Private(RecipeAround):
         """Return a state of round 0 of the wrapped recipe with the block's bound."""
         return replace(state, l2_clip=self.privacy.clip)
 
-    def state_bytes(self, sum_index: int) -> int:
+    def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
         return self.inner.state_bytes(sum_index) + (_CLIP.size if sum_index else 0)
 
     def longest_state_bytes(self) -> int:

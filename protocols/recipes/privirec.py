@@ -8,10 +8,21 @@ a task, by index:
     2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
 
-privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). A client scales its own
-row: it knows d_u, and d_i from the first sum. With b = 0 nobody needs d_i: `degrees` false leaves that sum out, the
-others have an index one lower, and Q_0 is drawn from the seed of the first round. Or Q_0 are the vectors of an earlier
-task (`start_from`), after which one iteration is enough: docs/results.md.
+privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). With `krylov` each
+iteration asks for directions that are orthogonal to all before, and P ~ Y (Q^T Y)^+ Y^T of all Q and Y side by side
+(Nystroem's approximation in a block Krylov space: Musco and Musco, NIPS 2015; Halko et al. 2011, section 5.5).
+
+A client scales its own row: it knows d_u, and d_i from the first sum. With b = 0 nobody needs d_i: `degrees` false
+leaves that sum out, the others have an index one lower, and Q_0 is drawn from the seed of the first round. Or Q_0 are
+the vectors of an earlier task (`start_from`), after which one iteration is enough: docs/results.md.
+
+**Items with few owners.** A row of Y is a sum over the item's owners alone. So items with fewer than `min_owners` of
+them, by the first sum, leave R and all later sums: their rows of the vector do not exist, d_u counts the others, and m
+is their number. Nobody needs to be told: everybody computes it from the degrees.
+
+**Few columns.** The sums give K equations each for every row of P. K is at most `components`, and so small that all
+iterations together stay within `protocols.privacy.equations`, unless the task has `reveal_gram`. With K = 0 the task
+ends after the degrees: sums over so few clients hide nobody.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -49,6 +60,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Floats, Segment, VectorLayout
+from protocols.privacy.equations import most_equations
 from protocols.recipes.base import (
     Contribution,
     Local,
@@ -61,13 +73,20 @@ from protocols.recipes.base import (
     noise_level,
     require_within,
 )
-from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
+from protocols.recipes.privirec_parameters import (
+    GRAM_CONSENT,
+    GRAM_REVEALS,
+    PriviRecKParameters,
+    PriviRecParameters,
+)
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.spectrum import (
     above_noise,
     captured,
     completed,
     iterate,
+    nystroem,
+    outside,
     relative_change,
     ritz,
     start_basis,
@@ -82,7 +101,9 @@ from protocols.recipes.state import (
     StateFields,
     as_counts,
     count_fields,
+    decode,
     encode,
+    fields_bytes,
     state_as,
     sum_index_of,
 )
@@ -97,9 +118,10 @@ class PriviRecState(ModelState):
     """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them.
 
     item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
-    (m, K), orthonormal columns. singular_values: float32 (K,), of R~, zeros before the first iteration. captured:
-    ||Q_old^T Q_new||_F^2 / K of the last iteration. change: relative change of the singular values in it. gram: float32
-    (m (m+1) / 2,), P's upper triangle.
+    (m, K), orthonormal columns; 0 for items with few owners, whose rows are not encoded. singular_values: float32
+    (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
+    relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle. asked, products:
+    with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K).
     """
 
     sum_index: int = 0
@@ -110,12 +132,24 @@ class PriviRecState(ModelState):
     captured: float = 0.0
     change: float = 1.0
     gram: NDArray[np.float32] = _empty_array(0)
+    asked: NDArray[np.float32] = _empty_array(0, 0)
+    products: NDArray[np.float32] = _empty_array(0, 0)
 
     def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
         """Return the state after the sum of `spec`, with these fields changed."""
         return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
 
 
+def _rows(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> NDArray[np.float32]:
+    """Return the rows of the `kept` items, (m, any), among those of all `items`, which are 0."""
+    if kept.size == items:
+        return found
+    whole = np.zeros((items, found.shape[1]), np.float32)
+    whole[kept] = found
+    return whole
+
+
+_BY_ITEM: Final = ("basis", "asked", "products")
 Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
@@ -162,39 +196,99 @@ class PriviRecK(Recipe):
             return "degrees"
         return "iteration" if sum_index <= self.last_iteration else "gram"
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
-        """Return one block of one segment, with the bounds proven in the module's docstring."""
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
+        """Return one block of one segment, with the bounds proven in the module's docstring.
+
+        size: rows m and columns K; () for all items and `components` vectors. Raises `ParameterError` for more.
+        """
         p = self.parameters
         kind = self.sum_of(sum_index)
         if kind == "degrees":
             segment = Segment(kind, p.items, 1.0, integral=True)
         else:
-            length = triangle_length(p.items) if kind == "gram" else p.items * p.columns
+            rows, columns = self._within(size)
+            length = triangle_length(rows) if kind == "gram" else rows * columns
             part = 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
             of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
             bound = float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
             segment = Segment(kind, length, part, sum_bound=bound)
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
 
-    def state_fields(self, sum_index: int) -> StateFields:
+    def _within(self, size: tuple[int, ...]) -> tuple[int, int]:
+        """Return the rows and columns of `size`, the largest for (); `ParameterError` for a size that no sum has."""
+        p = self.parameters
+        if not size:
+            return p.items, p.columns
+        if not p.shrinks or len(size) != 2 or not (0 < size[0] <= p.items and 0 < size[1] <= min(p.columns, size[0])):
+            raise ParameterError(f"a sum of size {size} cannot be one of {p.items} items and {p.columns} vectors")
+        return size[0], size[1]
+
+    def kept(self, state: PriviRecState) -> NDArray[np.int64]:
+        """Return the items that have rows in the sums after `state`, int64 (m,), ascending."""
+        p = self.parameters
+        if not p.shrinks:
+            return np.arange(p.items)
+        return np.flatnonzero(state.item_degrees >= p.min_owners)
+
+    def size_after(self, state: ModelState) -> tuple[int, ...]:
+        """Return m and K, which follow from the degrees; () before them. K is 0 where the task ends."""
+        own = state_as(state, PriviRecState)
+        if not (self.parameters.shrinks and own.sum_index):
+            return ()
+        rows = self.kept(own).size
+        return rows, self.columns_of(rows, own.clients)
+
+    @property
+    def equations(self) -> int:
+        """How many equations all iterations together may be for each row of P."""
+        return self.parameters.iterations * self.parameters.columns
+
+    def columns_of(self, rows: int, clients: int) -> int:
+        """Return K for sums over so many rows and clients: see the module's docstring."""
+        p = self.parameters
+        most = rows // p.iterations if p.krylov else rows
+        if not p.reveal_gram:
+            most = min(most, most_equations(rows, clients) // p.iterations)
+        return min(p.columns, most)
+
+    def state_fields(self, sum_index: int, size: tuple[int, ...] = ()) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
-        Before the first sum: the basis, in a task that starts from one. `ParameterError` if the task has no such sum.
+        Before the first sum: the basis, in a task that starts from one. size: rows and columns, () for the largest.
+        `ParameterError` if the task has no such sum.
         """
         p = self.parameters
-        basis = StateField("basis", "<f4", (p.items, p.columns))
+        rows, columns = size or (p.items, p.columns)
         if not sum_index:
-            return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, basis)
-        gram = (StateField("gram", "<f4", (triangle_length(p.items),)),) if self.sum_of(sum_index) == "gram" else ()
+            return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, StateField("basis", "<f4", (rows, columns)))
+        more: tuple[StateField, ...] = ()
+        vectors, made = columns, sum_index - p.degrees
+        if self.sum_of(sum_index) == "gram":
+            more = (StateField("gram", "<f4", (triangle_length(rows),)),)
+        elif p.krylov and sum_index == self.last_iteration:
+            vectors = columns * p.iterations
+        elif p.krylov and made:
+            more = tuple(StateField(name, "<f4", (rows, made * columns)) for name in ("asked", "products"))
         return (
             SUM_INDEX,
             *(count_fields(p.items, "item_degrees") if p.degrees else ()),
-            basis,
-            StateField("singular_values", "<f4", (p.columns,)),
+            StateField("basis", "<f4", (rows, vectors)),
+            StateField("singular_values", "<f4", (vectors,)),
             StateField("captured", "<f8"),
             StateField("change", "<f8"),
-            *gram,
+            *more,
         )
+
+    def encode_state(self, state: ModelState) -> bytes:
+        """Return the state without the rows of items that have too few owners."""
+        own = state_as(state, PriviRecState)
+        size, values = self.size_after(own), dict(vars(own))
+        if size:
+            kept = self.kept(own)
+            values |= {name: values[name][kept] for name in _BY_ITEM if len(values[name])}
+            if own.gram.size:
+                values["gram"] = own.gram[triangle_places(kept, self.parameters.items)[0]]
+        return encode(self.state_fields(own.sum_index, size), values)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:
         """Return counts for the degrees, bounds for the other sums; `ParameterError` for a < 1/2."""
@@ -214,8 +308,11 @@ class PriviRecK(Recipe):
         """Return the sum of the degrees, the first iteration, and the last sum, as far as the task has them."""
         return tuple(sorted({1, min(2, self.steps), self.steps}))
 
+    def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
+        return fields_bytes(self.state_fields(sum_index, size))
+
     def longest_state_bytes(self) -> int:
-        return self.state_bytes(self.steps)
+        return max(self.state_bytes(sum_index) for sum_index in (self.steps, max(1, self.steps - 1)))
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is part of the state after the sum of the degrees."""
@@ -238,7 +335,21 @@ class PriviRecK(Recipe):
         """Raise `CodecError` also for a sum index that the task does not have."""
         if (claimed := sum_index_of(body, round_number)) > self.steps:
             raise CodecError(f"a model state of round {round_number} claims {claimed} of {self.steps} sums")
-        return super().decode_state(round_number, body)
+        if not (claimed and self.parameters.shrinks):
+            return self.state_from(round_number, decode(self.state_fields(claimed), body))
+        items = self.parameters.items
+        first = (SUM_INDEX, *count_fields(items, "item_degrees"))  # which tell the lengths of what follows
+        start = self.state_from(round_number, decode(first, memoryview(body)[: fields_bytes(first)]))
+        kept = self.kept(start)
+        values = decode(self.state_fields(claimed, self.size_after(start)), body)
+        for name in _BY_ITEM:
+            if name in values:
+                values[name] = _rows(values[name], kept, items)
+        if "gram" in values:
+            gram = np.zeros(triangle_length(items), np.float32)
+            gram[triangle_places(kept, items)[0]] = values["gram"]
+            values["gram"] = gram
+        return self.state_from(round_number, values)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
         """Return the state; `CodecError` for degrees above the number of clients, negative singular values, or a column
@@ -246,12 +357,13 @@ class PriviRecK(Recipe):
         """
         if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
-        if "singular_values" in values and values["singular_values"].min() < 0:
+        if "singular_values" in values and (values["singular_values"] < 0).any():
             raise CodecError("a model state holds negative singular values")
-        with np.errstate(over="ignore"):  # becomes infinite, which is refused
-            norms = np.linalg.norm(values["basis"], axis=0) if "basis" in values else np.zeros(1)
-        if not (norms <= _UNIT).all():
-            raise CodecError("a model state's basis has a column with a norm over 1")
+        for name in ("basis", "asked"):
+            with np.errstate(over="ignore"):  # becomes infinite, which is refused
+                norms = np.linalg.norm(values[name], axis=0) if name in values else np.zeros(1)
+            if not (norms <= _UNIT).all():
+                raise CodecError(f"a model state's {name} has a column with a norm over 1")
         return PriviRecState(round_number, **values)
 
     def require_reachable(self, state: ModelState, reach: Reach) -> None:
@@ -267,6 +379,7 @@ class PriviRecK(Recipe):
             clip = layout.blocks[0].segments[0].clip if reach.largest is None else reach.largest
             farthest = np.sqrt(reach.most * clip * np.sqrt(layout.length)) * CLIP_SLACK
             require_within(own.singular_values, float(farthest), "singular values")
+            require_within(own.products.ravel(), reach.most * clip * CLIP_SLACK, "products")
         if own.gram.size and reach.largest is None:
             clip = self.layout(self.steps).blocks[0].segments[0].clip
             require_within(own.gram, reach.most * clip * CLIP_SLACK, "entries of the Gram matrix")
@@ -274,8 +387,9 @@ class PriviRecK(Recipe):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        local: its positives, int (k,). Nothing is clipped, unless the server sent a wrong model. Raises
-        `ParameterError` for a client without positives, or if `state` is not the model before this sum.
+        local: its positives, int (k,); those of items with few owners count in the degrees only, and a client that has
+        no others sends zeros. Nothing is clipped, unless the server sent a wrong model. Raises `ParameterError` for a
+        client without positives, if `state` is not the model before this sum, and for a sum of another size.
         """
         own, p, positives = state_as(state, PriviRecState), self.parameters, local.update
         if not positives.size:
@@ -284,20 +398,39 @@ class PriviRecK(Recipe):
             raise ParameterError(
                 f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
             )
-        layout, kind = self.layout(spec.sum_index), self.sum_of(spec.sum_index)
+        layout, kind = self.layout(spec.sum_index, spec.size), self.sum_of(spec.sum_index)
         vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
         if kind == "degrees":
             vector[positives] = 1.0
             return Contribution([vector])
+        places, (rows, columns) = self._places(own, spec), self._within(spec.size)
+        positives = positives[places[positives] >= 0]
+        if not positives.size:
+            return Contribution([vector])
+        own_rows = places[positives]
         row = self.item_scales(own)[positives] * float(positives.size) ** -p.user_exponent  # of R~ at the positives
         if kind == "iteration":
-            values = np.outer(row, row @ self.basis_before(own, spec)[positives].astype(np.float64))
-            vector.reshape(-1, p.columns)[positives] = np.clip(values, -bound, bound)
+            basis = self.basis_before(own, spec)
+            values = np.outer(row, row @ basis[positives].astype(np.float64))
+            vector.reshape(rows, columns)[own_rows, : basis.shape[1]] = np.clip(values, -bound, bound)
         else:
-            places, (first, second) = triangle_places(positives, p.items)
+            places, (first, second) = triangle_places(own_rows, rows)
             values = row[first] * row[second]
             vector[places] = np.clip(values, -bound, bound)
         return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
+
+    def _places(self, state: PriviRecState, spec: RoundSpec) -> NDArray[np.int64]:
+        """Return in which row of the sum of `spec` each item is, int64 (items,); -1 for items that have none.
+
+        A sum of the largest size has rows for all items, which stay 0 where an item has too few owners. Raises
+        `ParameterError` for any other size than the state tells.
+        """
+        p, kept, size = self.parameters, self.kept(state), self.size_after(state)
+        if spec.size and spec.size != size:
+            raise ParameterError(f"the round has a sum of size {spec.size}, but the model before it says {size}")
+        places = np.full(p.items, -1)
+        places[kept] = np.arange(kept.size) if spec.size else kept
+        return places
 
     def item_scales(self, state: PriviRecState) -> Floats:
         """Return the diagonal of D_i^-b, float64 (m,): 0 for an item without users, 1 where degrees are not summed."""
@@ -313,27 +446,44 @@ class PriviRecK(Recipe):
         return start_basis(spec.seed, self.parameters.items, self.parameters.columns).astype(np.float32)
 
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
-        own, p = state_as(state, PriviRecState), self.parameters
+        own = state_as(state, PriviRecState)
         check_follows(own, spec, every_sum=True)
-        total = self.layout(spec.sum_index).split(total)[0]
+        total = self.layout(spec.sum_index, spec.size).split(total)[0]
         match self.sum_of(spec.sum_index):
             case "degrees":
                 # a sum of honest clients has no degree outside 0..contributions; noise makes no degree small, or items'
                 # scales would be noise
                 least = min(np.ceil(noise_level(spec.noise)), contributions)
-                return own.following(
-                    spec,
-                    item_degrees=np.clip(np.rint(total), least, contributions),
-                    clients=contributions,
-                    basis=self.basis_before(own, spec),
-                    singular_values=np.zeros(p.columns, dtype=np.float32),
-                )
+                degrees = np.clip(np.rint(total), least, contributions)
+                return self._begun(own.following(spec, item_degrees=degrees, clients=contributions), spec)
             case "iteration":
-                return self._iterated(own, spec, total.reshape(p.items, p.columns))
+                rows = self._places(own, spec)[self.kept(own)]
+                return self._iterated(own, spec, total.reshape(self._within(spec.size))[rows])
             case "gram" if spec.noise:
                 return self._gram_in_noise(own, spec, total)
             case "gram":
-                return own.following(spec, gram=total.astype(np.float32))
+                return own.following(spec, gram=self._whole_gram(own, spec, total))
+
+    def _begun(self, state: PriviRecState, spec: RoundSpec) -> PriviRecState:
+        """Return the state after the degrees with Q_0, drawn from the round's seed.
+
+        With `krylov` the rows of the Gaussian are as long as the columns of R~, whose squares are the diagonal of P, so
+        that fewer directions find what is frequent.
+        """
+        p, kept = self.parameters, self.kept(state)
+        rows, columns = self.size_after(state) or (p.items, p.columns)
+        lengths = state.item_degrees[kept] ** (0.5 - p.degree_exponent) if p.krylov else None
+        basis = _rows(start_basis(spec.seed, rows, columns, lengths).astype(np.float32), kept, p.items)
+        return replace(state, basis=basis, singular_values=np.zeros(columns, dtype=np.float32))
+
+    def _whole_gram(self, state: PriviRecState, spec: RoundSpec, total: Floats) -> NDArray[np.float32]:
+        """Return P's upper triangle over all items, float32 (m (m+1) / 2,): 0 for items with too few owners."""
+        items = self.parameters.items
+        if not spec.size:
+            return total.astype(np.float32)
+        whole = np.zeros(triangle_length(items), np.float32)
+        whole[triangle_places(self.kept(state), items)[0]] = total
+        return whole
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
         """Return the state after an iteration; with noise, components below the noise have the singular value 0.
@@ -341,7 +491,11 @@ class PriviRecK(Recipe):
         Their vectors stay in Q for the next iteration, in which they may rise above the noise. After the last one they
         are 0.
         """
-        basis = self.basis_before(state, spec).astype(np.float64)
+        kept = self.kept(state)
+        basis = self.basis_before(state, spec)[kept].astype(np.float64)
+        product = product[:, : basis.shape[1]]
+        if self.parameters.krylov:
+            return self._with_more_directions(state, spec, basis, product)
         found = above_noise(product, spec.noise) if spec.noise else iterate(product)
         share, values = captured(basis, found.vectors), np.sqrt(found.eigenvalues)
         # before a first sum there are no singular values
@@ -355,10 +509,40 @@ class PriviRecK(Recipe):
                 vectors, values = found.vectors, np.sqrt(found.eigenvalues)
         return state.following(
             spec,
-            basis=vectors.astype(np.float32),
+            basis=_rows(vectors.astype(np.float32), kept, self.parameters.items),
             singular_values=values.astype(np.float32),
             captured=share,
             change=change,
+        )
+
+    def _with_more_directions(
+        self, state: PriviRecState, spec: RoundSpec, basis: Floats, product: Floats
+    ) -> PriviRecState:
+        """Return the state after an iteration in a block Krylov space: the next Q, or the model after the last one."""
+        kept, items = self.kept(state), self.parameters.items
+        asked, products = basis, product
+        if state.asked.size:
+            asked, products = np.hstack([state.asked[kept], basis]), np.hstack([state.products[kept], product])
+        if spec.sum_index == self.last_iteration:
+            found = nystroem(asked, products)
+            return state.following(
+                spec,
+                basis=_rows(found.vectors.astype(np.float32), kept, items),
+                singular_values=np.sqrt(found.eigenvalues).astype(np.float32),
+                captured=captured(basis, found.vectors),
+                asked=np.zeros((0, 0), np.float32),
+                products=np.zeros((0, 0), np.float32),
+            )
+        found = iterate(product)
+        values = np.sqrt(found.eigenvalues)
+        return state.following(
+            spec,
+            basis=_rows(outside(asked, found.vectors).astype(np.float32), kept, items),
+            singular_values=values.astype(np.float32),
+            captured=captured(basis, found.vectors),
+            change=relative_change(state.singular_values.astype(np.float64), values),
+            asked=_rows(asked.astype(np.float32), kept, items),
+            products=_rows(products.astype(np.float32), kept, items),
         )
 
     def _gram_in_noise(self, state: PriviRecState, spec: RoundSpec, upper: Floats) -> PriviRecState:
@@ -402,11 +586,14 @@ class PriviRecK(Recipe):
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return convergence figures after the first iteration: `captured`, `change`, extreme singular values."""
+        """Return the rows and columns of the sums after the degrees, and convergence figures after an iteration:
+        `captured`, `change`, extreme singular values."""
         own = state_as(state, PriviRecState)
-        if own.sum_index < self.first_vectors:
-            return {}
+        size = dict(zip(("items_kept", "columns"), map(float, self.size_after(own)), strict=False))
+        if own.sum_index < self.first_vectors or not own.singular_values.size:
+            return size
         return {
+            **size,
             "captured": own.captured,
             "change": own.change,
             "largest_singular_value": float(own.singular_values.max()),
@@ -414,16 +601,19 @@ class PriviRecK(Recipe):
         }
 
     def is_done(self, state: ModelState) -> bool:
+        """Return whether all sums are made, the vectors have converged, or no column may be asked for."""
         own = state_as(state, PriviRecState)
-        return own.sum_index >= self.steps or (own.sum_index >= self.first_vectors and self._converged(own.change))
+        converged = own.sum_index >= self.first_vectors and self._converged(own.change)
+        return own.sum_index >= self.steps or converged or 0 in self.size_after(own)
 
     def warnings(self) -> tuple[str, ...]:
         p = self.parameters
         sums = f"{'the item degrees and ' if p.degrees else ''}{p.iterations} x {p.items * p.columns:,}"
-        return (
-            f"The server and all members see {sums} sums of the power iteration: an item that one "
-            "user alone has reveals that this user takes part, and its row of each sum is that user's own.",
-        )
+        shown = f"The server and all members see {sums} sums of the power iteration"
+        if p.reveal_gram:
+            return (f"{shown}. {GRAM_CONSENT}",)
+        owners = f"items with fewer than {p.min_owners} owners are in none of them but the degrees"
+        return (f"{shown}; {owners}.",)
 
 
 @dataclass(frozen=True)
@@ -432,6 +622,11 @@ class PriviRec(PriviRecK):
 
     parameters: PriviRecParameters
     name: str = "privirec"
+
+    @property
+    def equations(self) -> int:
+        """One for each entry of a row of P, which is summed itself."""
+        return self.parameters.items
 
     @property
     def steps(self) -> int:

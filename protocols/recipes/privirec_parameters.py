@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.factors import StartFrom
@@ -12,10 +12,18 @@ from protocols.recipes.factors import StartFrom
 _MAX_GRAM_ITEMS: Final = 10_000
 """Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
 
+LEAST_OWNERS: Final = 5
+"""Owners that an item needs for a row of its own in the sums after the degrees, unless a task says otherwise."""
+
 GRAM_REVEALS: Final = (
     "the item-item matrix in the clear is not anonymous: on Gowalla 77.9 % of its non-zero pairs (Yelp2018: 68.5 %) "
     "come from exactly one user, and 99.1 % of the users (99.7 %) own at least one such pair, whose value 1/d_u links "
     "all pairs of that user"
+)
+
+GRAM_CONSENT: Final = (
+    "With reveal_gram the task does not limit how many: whoever sees the sums can compute the item-item matrix, and "
+    "from that which items single members have."
 )
 
 
@@ -45,6 +53,29 @@ class PriviRecKParameters(ItemParameters):
     start_from: StartFrom | None = Field(
         default=None, description="The model whose vectors the first iteration starts from; unset: random ones."
     )
+    min_owners: int = Field(
+        default=LEAST_OWNERS,
+        ge=1,
+        description="Owners that an item needs, by the sum of degrees, for a row in later sums and in the model. Not "
+        "used with a privacy block.",
+    )
+    krylov: bool = Field(
+        default=False,
+        description="Whether each iteration asks for new directions, and the model is made from all of them.",
+    )
+    reveal_gram: bool = Field(
+        default=False, description="Consent that everyone sees, or can compute, the item-item matrix."
+    )
+    _noisy: bool = PrivateAttr(default=False)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep whether the task has a privacy block, whose sums do not shrink."""
+        self._noisy = bool((context or {}).get("noisy"))
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether rows and columns of later sums follow from the sum of degrees."""
+        return self.degrees and not self._noisy
 
     @property
     def start_digest(self) -> str | None:
@@ -72,6 +103,15 @@ class PriviRecKParameters(ItemParameters):
             raise ValueError(
                 f"degrees false needs item_exponent 0, not {self.degree_exponent:g}, which scales rows by degrees"
             )
+        if not (self.degrees or self._noisy or self.reveal_gram):
+            raise ValueError(
+                "degrees false: without the sum of degrees nobody knows which items have few owners, whose rows of the "
+                "sums are their owners' own; consent with reveal_gram=true, or add a privacy block"
+            )
+        if self.krylov and (self.rayleigh_ritz or self.tolerance is not None or self._noisy or not self.degrees):
+            raise ValueError(
+                "krylov needs the sum of degrees, and neither rayleigh_ritz, tolerance nor a privacy block"
+            )
         if self.start_from is not None and self.degrees:
             raise ValueError("start_from needs degrees false: the vectors of a task with degrees are drawn after them")
         if self.oversampling and not self.rayleigh_ritz:
@@ -88,12 +128,16 @@ class PriviRecParameters(PriviRecKParameters):
     iterations: int = Field(
         default=5, ge=0, le=100, description="Power iterations before the Gram sum, one sum each; 0 with noise only."
     )
-    reveal_gram: bool = Field(default=False, description="Consent that everyone sees the item-item matrix.")
 
     @model_validator(mode="after")
     def _agreed(self, info: ValidationInfo) -> Self:
         if not (self.reveal_gram or self.is_noisy(info)):
-            raise ValueError(f"{GRAM_REVEALS}; consent with reveal_gram=true, or use privirec-k, which never sums it")
+            raise ValueError(
+                f"{GRAM_REVEALS}; consent with reveal_gram=true, add a privacy block, or use privirec-k, whose sums do "
+                "not determine it as long as they have few vectors"
+            )
+        if self.krylov:
+            raise ValueError("krylov needs privirec-k: privirec has the whole matrix")
         if not self.iterations and not self.is_noisy(info):
             raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
         if self.items > _MAX_GRAM_ITEMS:

@@ -122,7 +122,7 @@ class RFRec(Recipe):
     def main_sum(self) -> int:
         return 1 + self.parameters.counting
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block: V_i - V, row-major; in sums of ratings who rated each item, and the ratings minus 1/2."""
         p = self.parameters
         if sum_index <= p.counting:

@@ -174,7 +174,7 @@ class FactorModel(Recipe):
     def main_sum(self) -> int:
         return 1 + self.parameters.counting
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         return count_layout(self.parameters.items) if sum_index <= self.parameters.counting else self.changes
 
     @abstractmethod

@@ -47,10 +47,13 @@ class Spectrum:
     eigenvalues: Floats
 
 
-def start_basis(seed: bytes, items: int, columns: int) -> Floats:
-    """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
+def start_basis(seed: bytes, items: int, columns: int, lengths: Floats | None = None) -> Floats:
+    """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`.
+
+    lengths: standard deviation of each row, float64 (items,); None: all are equal.
+    """
     gaussian = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
-    return _signed_qr(gaussian)[0]
+    return _signed_qr(gaussian if lengths is None else gaussian * lengths[:, None])[0]
 
 
 def completed(vectors: NDArray[np.floating], columns: int) -> Floats:
@@ -86,6 +89,35 @@ def ritz(basis: Floats, product: Floats) -> Spectrum:
     return Spectrum(basis @ (rotation * np.where(peaks < 0, -1.0, 1.0)), np.maximum(values[best], 0.0))
 
 
+def outside(asked: Floats, vectors: Floats) -> Floats:
+    """Return an orthonormal basis, float64 (m, K), of what span(`vectors`) has outside span(`asked`).
+
+    asked: (m, any), vectors: (m, K), both with orthonormal columns. The projection is made twice, because once loses
+    digits where the spans are close (Giraud, Langou and Rozloznik, 2005).
+    """
+    left = vectors - asked @ (asked.T @ vectors)
+    left = _signed_qr(left)[0]
+    return _signed_qr(left - asked @ (asked.T @ left))[0]
+
+
+def nystroem(asked: Floats, products: Floats) -> Spectrum:
+    """Return the spectrum of P ~ Y (Q^T Y)^+ Y^T for Q, `asked` (m, M), and Y = P Q, `products` (m, M); largest first.
+
+    Halko et al., section 5.5 (equation 5.15), for a P that has no negative eigenvalue. Directions in which Q^T Y is
+    below 1e-6 of its largest eigenvalue are left out, as rounding decides about them: their vectors and values are 0.
+    """
+    small = asked.T @ products
+    values, rotation = np.linalg.eigh((small + small.T) / 2)
+    found = values > _ROUNDING * max(float(values[-1]), 0.0)
+    factor = products @ (rotation[:, found] / np.sqrt(values[found]))
+    vectors, lengths, _ = np.linalg.svd(factor, full_matrices=False)
+    peaks = vectors[np.abs(vectors).argmax(axis=0), np.arange(lengths.size)]
+    missing = asked.shape[1] - lengths.size
+    return Spectrum(
+        np.pad(vectors * np.where(peaks < 0, -1.0, 1.0), ((0, 0), (0, missing))), np.pad(lengths**2, (0, missing))
+    )
+
+
 def above_noise(product: Floats, noise: float) -> Spectrum:
     """Return the spectrum of Y = P Q + N, `product` (m, K), without what is noise; `noise`: deviation of N's values.
 
@@ -119,7 +151,7 @@ def symmetric_above_noise(upper: Floats, items: int, noise: float) -> Spectrum:
 
 def captured(old: Floats, new: Floats) -> float:
     """Return ||old^T new||_F^2 / K of two orthonormal bases (m, K): the share of the new subspace within the old."""
-    return float(min(1.0, np.square(old.T @ new).sum() / new.shape[1]))
+    return float(min(1.0, np.square(old.T @ new).sum() / max(1, new.shape[1])))
 
 
 def relative_change(old: Floats, new: Floats) -> float:
@@ -136,12 +168,16 @@ def _signed_qr(matrix: Floats) -> tuple[Floats, Floats]:
 
 
 _COLUMNS: Final = 80
+_KRYLOV_COLUMNS: Final = 30
+_ROUNDING: Final = 1e-6
 _SMALLEST: Final = 0.3
 _CLEARLY: Final = 1.3
 
 
-def chosen_weight(singular_values: NDArray[np.floating]) -> float:
+def chosen_weight(singular_values: NDArray[np.floating], krylov: bool = False) -> float:
     """Return l, the L2 weight on B, for singular values s, (K,), of R~: K min(s)^2 / 80, and 0.3 at least.
+
+    krylov: whether they are of all directions of a block Krylov space, of which the last are smaller: / 30.
 
     With values of 0, of vectors that noise hides, it is min(s)^2 of the others: about the noise. The larger the last
     value, the more of P the vectors leave out. Chosen on validation rows by NDCG@20 over all items, with a = 1/4 and
@@ -149,7 +185,8 @@ def chosen_weight(singular_values: NDArray[np.floating]) -> float:
     """
     found = singular_values[singular_values > 0]
     smallest = float(found.min()) if found.size else 0.0
-    share = singular_values.size / _COLUMNS if found.size == singular_values.size else 1.0
+    columns = _KRYLOV_COLUMNS if krylov else _COLUMNS
+    share = singular_values.size / columns if found.size == singular_values.size else 1.0
     return max(_SMALLEST, smallest**2 * share)
 
 

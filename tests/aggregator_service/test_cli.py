@@ -168,7 +168,12 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
 @pytest.mark.parametrize(
     ("options", "recipe", "chosen"),
     [
-        ((), "privirec-k", {"components": 50, "item_exponent": 0.3125}),
+        (
+            ("--items", "100", "--clients", "400"),
+            "privirec-k",
+            {"components": 4, "item_exponent": 0.3125, "krylov": True},
+        ),
+        ((), "colr", {"rank": 4}),
         (("--ratings",), "rfrec", {"item_bias": "means", "user_penalty": 3.0}),
         (("--epsilon", "8", "--budget", "0.004"), "privirec-k", {"components": 20, "iterations": 3}),
         (("--epsilon", "8", "--delta", "1e-4", "--mechanism", "ckks"), "colr", {"item_bias": "counts", "rank": 4}),
@@ -185,13 +190,15 @@ def test_the_advised_command_creates_a_task(
     view = json.loads(command(*words))
     assert view["recipe"]["name"] == recipe
     assert view["recipe"]["parameters"].items() >= chosen.items()
-    assert view["schedule"]["cohort_size"] == 40
+    assert view["schedule"]["cohort_size"] == (400 if "--clients" in options else 40)
+    said = [line for line in printed.splitlines() if line.startswith("what the sums say: ")]
+    assert said and all(line.removeprefix("what the sums say: ") in view["warnings"] for line in said)
 
 
 def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
     movielens = ("--items", "1682", "--clients", "943", "--interactions", "100000")
     large = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
-    masked = command("task", "advise", *movielens, "--budget", "0.05", "-m", "dropout=0.1")
+    masked = command("task", "advise", *movielens, "--budget", "0.014", "-m", "dropout=0.1")
     assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in masked
     assert "--epsilon 2 --delta 3.16e-06 --client-sums 5" in command("task", "advise", *large)
     for size, wrong, words in (

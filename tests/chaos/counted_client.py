@@ -20,7 +20,11 @@ SERVING = -1
 """In place of an index: the process of the key holder that seals the keys for members."""
 SHAPE = (3, 2)
 _POLICY = Policy(
-    mechanisms=frozenset({"masked", "ckks", "plain"}), min_corrupt=0.0, max_clip_share=1.0, snapshot_every=1
+    trust_models=True,
+    mechanisms=frozenset({"masked", "ckks", "plain"}),
+    min_corrupt=0.0,
+    max_clip_share=1.0,
+    snapshot_every=1,
 )
 _OPTIONS = ClientOptions(retry=RetryPolicy(cap_seconds=1.0))
 

@@ -86,13 +86,13 @@ class TestPfedclr(MovesAlike, RecipeConformance):
 
 class TestPrivirec(RecipeConformance):
     name = "privirec"
-    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True}
+    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
     sums = 4
 
 
 class TestPrivirecK(RecipeConformance):
     name = "privirec-k"
-    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2}
+    parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
 
 
 class TestRfrec(MovesAlike, RecipeConformance):

@@ -98,7 +98,7 @@ def test_it_passes_the_battery(installed: Path) -> None:
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=installed.parent / "custom_recipe", env=environment
     )
-    assert done.returncode == 0 and "14 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "15 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_task_of_it_completes_on_a_real_server(server: AggregatorProcess, operator: Operator) -> None:
@@ -112,7 +112,7 @@ def test_a_task_of_it_completes_on_a_real_server(server: AggregatorProcess, oper
     )
     task = SmallTask.of(operator, request, USERS)
     with ExitStack() as stack:
-        made = [Client(server.url, Identity.generate(), MemoryStore(), Policy()) for _ in range(USERS)]
+        made = [Client(server.url, Identity.generate(), MemoryStore(), Policy(trust_models=True)) for _ in range(USERS)]
         parts = [task.join(stack.enter_context(client)) for client in made]
         reports = take_part_together(parts, histories)
         assert [len(mine) for mine in reports] == [1] * USERS  # one sum is enough
@@ -165,7 +165,7 @@ def test_it_carries_the_recipes_that_its_entry_allows(installed: Path) -> None:
 
 
 def joined(server: AggregatorProcess, stack: ExitStack, invitation: str, count: int = USERS) -> list[Task]:
-    policy = Policy(mechanisms=frozenset({"integers"}))
+    policy = Policy(mechanisms=frozenset({"integers"}), trust_models=True)
     clients = (Client(server.url, Identity.generate(), MemoryStore(), policy) for _ in range(count))
     return [stack.enter_context(client).join(invitation=invitation) for client in clients]
 
@@ -209,7 +209,7 @@ def test_a_fleet_trains_on_items_in_a_task_of_the_command(server: AggregatorProc
     )  # fmt: skip
     assert made.exit_code == 0, (made.output, made.exception)
     task_id = json.loads(made.output)["task_id"]
-    policy = Policy(mechanisms=frozenset({"integers"}))
+    policy = Policy(mechanisms=frozenset({"integers"}), trust_models=True)
     task = SmallTask(operator, task_id, "items", operator.invite(task_id, uses=USERS).invitation, None, False)
     with enrolled_fleet(server.url, task, [[user, user + 5, 12] for user in range(USERS)], 1, policy=policy) as fleet:
         assert [report.survivors for report in fleet.run()] == [USERS] * ROUNDS

@@ -157,7 +157,18 @@ class Client:
 STAGE_SECONDS: Final = 100.0
 GROUPS: Final = 2
 _RECIPES: Final[dict[Job, tuple[str, dict[str, Any]]]] = {
-    "frozen": ("privirec-k", {"items": PLACES, "components": 1, "iterations": 2}),
+    "frozen": (
+        "privirec-k",
+        {
+            "items": PLACES,
+            "components": 1,
+            "iterations": 3,
+            "degrees": False,
+            "item_exponent": 0,
+            "reveal_gram": True,
+            "min_owners": 1,
+        },
+    ),
     "groups": ("fair", {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}),
 }
 _PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0}

@@ -56,7 +56,10 @@ def _task_with_metrics(api: Api) -> TestTask:
     task = api.task_of(
         {
             "name": "taste",
-            "recipe": {"name": "privirec-k", "parameters": {"items": 12, "components": 2, "iterations": 2}},
+            "recipe": {
+                "name": "privirec-k",
+                "parameters": {"items": 12, "components": 2, "iterations": 2, "reveal_gram": True},
+            },
             "mechanism": {"name": "plain"},
             "schedule": {"rounds": 5, "cohort_size": 2, "min_clients": 2},
         }

@@ -41,7 +41,7 @@ def masked_task(
 
 def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
     """A masked PriviRec-k task of nine clients, whose sums are over the same data. `changes` go to the schedule."""
-    recipe = "privirec-k", {"items": 6, "components": 2, "iterations": 2}
+    recipe = "privirec-k", {"items": 6, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
     schedule = {"cohort_size": 9, "min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.task_of(request_json(name, *recipe, "masked", {"corrupt": 0.0, "dropout": 0.34}, **schedule))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -95,7 +96,8 @@ def _played(
 
     def summed(round: int, clients: Any) -> Outputs:
         nonlocal state
-        spec, layout = made.round_spec(seed, round), made.layout(round)
+        spec = replace(made.round_spec(seed, round), size=made.size_after(state))
+        layout = made.layout(round, spec.size)
         total, sent = np.zeros(layout.length), again(clients, partial(send, made, state, spec))
         for client in sent:
             blocks = client["blocks"]
@@ -281,7 +283,10 @@ def _send_items(made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: l
 
 @vectors("state_privirec.json", "cases")
 def _privirec(task: Any, sums: Any, refused: Any) -> Outputs:
-    return _task(task, sums, refused, _send_items, lambda made, _, number: {"kind": made.sum_of(number)})[2]
+    def told(made: PriviRecK, state: ModelState, number: int) -> Outputs:
+        return {"kind": made.sum_of(number), "next_size": list(made.size_after(state))}
+
+    return _task(task, sums, refused, _send_items, told)[2]
 
 
 def _send_factors(

@@ -15,9 +15,9 @@ const DEFAULTS = {
   fair: { mixing: "replace" },
   fedmf: { row_clip: 2, server_rate: 1 },
   pfedclr: { row_clip: 2, start_scale: 1, server_rate: 1 },
-  privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
+  privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
   scolr: { row_clip: 1, server_rate: 1 },
-  "privirec-k": { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5 },
+  "privirec-k": { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
   svd: { row_clip: 2, server_rate: 1 },
   topk: { row_clip: 2, support: "shared", support_from: "aggregate", error_feedback: false, server_rate: 1, count_sums: 1 },
 };
@@ -197,8 +197,11 @@ export const RUNNERS = {
           same(privirec.kindOf(p, round), kind);
           return privirec.contribution(p, state, round, client.items);
         },
-        absorb: async (state, { round, total, contributions }) =>
-          privirec.absorb(p, state, round, total, contributions, await recipes.roundSeed(seed, round)),
+        async absorb(state, { round, total, contributions, next_size }) {
+          const after = await privirec.absorb(p, state, round, total, contributions, await recipes.roundSeed(seed, round));
+          same(privirec.sizeAfter(p, after), next_size);
+          return after;
+        },
       }, name);
     }
   },

@@ -55,7 +55,7 @@ PRIVIREC_DATASETS: Final = {
     "synthetic": {"components": 16, "iterations": 4, "oversampling": 8},
     "ml-100k": {"components": 48, "iterations": 4, "oversampling": 80},
 }
-"""Data sets of the demo, with sizes that are quick; other parameters are the recommended ones."""
+"""Data sets of the demo, with sizes that are quick for `privirec`; all other parameters are the recommended ones."""
 
 PRIVIREC_MECHANISMS: Final = ("masked", "oneshot", "plain")
 
@@ -76,20 +76,16 @@ def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Inte
     return hold_out_share(whole, rng=request.seed)
 
 
-def _usual_parameters(dataset: str, items: int) -> dict[str, Any]:
-    """Return the parameters of a data set of the demo; for others those of ml-100k, with no more vectors than items."""
-    found = PRIVIREC_DATASETS.get(dataset, PRIVIREC_DATASETS["ml-100k"])
-    components = min(int(found["components"]), items)
-    return found | {"components": components, "oversampling": min(int(found["oversampling"]), items - components)}
-
-
-def _recipe(request: DemoRequest, items: int) -> PriviRecK:
-    given = {"iterations": request.rounds, "components": request.rank}
-    chosen: dict[str, Any] = {**_usual_parameters(request.dataset, items), "items": items}
-    chosen |= {name: value for name, value in given.items() if value is not None}
-    parameters = parameters_for(request.recipe, chosen)
+def _recipe(request: DemoRequest, items: int, clients: int) -> PriviRecK:
+    given = {"items": items, "iterations": request.rounds, "components": request.rank}
+    chosen = {name: value for name, value in given.items() if value is not None}
     if request.recipe == "privirec":
-        parameters["reveal_gram"] = True  # the user chose this recipe by name; the task's warnings say what it reveals
+        usual: dict[str, Any] = PRIVIREC_DATASETS.get(request.dataset, PRIVIREC_DATASETS["ml-100k"])
+        components = min(int(usual["components"]), items)
+        usual |= {"components": components, "oversampling": min(int(usual["oversampling"]), items - components)}
+        # the user chose this recipe by name; the task's warnings say what it reveals
+        chosen = {**usual, **chosen, "reveal_gram": True}
+    parameters = parameters_for(request.recipe, chosen, clients=clients)
     made = make_recipe(request.recipe, parameters)
     assert isinstance(made, PriviRecK)  # noqa: S101 - `run_demo` asks for no other
     return made
@@ -202,7 +198,6 @@ def rank_filters(demo: SpectrumDemo, fleet: Fleet) -> list[ArmResult]:
 
 # --- the whole demo --------------------------------------------------------------------------------------------------
 
-_POLICY: Final = Policy(mechanisms=frozenset(PRIVIREC_MECHANISMS))
 _STAGES: Final = {
     "plain": ("collecting", "folding", "complete"),
     "masked": (*MASKED_STATES, RoundState.COMPLETE),
@@ -226,8 +221,8 @@ class SpectrumDemo:
         if request.cohort is not None:
             raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
         self.train, self.test = load_split(request, report)
-        self.recipe = _recipe(request, self.train.n_items)
         self.users = self.train.active_users
+        self.recipe = _recipe(request, self.train.n_items, self.users.size)
         self._organiser = None if self.mechanism == "plain" else TrialOrganiser()
 
     def announcement(self) -> str:
@@ -312,7 +307,11 @@ class SpectrumDemo:
 
     def _fleet(self, server: DemoServer) -> Fleet:
         options = FleetOptions(
-            policy=_POLICY,
+            policy=Policy(
+                mechanisms=frozenset(PRIVIREC_MECHANISMS),
+                reveal_gram=self.recipe.parameters.reveal_gram,
+                trust_models=True,
+            ),
             seed=self.request.seed,
             # the share per sum that leaves `1 - request.dropout` of the clients after the last sum
             dropout=1 - (1 - self.request.dropout) ** (1 / self.recipe.steps),
@@ -349,5 +348,5 @@ def _sum_result(recipe: PriviRecK, fleet: Fleet, report: FleetRound) -> SumResul
     )
     if not complete or result.kind != "iteration":
         return result
-    values = [float(value) for value in state.singular_values[: recipe.parameters.components]]
+    values = [float(value) for value in state.singular_values]
     return replace(result, captured=state.captured, change=state.change, singular_values=values)

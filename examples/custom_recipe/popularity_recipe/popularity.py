@@ -43,7 +43,7 @@ class Popularity(Recipe):
 
     state_class = PopularityState
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block of N counts, each 0 or 1 in a contribution."""
         has = Segment("has", self.parameters.items, 1.0, integral=True)
         return VectorLayout((Block("items", (has,)),), sum_class=ONCE_ROWS)

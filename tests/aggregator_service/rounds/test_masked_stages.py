@@ -28,7 +28,8 @@ def test_dropouts_in_the_other_stages_of_one_round(api: Api) -> None:
 def test_a_round_below_a_threshold_fails_and_the_next_ones_have_new_keys(api: Api) -> None:
     """The next one completes, though a client drops out while the others confirm."""
     task = masked_task(api, "below", COHORT, max_failed_rounds=9)
-    trust, thresholds = task.view["warnings"]
+    trust, thresholds, said = task.view["warnings"]
+    assert "1 sum of training over 4 to 6 clients" in said
     assert "trusted to follow the protocol" not in trust and "In a full cohort of 6" in thresholds
     clients = enrol_masked(task, COHORT)
     seeds, advertised = set[str](), set[bytes]()
@@ -199,7 +200,8 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(api: A
 
 
 def test_a_task_that_could_not_be_summed_is_refused(api: Api) -> None:
-    spectral, few_first = {"items": 6, "components": 2, "iterations": 2}, {"cohort_size": 9, "start_clients": 5}
+    spectral = {"items": 6, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
+    few_first = {"cohort_size": 9, "start_clients": 5}
     none_may_go = {"corrupt": 0.0, "dropout": 0.34}
     for reason, request in {
         "must be at least 6, or 0": request_json(

@@ -127,7 +127,7 @@ def test_a_cohort_with_exactly_the_least_size_goes_on(world: World) -> None:
     assert (world.state(task), len(world.cohort(task)), world.round(task).number) == ("open", FLOOR, 3)
 
 
-CHAIN = "privirec-k", {"items": 6, "components": 2, "iterations": 2}
+CHAIN = "privirec-k", {"items": 6, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
 QUORUM = 5
 """Clients of nine without which nobody confirms a sum, more than the schedule's `min_clients`."""
 
@@ -273,7 +273,7 @@ def test_a_sum_that_is_about_to_be_released_is_compared(world: World) -> None:
 ITEMS, VICTIM = 12, 5
 LISTS = np.random.default_rng(3).integers(0, 2, (VICTIM + 1, ITEMS)).astype(float)
 """Whether each of six people has each item."""
-DEGREES = "privirec-k", {"items": ITEMS, "components": 2, "iterations": 2}
+DEGREES = "privirec-k", {"items": ITEMS, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
 COUNTS = "colr", {"items": ITEMS, "dim": 2, "rank": 2, "clip": 1.0, "item_bias": "counts"}
 SMALL = {"cohort_size": 6, "min_clients": 3, "start_clients": 5}
 

@@ -61,7 +61,7 @@ def is_complete(played: FleetRound) -> None:
 @pytest.fixture(scope="module")
 def source(server: AggregatorProcess, operator: Operator) -> Any:
     schedule = Schedule(rounds=4, cohort_size=USERS, start_clients=USERS)
-    parameters = {"items": ITEMS, "components": 5, "iterations": 3}
+    parameters = {"items": ITEMS, "components": 5, "iterations": 3, "reveal_gram": True, "min_owners": 1}
     task_id = operator.create_task(task_request("spectrum", "privirec-k", "plain", schedule, parameters)).task_id
     _, state = run_fleet(server, operator, task_id, "plain")
     return task_id, state
@@ -177,7 +177,9 @@ def replace_snapshot(data_dir: Path, task_id: str) -> None:
 
 def test_what_cannot_be_started_from_is_refused(server: AggregatorProcess, operator: Operator, source: Any) -> None:
     schedule = Schedule(rounds=2, cohort_size=USERS)
-    open_task = task_request("still-open", "privirec-k", "plain", schedule, {"items": ITEMS, "components": 5})
+    open_task = task_request(
+        "still-open", "privirec-k", "plain", schedule, {"items": ITEMS, "components": 5, "reveal_gram": True}
+    )
     operator.create_task(open_task)
     assert "only a complete task" in create(server, "early", "plain", "still-open", *TWO, status=1)
     sealed = task_request("sealed", "fedmf", "ckks", schedule, {"items": ITEMS}, organiser=TRIAL.pin)

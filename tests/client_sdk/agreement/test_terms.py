@@ -62,7 +62,7 @@ def server(**changes: Any) -> ProgramRunner:
     ],
 )
 def test_changed_terms_are_refused(tmp_path: Path, change: dict[str, Any], what: str) -> None:
-    policy = Policy(mechanisms=frozenset({"plain", "ckks", "masked"}))
+    policy = Policy(mechanisms=frozenset({"plain", "ckks", "masked"}), trust_models=True)
     here = Account.at("https://example.org", Identity.generate(), DirectoryStore(tmp_path), policy)
     first = server().run(join(here, None, "hri_first")).membership
     kept = here.store.membership("t_1")

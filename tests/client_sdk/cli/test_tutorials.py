@@ -30,7 +30,7 @@ from tests.support.forked_programs import forked_commands
 from tests.support.needs import required
 from tests.support.pages import cells, end_group, environment, hushrec, named_blocks, terminal, wait_for
 from tests.support.server import AggregatorProcess, free_port, running_aggregator
-from tests.support.tasks import TRIAL, SmallTask, interactions, new_client
+from tests.support.tasks import TRIAL, TRUSTING, SmallTask, interactions, new_client
 
 DOCS = Path(__file__).parents[3] / "docs"
 TUTORIAL, OWN_DATA = DOCS / "tutorials" / "first-federation.md", DOCS / "your-own-data.md"
@@ -221,10 +221,10 @@ OWN_DATA_PAGE = OWN_DATA.read_text(encoding="utf-8").partition("## 6. ")[0]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the files of docs/your-own-data.md: 30 users, among them ann, and 130 items."""
+    """A working directory with the files of docs/your-own-data.md: 100 users, among them ann, and 130 items."""
     rng = np.random.default_rng(0)
-    users, items = np.nonzero(rng.random((30, 130)) < 0.15)
-    names = ["ann", *(f"user-{number}" for number in range(1, 30))]
+    users, items = np.nonzero(rng.random((100, 130)) < 0.15)
+    names = ["ann", *(f"user-{number}" for number in range(1, 100))]
     rows = [
         f"{names[user]},B{item:03d},{1 + (user * item) % 9 / 2},{1577836800 + rng.integers(10**6)}"
         for user, item in zip(users, items, strict=True)
@@ -274,7 +274,7 @@ def test_python_and_the_error_of_the_page_on_own_data(folder: Path, capsys: pyte
 
 
 def test_a_simulated_curve_is_shown_beside_controls_with_a_verdict(folder: Path) -> None:
-    out = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --cohort 10 --users 20")
+    out = run("hushrec simulate --dataset ratings.csv --rounds 4 --every 2 --users 20")
     assert [row[0] for row in cells(out)] == ["round 2", "round 4", "control: popularity", "control: random"]
     assert "of 20 users" in out
     assert "Why privirec-k: " in out
@@ -367,7 +367,7 @@ def test_loops_callback_and_event_loop_train_one_model(
     task = SmallTask.of(operator, request, USERS)
     around = [
         "async def one():",
-        "    async with AsyncClient(url, identity) as client:",
+        "    async with AsyncClient(url, identity, policy=TRUSTING) as client:",
         "        task = await client.join('my-model', invitation=invitation, certificate=certificate)",
         *(f"        {line}" for line in BLOCKS["async"].splitlines()),
         "        return await task.arrays()",
@@ -377,7 +377,7 @@ def test_loops_callback_and_event_loop_train_one_model(
 
         def run(text: str, **more: Any) -> Future[dict[str, Any]]:
             names = {"url": server.url, "invitation": task.invitation, "certificate": TRIAL.source(), "train": train}
-            names |= {"asyncio": asyncio, "AsyncClient": AsyncClient, "Client": Client}
+            names |= {"asyncio": asyncio, "AsyncClient": AsyncClient, "Client": Client, "TRUSTING": TRUSTING}
             names |= {"identity": Identity.generate(), **more}
             for name in ("invitation", "certificate"):
                 text = text.replace(f"{name}=...", f"{name}={name}")

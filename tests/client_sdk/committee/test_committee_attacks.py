@@ -241,7 +241,7 @@ def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:
 
 def test_a_policy_refuses_a_weak_committee_before_anything_is_sent() -> None:
     terms = oneshot_terms()
-    Policy().check_task(terms)
+    Policy(trust_models=True).check_task(terms)
     for policy, what in ((Policy(min_committee=6), "committee is 5"), (Policy(min_corrupt_members=2), "corrupt is 1")):
         with pytest.raises(PolicyRefused, match=what):
             policy.check_task(terms)

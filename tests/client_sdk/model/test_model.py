@@ -26,6 +26,7 @@ from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.errors import CodecError, to_accept
 from protocols.messages import Evaluation, RoundPage, RoundView, SnapshotView, TaskView
+from protocols.messages.privacy import Privacy
 from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
 from tests.support.one_member import OneMember, aggregate_of
@@ -124,6 +125,8 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     masked = TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {"mode": "curious", "bits": 32}))
     oneshot = TaskTerms.of(task_view("fedmf", {"items": 4}, "oneshot", {}))
     curious: Any = frozenset({"curious"})
+    gram = TaskTerms.of(task_view("privirec", {"items": 9, "components": 2, "reveal_gram": True}, "masked", {}))
+    wide = TaskTerms.of(task_view("privirec-k", {"items": 99, "components": 9, "reveal_gram": True}, "masked", {}))
     for policy, terms, text, name, option in (
         (Policy(), TERMS, "plain", "mechanisms=...", "--allow-plain"),
         (Policy(mechanisms=plain), revealing, "paillier", "mechanisms=...", ""),
@@ -138,12 +141,24 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
         (Policy(min_committee=6), oneshot, "committee is 5", "min_committee=...", ""),
         (Policy(min_corrupt_members=2), oneshot, "corrupt is 1", "min_corrupt_members=...", ""),
         (Policy(min_ring_bits=40), oneshot, "bits is 28", "min_ring_bits=...", ""),
+        (Policy(masked_modes=curious), masked, "lies about the model", "trust_models=True", "--trust-models"),
+        (Policy(), oneshot, "lies about the model", "trust_models=True", "--trust-models"),
+        (Policy(trust_models=True), gram, "which items single clients have", "reveal_gram=True", "--reveal-gram"),
+        (Policy(trust_models=True), wide, "which items single clients have", "reveal_gram=True", "--reveal-gram"),
     ):
         with pytest.raises(PolicyRefused, match=text) as caught:
             policy.check_task(terms)
         assert caught.value.remedy == to_accept(name, option)
         assert not option or option in JOIN_OPTIONS
-    Policy(masked_modes=curious).check_task(masked)
+    Policy(masked_modes=curious, trust_models=True).check_task(masked)
+    Policy(trust_models=True).check_task(oneshot)
+    Policy(trust_models=True, reveal_gram=True).check_task(gram)
+    block = Privacy(epsilon=8.0, delta=1e-5, corrupt=0.1)
+    Policy().check_task(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {}, privacy=block)))
+    with pytest.raises(PolicyRefused, match="earlier tasks over this data set"):
+        small = recipe("privirec-k", {"items": 999, "components": 1, "iterations": 1})
+        terms = replace(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {})), recipe=small)
+        Policy(trust_models=True).check_task(terms, [small])
     Policy(mechanisms=plain, max_epochs=21).check_task(long)
     allowing.check_task(TaskTerms.of(task_view(schedule={"cohort_size": 10, "min_clients": 4})))
     with pytest.raises(PolicyRefused, match="has 3 clients"):

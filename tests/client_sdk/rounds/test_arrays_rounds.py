@@ -34,7 +34,7 @@ PARAMETERS: dict[str, Any] = {
         "reveal_rows": True, "reveal_weights": True, "optimiser": "adam", "std": 0.1,
 }  # fmt: skip
 WEIGHTS = [1.0, 4.0, 10.0]
-POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), snapshot_every=1)
+POLICY = Policy(mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), trust_models=True, snapshot_every=1)
 
 
 def create(operator: Operator, name: str, mechanism: str, parameters: dict[str, Any] | None = None) -> SmallTask:

@@ -47,7 +47,7 @@ from protocols.recipes.state import state_as
 from tests.support.pages import hushrec
 from tests.support.programs import ProgramRunner, round_view
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import interactions, joined, small_task, take_part_together
+from tests.support.tasks import TRUSTING, interactions, joined, small_task, take_part_together
 
 PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
 
@@ -243,7 +243,8 @@ def test_nothing_is_moved_onto_records_that_are_there(kind: type[Store], tmp_pat
         old.move_to("https://new.example.org")
     for place in (old, new):
         place.write("t_1", "membership.json", b'{"url": "%s", "task_id": "t_1", "task_name": "films", "client_id": '
-                    b'"c_1", "role": "member", "token": "hrc_x"}' % str(place.url).encode())  # fmt: skip
+                    b'"c_1", "role": "member", "token": "hrc_x", "certificate": null, "organiser": null, '
+                    b'"device_group": 0}' % str(place.url).encode())  # fmt: skip
     with pytest.raises(ParameterError, match="stored here already: t_1@new"):
         old.move_to("https://new.example.org")
     assert {one.url for one in old.memberships()} == {"https://old.example.org", "https://new.example.org"}
@@ -264,11 +265,14 @@ def test_the_list_agrees_with_the_records_and_a_difference_gives_a_warning(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     key, events = tmp_path / "me.key", list[Event]()
     task = small_task(operator, "masked", users=USERS, mechanism="masked", data_set="ratings")
-    with joined(server.url, task, USERS - 1) as others, Client(server.url, Identity.load_or_create(key)) as client:
+    with (
+        joined(server.url, task, USERS - 1) as others,
+        Client(server.url, Identity.load_or_create(key), policy=TRUSTING) as client,
+    ):
         parts = [task.join(client), *others]
         played = take_part_together(parts, interactions(USERS), lambda one, items: one.take_part(items, events.append))
         for reports in played:
-            assert [(report.round, report.caught_up) for report in reports] == [(1, "nothing"), (2, "snapshot")]
+            assert [(report.round, report.caught_up) for report in reports] == [(1, "nothing"), (2, "replay")]
         assert not [event for event in events if isinstance(event, RoundMissed)]
         found, store = client.ledger(task.name), client._account.store
         noted = store.contributions(task.task_id)

@@ -25,7 +25,7 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.sums.masked import client as stages
 from protocols.sums.masked.roster import RosterEntry
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, enrolled_fleet, interactions, joined, small_task, take_part_together
+from tests.support.tasks import TRIAL, TRUSTING, enrolled_fleet, interactions, joined, small_task, take_part_together
 
 USERS = 5
 STAGES = ("sharing", "collecting", "unmasking", "one-shot")
@@ -88,7 +88,7 @@ def test_members_that_were_not_asked_for_some_rounds_take_over_what_others_signe
     task = small_task(
         operator, "few-asked", users=users, mechanism="masked", rounds=9, cohort_size=cohort, min_clients=4
     )
-    with joined(server.url, task, users, Policy(min_cohort=4)) as parts:
+    with joined(server.url, task, users, replace(TRUSTING, min_cohort=4)) as parts:
         reports = take_part_together(parts, interactions(users), partial(Task.take_part, progress=events.append))
         states = [part.model() for part in parts]
     assert not [event for event in events if isinstance(event, RoundMissed)]
@@ -101,7 +101,7 @@ def test_members_that_were_not_asked_for_some_rounds_take_over_what_others_signe
 
 def test_without_an_organiser_the_policy_must_trust_the_roster(server: AggregatorProcess, operator: Operator) -> None:
     task = small_task(operator, "no-organiser", users=3, mechanism="masked", rounds=1, certified=False)
-    trusting = Policy(trust_roster=True)
+    trusting = replace(TRUSTING, trust_roster=True)
     with enrolled_fleet(server.url, task, interactions(3), policy=trusting) as fleet:
         (played,) = fleet.run(rounds=1)
         assert played.state == "complete"

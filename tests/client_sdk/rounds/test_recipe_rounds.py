@@ -38,6 +38,7 @@ from tests.support.server import AggregatorProcess
 from tests.support.tasks import (
     ITEMS,
     TRIAL,
+    TRUSTING,
     SmallTask,
     enrolled_fleet,
     interactions,
@@ -78,7 +79,7 @@ def test_a_round_through_the_service_gives_the_model_of_the_plain_sum(
     users = 4
     name = f"same-{recipe}-{mechanism}"
     task = small_task(operator, name, users=users, recipe=recipe, mechanism=mechanism, rounds=1)
-    policy = Policy(mechanisms=frozenset({mechanism}))
+    policy = Policy(mechanisms=frozenset({mechanism}), trust_models=True, reveal_gram=True)
     with enrolled_fleet(server.url, task, interactions(users), policy=policy) as fleet:
         start = state_as(fleet.model(), FactorState).item_factors.copy()
         (played,) = fleet.run()
@@ -188,12 +189,12 @@ def test_counted_members_are_no_crowd_for_a_victim(sums: int, step: int, why: st
 def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProcess, operator: Operator) -> None:
     """Else one whose answer is lost would be counted again, in another sum."""
     task, store, identity = counting_task(operator, "record", cohort_size=6), MemoryStore(), Identity.generate()
-    with Client(server.url, identity, store) as client, SyncDriver() as driver:
+    with Client(server.url, identity, store, TRUSTING) as client, SyncDriver() as driver:
         core = task.join(client).part
         recipe, seed = core.member.terms.recipe, core.member.terms.seed
         training = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
         assert np.flatnonzero(driver.run(training).blocks[0]).tolist() == [2, 5]
-    with Client(server.url, identity, store) as restarted:
+    with Client(server.url, identity, store, TRUSTING) as restarted:
         kept = restarted.join(task.name).part.member.store.given(task.task_id, None, "rows")
     assert kept.counted == (task.task_id, 1)
 

@@ -170,7 +170,7 @@ def test_pages_of_a_proxy_end_no_part_in_a_task(server: AggregatorProcess, opera
     )  # fmt: skip
     transport, told = Filtered(limit=5_000 if mechanism == "ckks" else 1 << 20), list[Event]()
     options = ClientOptions(RetryPolicy(base_seconds=0.01, cap_seconds=0.05))
-    policy = replace(PLAIN, mechanisms=frozenset({mechanism}))
+    policy = replace(PLAIN, mechanisms=frozenset({mechanism}), trust_models=True)
     with (
         SyncDriver(transport=transport) as driver,
         joined(server.url, task, 2, policy) as others,

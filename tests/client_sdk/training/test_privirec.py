@@ -37,7 +37,7 @@ def train() -> Interactions:
 
 
 def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
-    full = {"reveal_gram": True} if name == "privirec" else {}
+    full = {"reveal_gram": True, "min_owners": 1}
     return recipe(name, {"items": ITEMS, "components": K, "iterations": 2, **full, **changes})
 
 
@@ -52,7 +52,7 @@ def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecS
 
 
 def train_all(train: Interactions, name: str, **changes: Any) -> Federation:
-    full = {"reveal_gram": True} if name == "privirec" else {}
+    full = {"reveal_gram": True, "min_owners": 1}
     parameters = {"items": ITEMS, "components": K, "iterations": 2, **full, **changes}
     made = Federation(train, name, parameters, cohort_size=USERS, seed=3)
     list(made.run(100))
@@ -80,7 +80,8 @@ def test_recommendations_on_a_device_do_not_import_scipy() -> None:
         "from client_sdk.history import History\n"
         "from client_sdk.training import client_half\n"
         "from protocols.recipes.registry import recipe\n"
-        "made = recipe('privirec', {'items': 6, 'components': 2, 'iterations': 1, 'reveal_gram': True})\n"
+        "whole = {'reveal_gram': True, 'min_owners': 1}\n"
+        "made = recipe('privirec', {'items': 6, 'components': 2, 'iterations': 1, **whole})\n"
         "state = made.initial_state(bytes(32))\n"
         "for number in range(1, made.steps + 1):\n"
         "    total = np.ones(made.layout(number).length)\n"

@@ -37,7 +37,8 @@ def played(noise: float, name: str = "privirec-k", noisy: bool = False, **change
     rng, rows = np.random.default_rng(3), np.zeros((CLIENTS, ITEMS))
     for row, group in zip(rows, rng.integers(0, 3, CLIENTS), strict=True):
         row[20 * group + rng.permutation(20)[:8]] = 1
-    made = recipe(name, {"items": ITEMS, "item_exponent": 0.0, **changes}, noisy=noisy)
+    whole = {} if noisy else {"reveal_gram": True}
+    made = recipe(name, {"items": ITEMS, "item_exponent": 0.0, **whole, **changes}, noisy=noisy)
     return made, play(made, rows, noise=noise), rows.T @ rows / 8
 
 
@@ -81,7 +82,7 @@ def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
 
 
 def test_degrees_and_counts_are_at_least_the_level_of_the_noise() -> None:
-    made = recipe("privirec-k", {"items": 4, "components": 2})
+    made = recipe("privirec-k", {"items": 4, "components": 2}, noisy=True)
     total = np.array([-7.3, 1.0, 9.6, 250.0])
     state = made.absorb(made.initial_state(SEED), replace(made.round_spec(SEED, 1), noise=2.2), total, 100)
     assert noise_level(2.2) == 4.4

@@ -306,7 +306,7 @@ def test_a_bound_that_no_task_has_is_refused(clip: float) -> None:
 class Choosing(FedMF):
     """A recipe whose contributions choose their blocks."""
 
-    def layout(self, sum_index: int = 1) -> VectorLayout:
+    def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         return VectorLayout(super().layout(sum_index).blocks, sum_class=TRAINED, chosen=1)
 
 

@@ -299,14 +299,16 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
 
 def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     usual = choose(1682, 943, 99_057)
-    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 6, 943)
-    assert usual.message_bytes == 4 * 1682 * 256
+    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 4, 943)
+    assert usual.message_bytes == 4 * 1682 * 39, "3 x 39 = 943 // 8 equations"
     for vectors in (15, 8):  # which rank better than, or like, colr: docs/results.md
         few = choose(1682, 943, 99_057, budget=4 * 1682 * vectors)
         assert (few.recipe, few.parameters["components"]) == ("privirec-k", vectors)
-    narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 7)
-    assert (narrow.recipe, narrow.parameters["rank"], narrow.rounds, narrow.cohort_size) == ("colr", 4, 101, 100)
-    assert "7 vectors of privirec-k fit" in narrow.why[0]
+    narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 2)
+    assert (narrow.recipe, narrow.parameters["rank"], narrow.rounds, narrow.cohort_size) == ("colr", 2, 101, 100)
+    assert "6 vectors of privirec-k fit" in narrow.why[0]
+    small = choose(1682, 12, 1_200)
+    assert small.recipe == "colr" and "sums over so few clients hide little" in small.why[0]
     assert choose(1682, 943, 99_057, budget=4 * 1682).parameters["rank"] == 1
     assert choose(1682, 943, 99_057, mechanism="ckks").recipe == "colr"
     rated = choose(1682, 943, 99_057, ratings=True)

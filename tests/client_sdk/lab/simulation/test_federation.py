@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,13 +103,13 @@ def test_whole_sums_and_scores_are_those_of_the_clients(
     mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
 ) -> None:
     train = rows()
-    given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, **exponents}
+    given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, "reveal_gram": True, **exponents}
     made = Federation(train, "privirec-k", given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
     recipe = made.recipe
     half = client_half(recipe)
     for number in range(1, recipe.steps + 1):
-        spec = recipe.round_spec(made.task_seed, number)
-        plan, cohort = made._plan(spec.sum_index), made.cohort(spec)
+        spec = replace(recipe.round_spec(made.task_seed, number), size=recipe.size_after(made.state))
+        plan, cohort = made._plan(spec), made.cohort(spec)
         vectors = {
             str(user): half.contribute(
                 spec, str(user), made.state, train.history(int(user)), {}, np.random.default_rng(0)

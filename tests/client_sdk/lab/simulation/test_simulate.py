@@ -25,8 +25,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "fair": {"dim": 8},
     "pfedclr": {"dim": 8},
     "svd": {"dim": 8, "rank": 2},
-    "privirec": {"reveal_gram": True, "components": 6, "iterations": 2},
-    "privirec-k": {"components": 6, "iterations": 2},
+    "privirec": {"reveal_gram": True, "min_owners": 1, "components": 6, "iterations": 2},
+    "privirec-k": {"reveal_gram": True, "min_owners": 1, "components": 6, "iterations": 2, "krylov": False},
 }
 
 
@@ -52,10 +52,17 @@ def split() -> Split:
     return Split(train, test, "a fifth")
 
 
+@pytest.fixture(scope="module")
+def many() -> Split:
+    """Of so many users that sums of privirec-k may have vectors: 12 equations for each item."""
+    train, test = hold_out_share(rated(users=100), 0.2, 0)
+    return Split(train, test, "a fifth")
+
+
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"arrays"}))
-def test_every_recipe_of_the_registry_is_simulated(split: Split, recipe: str) -> None:
+def test_every_recipe_of_the_registry_is_simulated(many: Split, recipe: str) -> None:
     request = SimulationRequest(recipe=recipe, recipe_parameters=SMALL.get(recipe, {}), rounds=4, cohort=None)
-    result = simulate(split, request)
+    result = simulate(many, request)
     assert result.points[-1].round == result.rounds >= 3
     for values in [*(point.values for point in result.points), *result.controls.values()]:
         assert tuple(values) == result.metrics
@@ -152,7 +159,7 @@ def test_what_does_not_fit_is_refused(split: Split) -> None:
         simulate(load_split("synthetic"), SimulationRequest("rfrec"))
 
 
-def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Split) -> None:
+def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Split, many: Split) -> None:
     shape = {"dim": 4, "rank": 2}
     ours, papers = (
         simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=1, variant=variant))
@@ -162,33 +169,36 @@ def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Sp
     assert papers.recipe_parameters["item_bias"] == "none"
     assert (ours.cohort, ours.recipe_parameters["count_sums"]) == (24, 1)
     started, random, paper = (
-        simulate(split, SimulationRequest("pfedclr", rounds=1, **change)).recipe_parameters["start_from"]
+        simulate(many, SimulationRequest("pfedclr", rounds=1, **change)).recipe_parameters
         for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
     )
-    assert started["item_exponent"] == 0.3125
-    assert random is paper is None
+    assert (started["start_from"]["item_exponent"], started["dim"]) == (0.3125, 12), "as many as the start has vectors"
+    assert random["start_from"] is paper["start_from"] is None
+    with pytest.raises(ParameterError, match="more users: sums over 24 would give single users' items away"):
+        simulate(split, SimulationRequest("pfedclr", rounds=1))
 
 
-def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(split: Split) -> None:
+def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(many: Split) -> None:
     shape = {"dim": 8}
-    started = simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=2, start_from_privirec=True))
-    random = simulate(split, SimulationRequest("colr", recipe_parameters=shape, rounds=2))
+    started = simulate(many, SimulationRequest("colr", recipe_parameters=shape, rounds=2, start_from_privirec=True))
+    random = simulate(many, SimulationRequest("colr", recipe_parameters=shape, rounds=2))
     assert started.recipe_parameters["start_from"]["task"] == "simulation"
     assert random.recipe_parameters["start_from"] is None
     assert started.points[0].values != random.points[0].values
     for recipe in ("topk", "privirec-k"):
         with pytest.raises(ParameterError, match="cannot start|start_from"):
-            simulate(split, SimulationRequest(recipe=recipe, rounds=2, start_from_privirec=True))
+            simulate(many, SimulationRequest(recipe=recipe, rounds=2, start_from_privirec=True))
 
 
-def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split) -> None:
-    chosen = simulate(split, SimulationRequest())
-    assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 24, 6)
-    assert chosen.recipe_parameters["components"] == split.train.n_items
+def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split, many: Split) -> None:
+    chosen = simulate(many, SimulationRequest())
+    assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 100, 4)
+    assert chosen.recipe_parameters["components"] == 4, "three times 4 is an eighth of 100"
     assert "docs/which-recipe.md" in chosen.chosen[0]
-    small = simulate(split, SimulationRequest(budget=20_000))
-    assert small.recipe_parameters["components"] == 20_000 // (4 * split.train.n_items)
-    assert f"{20_000 // (4 * split.train.n_items)} vectors were measured" in small.verdict.text
+    small = simulate(many, SimulationRequest(budget=1500))
+    assert small.recipe_parameters["components"] == 1500 // (4 * many.train.n_items) == 3
+    few = simulate(split, SimulationRequest(rounds=1))
+    assert few.recipe == "colr" and "sums over so few clients hide little" in few.chosen[0]
     encrypted = simulate(split, SimulationRequest(mechanism="ckks", rounds=2))
     assert encrypted.recipe == "colr"
     assert "same clients in every sum" in encrypted.chosen[0]

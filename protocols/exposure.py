@@ -1,0 +1,123 @@
+"""What the sums of a task say by themselves, with honest parties: computed from the task's plan, before it runs.
+
+Masks and encryption hide each contribution. They do not hide what follows from the sums, and `exposures` counts that:
+how many equations they are for how many unknowns, and how small a group is that a value can belong to. The server, a
+client before it joins, and `task advise` print the same sentences. `bench/exposure.py` solves such equations on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocols.errors import ParameterError
+from protocols.layout import Rule
+from protocols.messages import Schedule
+from protocols.privacy.equations import most_equations
+from protocols.recipes.base import Recipe
+from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.privirec import PriviRecK
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What the sums of one kind say.
+
+    kind: the class of the sums (`protocols.layout`). sums: how many the task has at most. values: of one of them.
+    equations, safe: in sums over the same rows, how many equations they are for each row of the unknown matrix, and how
+    many nobody can solve for a member's items; 0 in other sums. fewest, most: clients in a sum. smallest_group: fewest
+    clients that one value can be of. epsilon: of the task's privacy block; None without one.
+    """
+
+    kind: Rule
+    sums: int
+    values: int
+    equations: int
+    safe: int
+    fewest: int
+    most: int
+    smallest_group: int
+    epsilon: float | None = None
+
+    @property
+    def determined(self) -> bool:
+        """Whether the sums give away what single members have."""
+        return self.epsilon is None and self.equations > self.safe
+
+    @property
+    def text(self) -> str:
+        """What follows from the sums, in one sentence."""
+        clients = f"{self.most:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
+        sums = f"{self.sums:,} {_KINDS[self.kind]}{'' if self.sums == 1 else 's'} over {clients} clients"
+        if self.epsilon is not None:
+            return f"{sums}, with noise: they say about one member no more than epsilon {self.epsilon:g} allows."
+        if self.equations:
+            solved = f"{self.equations:,} equations for each item, and {self.safe:,} are safe"
+            if self.determined:
+                return f"{sums}: from these everybody can solve for the items of single members ({solved})."
+            return (
+                f"{sums}: from these nobody can solve for the items of one member ({solved}); a value is of "
+                f"{self.smallest_group} clients or more."
+            )
+        return f"{sums}: {_SAYS[self.kind]}."
+
+
+_KINDS: Final = {"once": "sum of counts", "repeated": "sum of the same data", "trained": "sum of training"}
+_SAYS: Final = {
+    "once": "each says how many have an item, also where that is one client, but not who",
+    "repeated": "the clients in two of them are the same, or differ by many",
+    "trained": "every client answers a new model with fresh random draws; many sums over different small cohorts say "
+    "in part what it has, and those of a server that lies about the model say all",
+}
+
+
+def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
+    """Return what each kind of sums of a task says, in the order of its sums."""
+    inner, noise = unwrapped(recipe), recipe.privacy.epsilon if isinstance(recipe, Private) else None
+    last = min(schedule.rounds, recipe.ends_after or schedule.rounds)
+    starts = [index for index in sorted(recipe.sum_kinds()) if index <= last]
+    found: list[Exposure] = []
+    for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
+        layout, clients = recipe.layout(index), (schedule.min_clients, schedule.cohort_size)
+        rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
+        if isinstance(inner, PriviRecK) and index >= inner.first_vectors:
+            p = inner.parameters
+            equations, safe = inner.equations, most_equations(p.items, schedule.cohort_size)
+            group = 1 if equations > safe else min(p.min_owners, group)
+        elif rule != "trained" and layout.blocks[0].segments[0].integral:
+            rule, group = "once", 1
+        one = Exposure(rule, after - index, layout.length, equations, safe, *clients, group, noise)
+        if found and (found[-1].kind, found[-1].equations) == (one.kind, one.equations):
+            last_one = found.pop()
+            one = replace(last_one, sums=last_one.sums + one.sums)
+        found.append(one)
+    return tuple(found)
+
+
+def check_equations(recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = ()) -> None:
+    """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that.
+
+    others: recipes of other tasks over the same data, whose sums are equations in the same unknowns. Tasks with a
+    privacy block, and those that consent (`reveal_gram`), are not limited; the latter count for others all the same.
+    """
+    if isinstance(recipe, Private) or not isinstance(recipe, PriviRecK):
+        return
+    p, clients = recipe.parameters, schedule.cohort_size
+    if p.min_owners > clients:
+        raise ParameterError(f"min_owners is {p.min_owners}, and no sum is over more than {clients} clients")
+    if p.reveal_gram:
+        return
+    safe = most_equations(p.items, clients)
+    earlier = sum(other.equations for other in others if isinstance(other, PriviRecK))
+    if recipe.equations + earlier <= safe:
+        return
+    before = f" and {earlier:,} of earlier tasks over this data set" if earlier else ""
+    fitting = max(0, safe - earlier) // p.iterations
+    smaller = f"choose components={fitting}, or fewer iterations; or " if fitting else ""
+    raise ParameterError(
+        f"{p.iterations} iterations with {p.columns} columns are {recipe.equations:,} equations for each item{before}; "
+        f"over {p.items:,} items and {clients:,} clients more than {safe:,} (an eighth of the smaller number) give "
+        f"single members' items away: {smaller}gather more clients, add a privacy block, or consent with "
+        "reveal_gram=true"
+    )

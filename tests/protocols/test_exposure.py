@@ -1,0 +1,183 @@
+"""What the sums of a task say: the bound on equations, items with few owners, and solvers that find rows beyond it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.exposure import data_of, spectral
+from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.federation import Federation
+from client_sdk.training.privirec import components_of
+from protocols.errors import CodecError, ParameterError
+from protocols.exposure import check_equations, exposures
+from protocols.messages import Schedule
+from protocols.messages.privacy import Privacy
+from protocols.privacy.equations import most_equations
+from protocols.recipes.base import Local, Recipe
+from protocols.recipes.private import with_privacy
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.registry import recipe
+from protocols.recipes.state import state_as
+
+SEED = bytes(range(32))
+SCHEDULE = Schedule(rounds=4, cohort_size=100, min_clients=10)
+
+
+def made(**changes: Any) -> PriviRecK:
+    found = recipe("privirec-k", {"items": 200, "components": 4, "iterations": 3, "krylov": True, **changes})
+    assert isinstance(found, PriviRecK)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("changes", "clients", "wrong"),
+    [
+        ({}, 100, ""),
+        ({"components": 5}, 100, "15 equations for each item.*more than 12.*choose components=4"),
+        ({"components": 256, "items": 600}, 400, "768 equations.*more than 50.*choose components=16"),
+        ({"components": 1, "iterations": 1}, 12, ""),
+        ({"components": 1, "iterations": 1, "min_owners": 5}, 7, "more than 0.*: gather more clients, add a privacy"),
+        ({"components": 64, "reveal_gram": True}, 12, ""),
+        ({"min_owners": 101}, 100, "min_owners is 101, and no sum is over more than 100 clients"),
+    ],
+)
+def test_a_task_whose_sums_give_members_away_needs_consent(changes: dict[str, Any], clients: int, wrong: str) -> None:
+    schedule = SCHEDULE.model_copy(update={"cohort_size": clients, "min_clients": 3})
+    if wrong:
+        with pytest.raises(ParameterError, match=wrong):
+            check_equations(made(**changes), schedule)
+    else:
+        check_equations(made(**changes), schedule)
+
+
+def test_tasks_over_the_same_data_count_together() -> None:
+    check_equations(made(components=2), SCHEDULE, [made(components=2)])
+    with pytest.raises(ParameterError, match=r"9 equations for each item and 6 of earlier tasks.*choose components=2"):
+        check_equations(made(components=3), SCHEDULE, [made(components=2)])
+    noisy = with_privacy(
+        recipe("privirec-k", {"items": 200, "components": 64, "item_exponent": 0.0, "degrees": False}, noisy=True),
+        Privacy(epsilon=8.0, delta=1e-5), 9, 100, 50,
+    )  # fmt: skip
+    check_equations(noisy, SCHEDULE, [made(components=4)])
+    check_equations(made(components=4), SCHEDULE, [noisy])
+
+
+def history(rows: int, clients: int, rare: int) -> Interactions:
+    """Users with 12 of `rows` items each, and `rare` more items that one user each has."""
+    rng = np.random.default_rng(4)
+    lists = [rng.choice(rows, 12, replace=False) for _ in range(clients)]
+    pairs = [(user, int(item)) for user, own in enumerate(lists) for item in own]
+    pairs += [(number, rows + number) for number in range(rare)]
+    users, items = np.array(pairs).T
+    return Interactions.from_pairs(users, items, n_users=clients, n_items=rows + rare)
+
+
+def test_items_with_few_owners_and_columns_beyond_the_bound_are_in_no_sum() -> None:
+    train = history(80, 64, 20)
+    federation = Federation(
+        train,
+        "privirec-k",
+        {"items": 100, "components": 20, "iterations": 2, "krylov": True},
+        cohort_size=64,
+        masks=False,
+    )
+    chosen = federation.recipe
+    assert isinstance(chosen, PriviRecK)
+    lengths = []
+    for _ in range(3):
+        state = state_as(federation.state, PriviRecState)
+        spec = replace(chosen.round_spec(federation.task_seed, state.sum_index + 1), size=chosen.size_after(state))
+        lengths.append(chosen.layout(spec.sum_index, spec.size).length)
+        next(federation.run(1))
+    kept = int((train.item_degrees() >= 5).sum())
+    assert kept <= 80 and lengths == [100, kept * 4, kept * 4], "64 // 8 equations, in two sums"
+    state = state_as(federation.state, PriviRecState)
+    assert (state.basis.shape, state.singular_values.size) == ((100, 8), 8)
+    assert not state.basis[80:].any()
+    body = chosen.encode_state(state)
+    assert len(body) == 4 + 4 * 101 + 4 * (kept + 1) * 8 + 16
+    again = state_as(chosen.decode_state(3, body), PriviRecState)
+    np.testing.assert_array_equal(again.basis, state.basis)
+    components = components_of(chosen, state)
+    assert not components.item_degrees[80:].any() and components.krylov
+    assert chosen.report(state)["items_kept"] == kept
+
+
+def test_all_directions_together_are_the_best_approximation_of_their_span() -> None:
+    """Over as many columns as P has ranks, the model is P itself, to rounding."""
+    train = history(30, 40, 0)
+    given = {"items": 30, "components": 10, "iterations": 3, "krylov": True, "reveal_gram": True, "min_owners": 1}
+    federation = Federation(train, "privirec-k", given, "plain", cohort_size=40)
+    list(federation.run(4))
+    state = state_as(federation.state, PriviRecState)
+    rows = np.zeros((40, 30))
+    for user in range(40):
+        rows[user, train.positives(user)] = 1
+    scaled = rows / np.sqrt(rows.sum(1))[:, None] / np.sqrt(rows.sum(0))
+    p = scaled.T @ scaled
+    found = (state.basis * state.singular_values.astype(float) ** 2) @ state.basis.T
+    np.testing.assert_allclose(found, p, atol=2e-4)
+    np.testing.assert_allclose(state.basis.T @ state.basis, np.eye(30), atol=2e-3)
+
+
+def test_a_member_without_other_items_sends_zeros_and_a_sum_of_another_size_is_refused() -> None:
+    chosen = made(items=40, components=2, iterations=1)
+    degrees = np.full(40, 20.0)
+    degrees[:3] = 4
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), degrees, 40)
+    spec = replace(chosen.round_spec(SEED, 2), size=chosen.size_after(state))
+    assert spec.size == (37, 2)
+    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 2]))).blocks
+    assert vector.shape == (74,) and not vector.any()
+    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 3]))).blocks
+    assert np.flatnonzero(vector).tolist() == [0, 1], "the first row is that of item 3"
+    for size in ((36, 2), (37, 1)):
+        with pytest.raises(ParameterError, match="the model before it says"):
+            chosen.contribute(state, replace(spec, size=size), Local(np.array([3])))
+    for size in ((0, 2), (41, 2), (37, 3), (37,)):
+        with pytest.raises(ParameterError, match="cannot be one of 40 items and 2 vectors"):
+            chosen.layout(2, size)
+    body = chosen.encode_state(state)
+    with pytest.raises(CodecError):
+        chosen.decode_state(1, body + b"\0")
+
+
+def test_a_task_of_too_few_clients_ends_after_the_degrees() -> None:
+    chosen = made(items=40)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.full(40, 9.0), 12)
+    assert chosen.size_after(state) == (40, 0)
+    assert chosen.is_done(state)
+    assert chosen.encode_state(chosen.decode_state(1, chosen.encode_state(state))) == chosen.encode_state(state)
+    with pytest.raises(ParameterError, match="sums over the 12 clients and the 40 items with 5 owners or more"):
+        components_of(chosen, state)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "kinds"),
+    [
+        ("colr", {"items": 200, "item_bias": "counts"}, ["once", "trained"]),
+        ("fair", {"items": 200, "dim": 8}, ["trained"]),
+        ("privirec-k", {"items": 200, "components": 4, "iterations": 3}, ["once", "repeated"]),
+        ("privirec", {"items": 200, "components": 4, "iterations": 3, "reveal_gram": True}, ["once", "repeated"]),
+    ],
+)
+def test_every_recipe_says_what_its_sums_say(name: str, parameters: dict[str, Any], kinds: list[str]) -> None:
+    chosen: Recipe = recipe(name, parameters)
+    found = exposures(chosen, SCHEDULE.model_copy(update={"rounds": 9}))
+    assert [each.kind for each in found] == kinds
+    assert [each.determined for each in found] == [name == "privirec" and each.kind == "repeated" for each in found]
+    assert all("10 to 100 clients" in each.text and each.text.endswith(".") for each in found)
+    assert found[0].smallest_group == (1 if kinds[0] == "once" else 10)
+
+
+def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
+    train = data_of("short", 300, None)
+    assert most_equations(1000, 300) == 37
+    within = spectral(train)
+    assert within["read"] == 0 and 0 < float(within["equations"] or 0) <= float(within["safe"] or 0)
+    beyond = spectral(train, 8)
+    assert float(beyond["read"] or 0) > 0.02
