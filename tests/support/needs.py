@@ -162,7 +162,7 @@ def _mount() -> str | None:
     return program
 
 
-UPGRADED_FROM: Final = "fc25a784"
+UPGRADED_FROM: Final = "2dff428c"
 """The commit from which members and servers upgrade in tests. Raise it to the newest one that others may run."""
 
 
