@@ -18,6 +18,7 @@ from protocols.privacy.equations import most_equations
 from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private, unwrapped
 from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_parameters import LEAST_OWNERS
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
 
 
 def check_equations(recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = ()) -> None:
-    """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that.
+    """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that:
+    by their number, or because items with fewer than `LEAST_OWNERS` owners are in them.
 
     others: recipes of other tasks over the same data, whose sums are equations in the same unknowns. Tasks with a
     privacy block, and those that consent (`reveal_gram`), are not limited; the latter count for others all the same.
@@ -108,6 +110,12 @@ def check_equations(recipe: Recipe, schedule: Schedule, others: Iterable[Recipe]
         raise ParameterError(f"min_owners is {p.min_owners}, and no sum is over more than {clients} clients")
     if p.reveal_gram:
         return
+    if p.shrinks and p.min_owners < LEAST_OWNERS:
+        raise ParameterError(
+            f"with min_owners {p.min_owners} a row of the sums can be of {p.min_owners} owners alone, and fewer than "
+            f"{LEAST_OWNERS} are too few: choose {LEAST_OWNERS} or more, add a privacy block, or consent with "
+            "reveal_gram=true"
+        )
     safe = most_equations(p.items, clients)
     earlier = sum(other.equations for other in others if isinstance(other, PriviRecK))
     if recipe.equations + earlier <= safe:

@@ -223,7 +223,7 @@ class TaskTerms:
     def round_spec(self, view: RoundView) -> RoundSpec:
         """Return the specification of a round, computed from the task's seed, with the levels in use that it states.
 
-        The size that it states is one that the sum can have; `Part.require_size` compares it with the model.
+        The size that it states is one that the sum can have; a client compares it with the model it trains on.
 
         Raises `ContractBroken` when the server announces another seed, a sum ahead of the round, one that the schedule
         does not have, or levels or a size that the recipe does not have.

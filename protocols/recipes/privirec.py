@@ -375,14 +375,20 @@ class PriviRecK(Recipe):
                 f"{reach.most:,}"
             )
         if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
-            layout = self.layout(self.last_iteration)
-            clip = layout.blocks[0].segments[0].clip if reach.largest is None else reach.largest
-            farthest = np.sqrt(reach.most * clip * np.sqrt(layout.length)) * CLIP_SLACK
-            require_within(own.singular_values, float(farthest), "singular values")
+            farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, self.steps})
+            require_within(own.singular_values, farthest, "singular values")
+            clip = self.layout(self.steps).blocks[0].segments[0].clip if reach.largest is None else reach.largest
             require_within(own.products.ravel(), reach.most * clip * CLIP_SLACK, "products")
         if own.gram.size and reach.largest is None:
             clip = self.layout(self.steps).blocks[0].segments[0].clip
             require_within(own.gram, reach.most * clip * CLIP_SLACK, "entries of the Gram matrix")
+
+    def _largest_singular_value(self, sum_index: int, reach: Reach) -> float:
+        """Return the root of the largest norm that a sum of vectors can have: m x K values, or P from its triangle."""
+        segment = self.layout(sum_index).blocks[0].segments[0]
+        values = self.parameters.items**2 if self.sum_of(sum_index) == "gram" else segment.length
+        largest = segment.clip if reach.largest is None else reach.largest
+        return sqrt(reach.most * largest * sqrt(values)) * CLIP_SLACK
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.

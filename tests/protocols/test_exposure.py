@@ -42,6 +42,8 @@ def made(**changes: Any) -> PriviRecK:
         ({"components": 1, "iterations": 1}, 12, ""),
         ({"components": 1, "iterations": 1, "min_owners": 5}, 7, "more than 0.*: gather more clients, add a privacy"),
         ({"components": 64, "reveal_gram": True}, 12, ""),
+        ({"min_owners": 4}, 100, "min_owners 4 a row of the sums can be of 4 owners alone, .* choose 5 or more"),
+        ({"min_owners": 1, "reveal_gram": True}, 100, ""),
         ({"min_owners": 101}, 100, "min_owners is 101, and no sum is over more than 100 clients"),
     ],
 )

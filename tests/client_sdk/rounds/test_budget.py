@@ -28,11 +28,11 @@ POLICY, SUMS = Policy(max_epsilon=8), 3
 SCHEDULE = {"cohort_size": 10, "min_clients": 5, "rounds": 9}
 
 
-def terms_of(task_id: str) -> TaskTerms:
+def terms_of(task_id: str, state: str = "open") -> TaskTerms:
     block = {"epsilon": 6.0, "delta": 1e-6, "rounds": SUMS}
     parameters = {"items": 6, "dim": 4, "rank": 2}
-    view = task_view("colr", parameters, "masked", {}, task_id=task_id, name=task_id, privacy=block, schedule=SCHEDULE)
-    return TaskTerms.of(view)
+    named = {"task_id": task_id, "name": task_id, "state": state}
+    return TaskTerms.of(task_view("colr", parameters, "masked", {}, privacy=block, schedule=SCHEDULE, **named))
 
 
 def spend(store: ClientStore, terms: TaskTerms, times: int = 1) -> int:
@@ -67,6 +67,35 @@ class Interrupted:
 @pytest.fixture(params=["memory", "directory"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore() if request.param == "memory" else DirectoryStore(tmp_path)
+
+
+def test_a_repeated_round_counts_and_another_server_finds_the_budget_reserved(shared: Store) -> None:
+    terms, here = terms_of("t_1"), ClientStore(shared, "me", "https://a")
+    reserve_budget(here, POLICY, terms, 0)
+    for number in (1, 1, 2):
+        spend_budget(here, terms, terms.recipe.round_spec(terms.seed, number, number))
+    with pytest.raises(PolicyRefused, match="round 3: "):
+        spend_budget(here, terms, terms.recipe.round_spec(terms.seed, 3, 3))
+    with pytest.raises(PolicyRefused, match="for other tasks"):
+        reserve_budget(ClientStore(shared, "me", "https://b"), POLICY, terms, 0)
+
+
+def test_a_server_cannot_reopen_a_task_whose_budget_another_task_has(shared: Store) -> None:
+    first, second, here = terms_of("t_1"), terms_of("t_2"), ClientStore(shared, "me", "https://a")
+    reserve_budget(here, POLICY, first, 0)
+    assert spend(here, first) == 1
+    release_budget(here, "t_1")
+    reserve_budget(here, POLICY, second, 0)
+    with pytest.raises(PolicyRefused, match="for other tasks"):
+        reserve_budget(here, POLICY, first, 0)
+    assert spend(here, first) == 0
+
+
+def test_a_task_that_is_closed_when_it_is_joined_reserves_nothing_and_gets_nothing(shared: Store) -> None:
+    here = ClientStore(shared, "me", "https://a")
+    reserve_budget(here, POLICY, terms_of("t_1", "closed"), 0)
+    assert read_budget(here, POLICY).reserved == 0
+    assert spend(here, terms_of("t_1")) == 0
 
 
 def test_contributions_while_the_task_is_joined_again_are_all_counted(shared: Store) -> None:

@@ -32,7 +32,7 @@ from protocols.errors import ParameterError, to_accept
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, skellam_curve
-from protocols.recipes.private import Private
+from protocols.recipes.private import FAILED_SUMS, Private
 from protocols.sums.masked import client as stages
 from tests.support.pages import cells, hushrec
 from tests.support.server import AggregatorProcess
@@ -136,6 +136,43 @@ def test_a_round_that_bad_shares_end_costs_its_members_nothing(
         spent = [part.part.member.store.spending(part.membership.task_id).sums for part in parts]
     assert [view.state for view in operator.rounds(task.task_id)] == ["failed", "complete"]
     assert [sums for place, sums in enumerate(spent) if place != 3] == [1] * (users - 1)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "iterations", "at_fault", "sums"),
+    [("privirec", 0, 1, 1), ("privirec-k", 2, 1, 2), ("privirec-k", 2, 2, 2)],
+)
+def test_bad_shares_in_a_round_or_two_do_not_keep_others_from_the_sums_they_pay_for(
+    server: AggregatorProcess,
+    operator: Operator,
+    monkeypatch: pytest.MonkeyPatch,
+    recipe: str,
+    iterations: int,
+    at_fault: int,
+    sums: int,
+) -> None:
+    """One bad member ends each of the first rounds. The block pays for as many."""
+    users, share, bad = 8, stages.share, list[str]()
+    schedule = Schedule(rounds=sums, cohort_size=users, min_clients=5, start_clients=users, stage_seconds=30)
+    parameters = {"items": ITEMS, "components": 3, "iterations": iterations, "item_exponent": 0.0, "degrees": False}
+    privacy = PRIVACY.model_copy(update={"rounds": sums + FAILED_SUMS})
+    wanted = task_request(f"bad-shares-{recipe}-{at_fault}", recipe, "masked", schedule, parameters, {"dropout": 0.3},
+                          organiser=TRIAL.pin, privacy=privacy)  # fmt: skip
+    task = SmallTask.of(operator, wanted, users)
+
+    def garbage(state: stages.Advertised, *rest: Any) -> tuple[stages.Shared, bytes]:
+        after, body = share(state, *rest)
+        turn = state.context.round_number - 1
+        return after, bytes([7]) * len(body) if bad[turn : turn + 1] == [state.client_id] else body
+
+    monkeypatch.setattr(stages, "share", garbage)
+    with joined(server.url, task, users) as parts:
+        bad += [part.membership.client_id for part in parts[:at_fault]]
+        take_part_together(parts, [list(range(user, user + 9)) for user in range(users)])
+        spent = [part.part.member.store.spending(part.membership.task_id).sums for part in parts]
+    ended = ["failed"] * at_fault + ["complete"] * sums
+    assert [view.state for view in operator.rounds(task.task_id)] == ended
+    assert all(sums <= one <= sums + at_fault for one in spent[at_fault:])
 
 
 def test_a_round_that_ended_while_a_client_trained_costs_nothing(server: AggregatorProcess, operator: Operator) -> None:

@@ -147,6 +147,80 @@ def test_epsilon_of_skellam_noise_is_just_above_exact(shifts: tuple[int, ...], s
     assert exact < epsilon_of(sums * skellam_curve((l1, l2), variance), delta) < 1.15 * exact
 
 
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "sums", "l1", "shifts"),
+    [
+        (4.0, 1e-6, 1, 100.0, (1,) * 100),
+        (8.0, 1e-6, 20, 4096.0, (64,)),
+        (1.0, 1e-6, 3, 4096.0, (8,) * 64),
+        (16.0, 1e-5, 1, 4096.0, (64,)),
+        (4.0, 1e-8, 100, 64.0, (64,)),
+        (200.0, 1e-5, 1, 1.0, (1,)),
+    ],
+)
+def test_whole_tasks_cost_no_more_than_their_epsilon(
+    epsilon: float, delta: float, sums: int, l1: float, shifts: tuple[int, ...]
+) -> None:
+    """The exact loss of the planned noise, of the honest clients alone, in all sums of a task.
+
+    l1: the bound that the noise is planned for; the contribution is `shifts`.
+    """
+    l2 = math.sqrt(sum(shift**2 for shift in shifts))
+    multiplier = NoiseTerms.of(epsilon, delta, sums, 0.1, 100, 90).multiplier([(l1, l2)])
+    exact = skellam_loss(shifts, (multiplier * l2) ** 2).self_compose(sums).get_epsilon_for_delta(delta)
+    assert exact <= epsilon + 1e-2
+
+
+# --- Renyi divergences of Skellam variables, summed term by term; the curve is above ----------------------------------
+
+SOME_ORDERS = (2, 3, 4, 8, 16, 32, 64, 128, 256, 1024)
+
+
+def exact_curve(variance: float, shift: int) -> NDArray[np.float64]:
+    """Return the divergence of one variable that is shifted from itself, at `SOME_ORDERS`.
+
+    Logarithms of the probabilities come from ratios of Bessel functions by backward recurrence: none underflows.
+    """
+    reach = int(40 * math.sqrt(variance) + 3 * SOME_ORDERS[-1] * shift + 500)
+    half, ratio = np.zeros(reach + 1), 0.0
+    for place in range(reach + 400, 0, -1):
+        ratio = 1 / (2 * place / variance + ratio)
+        if place <= reach:
+            half[place] = math.log(ratio)
+    half[0] = math.log(scipy.special.ive(0, variance))
+    half = np.cumsum(half)
+    places = np.arange(1 - reach, reach + 1 - shift)
+    own, moved = half[np.abs(places)], half[np.abs(places + shift)]
+    return np.array([scipy.special.logsumexp(order * moved + (1 - order) * own) / (order - 1) for order in SOME_ORDERS])
+
+
+@pytest.mark.parametrize("shifts", [(1,), (2,), (5,), (10,), (64,)])
+@pytest.mark.parametrize("variance", [0.01, 0.05, 0.3, 1.0, 3.0, 10.0, 100.0, 2000.0, 1e5])
+def test_the_curve_is_above_the_exact_divergence_of_one_value(variance: float, shifts: tuple[int, ...]) -> None:
+    check_above(variance, shifts)
+
+
+@pytest.mark.parametrize(
+    ("variance", "shifts"),
+    [
+        (0.3, (1,) * 100),
+        (4.0, (1,) * 100),
+        (100.0, (1,) * 4096),
+        (100.0, (8,) * 64),
+        (50.0, (3,) * 20 + (1,) * 300),
+        (819.2, (64,)),
+    ],
+)
+def test_the_curve_is_above_the_exact_divergence_of_vectors(variance: float, shifts: tuple[int, ...]) -> None:
+    check_above(variance, shifts)
+
+
+def check_above(variance: float, shifts: tuple[int, ...]) -> None:
+    exact = sum(exact_curve(variance, shift) * shifts.count(shift) for shift in set(shifts))
+    bound = skellam_curve((float(sum(shifts)), math.sqrt(sum(shift**2 for shift in shifts))), variance)
+    assert (bound[[ORDERS.index(order) for order in SOME_ORDERS]] >= exact * (1 - 1e-9)).all()
+
+
 NEAR = 2.0**-40
 SHARES = (0.02, 0.37, 5.3, 64.0, 3060.3463)
 
