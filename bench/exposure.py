@@ -92,7 +92,8 @@ def spectral(train: Interactions, times: int = 0) -> dict[str, Figure]:
         states.append(state_as(made.state, PriviRecState))
     has, after = has_of(train), states[-1]
     kept, columns = recipe.kept(after), recipe.size_after(after)[1]
-    figures: dict[str, Figure] = {"equations": 3 * columns, "safe": most_equations(kept.size, clients)}
+    entries = recipe.parameters.min_owners * float(after.item_degrees[kept].sum()) / clients
+    figures: dict[str, Figure] = {"equations": 3 * columns, "safe": most_equations(kept.size, clients, entries)}
     if not columns:  # the task ended after the degrees
         return figures | {"read": 0.0}
     asked = np.hstack([state.basis[kept].astype(np.float64) for state in states[1:-1]])

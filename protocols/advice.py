@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from protocols.errors import ParameterError
 from protocols.privacy.equations import most_equations
+from protocols.recipes.privirec_parameters import LEAST_OWNERS
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
@@ -103,12 +104,13 @@ def parameters_for(
     budget: int = MESSAGE_BUDGET,
     noisy: bool = False,
     clients: int | None = None,
+    mean_items: float | None = None,
 ) -> dict[str, Any]:
     """Return the parameters of a new task: those `given`, and the recommended or the paper's for what is not given.
 
     started: whether the task starts from a spectrum. vectors: how many that one has, where it is known. budget: see
     `components_within`. noisy: whether it has a privacy block. clients: how many are in a sum, which limits the vectors
-    of `privirec-k`; None: the items alone limit them.
+    of `privirec-k`; None: the items alone limit them. mean_items: of a client, where it is known; a limit, too.
 
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
@@ -130,18 +132,14 @@ def parameters_for(
         if recipe in ("privirec", "privirec-k"):
             if recipe == "privirec-k" and not (noisy or given.get("reveal_gram")):
                 iterations = {**chosen, **given}["iterations"]
-                within = min(within, columns_within(items, clients or items, iterations))
+                entries = None if mean_items is None else LEAST_OWNERS * mean_items
+                within = min(within, most_equations(items, clients or items, entries) // max(1, iterations))
             chosen["components"] = max(1, within)
         elif started:
             chosen["dim"] = min(MOST_FACTORS, within, vectors)
     if given.get("item_exponent"):
         chosen.pop("degrees", None)  # such rows are scaled by degrees
     return {**chosen, **given}
-
-
-def columns_within(items: int, clients: int, iterations: int) -> int:
-    """Return K, the most columns of each of so many iterations whose sums nobody can solve (`most_equations`)."""
-    return most_equations(items, clients) // max(1, iterations)
 
 
 _VISITS: Final = 300
@@ -237,8 +235,9 @@ def choose(
         )
     if ratings:
         return _of_ratings(items, clients, interactions, columns)
-    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients)
-    iterations, safe = int(parameters["iterations"]), most_equations(items, clients)
+    mean_items = interactions / clients
+    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items)
+    iterations, safe = int(parameters["iterations"]), most_equations(items, clients, LEAST_OWNERS * mean_items)
     found = iterations * int(parameters["components"])
     if able and min(_FEWEST_COMPONENTS, items) <= found <= safe:
         why = (

@@ -369,7 +369,8 @@ def _parameters(split: Split, request: SimulationRequest, start: Source | None) 
     given |= request.recipe_parameters
     return parameters_for(
         request.recipe, given, request.variant, started=request.starts, budget=request.budget,
-        noisy=request.epsilon is not None, clients=split.train.active_users.size, vectors=_vectors(start),
+        noisy=request.epsilon is not None, clients=split.train.active_users.size,
+        mean_items=split.train.size / max(1, split.train.active_users.size), vectors=_vectors(start),
     )  # fmt: skip
 
 

@@ -235,20 +235,22 @@ class PriviRecK(Recipe):
         own = state_as(state, PriviRecState)
         if not (self.parameters.shrinks and own.sum_index):
             return ()
-        rows = self.kept(own).size
-        return rows, self.columns_of(rows, own.clients)
+        kept = self.kept(own)
+        lists = float(own.item_degrees[kept].sum()) / max(1, own.clients)
+        return kept.size, self.columns_of(kept.size, own.clients, self.parameters.min_owners * lists)
 
     @property
     def equations(self) -> int:
         """How many equations all iterations together may be for each row of P."""
         return self.parameters.iterations * self.parameters.columns
 
-    def columns_of(self, rows: int, clients: int) -> int:
-        """Return K for sums over so many rows and clients: see the module's docstring."""
+    def columns_of(self, rows: int, clients: int, entries: float | None = None) -> int:
+        """Return K for sums over so many rows and clients: see the module's docstring. entries: of a row, the fewest
+        owners times the mean list; None before the degrees."""
         p = self.parameters
         most = rows // p.iterations if p.krylov else rows
         if not p.reveal_gram:
-            most = min(most, most_equations(rows, clients) // p.iterations)
+            most = min(most, most_equations(rows, clients, entries) // p.iterations)
         return min(p.columns, most)
 
     def state_fields(self, sum_index: int, size: tuple[int, ...] = ()) -> StateFields:

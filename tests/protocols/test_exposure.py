@@ -180,6 +180,7 @@ def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
     train = data_of("short", 300, None)
     assert most_equations(1000, 300) == 37
     within = spectral(train)
+    assert most_equations(1000, 300, 5 * 4.0) == 20, "of clients with 4 items each"
     assert within["read"] == 0 and 0 < float(within["equations"] or 0) <= float(within["safe"] or 0)
     beyond = spectral(train, 8)
     assert float(beyond["read"] or 0) > 0.02

@@ -47,9 +47,11 @@ export const kept = (p, state) => state.degrees.flatMap((d, i) => (d >= p.min_ow
 /** Rows and columns of the sum after `state`; none before the degrees. */
 export function sizeAfter(p, state) {
   if (!state.sums) return [];
-  const rows = kept(p, state).length;
+  const own = kept(p, state);
+  const rows = own.length;
+  const entries = (p.min_owners * own.reduce((sum, i) => sum + state.degrees[i], 0)) / Math.max(1, state.clients);
   const whole = p.krylov ? Math.floor(rows / p.iterations) : rows;
-  const safe = Math.floor(Math.floor(Math.min(rows, state.clients) / EQUATIONS) / p.iterations);
+  const safe = Math.floor(Math.floor(Math.min(Math.floor(Math.min(rows, state.clients) / EQUATIONS), entries)) / p.iterations);
   return [rows, Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe))];
 }
 
