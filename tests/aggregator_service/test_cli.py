@@ -169,7 +169,7 @@ def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None
     ("options", "recipe", "chosen"),
     [
         (
-            ("--items", "100", "--clients", "400"),
+            ("--items", "100", "--clients", "400", "--interactions", "8000"),
             "privirec-k",
             {"components": 4, "item_exponent": 0.3125, "krylov": True},
         ),
