@@ -176,18 +176,19 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
-    8: (0.46, 0.92),
-    16: (0.60, 1.02),
-    32: (0.74, 1.04),
-    64: (0.87, 1.02),
-    128: (0.95, 1.04),
+    2: (0.38, 0.95),
+    4: (0.57, 0.96),
+    8: (0.73, 0.98),
+    16: (0.85, 1.0),
+    32: (0.91, 1.0),
 }
-"""Vectors of `privirec-k` -> lowest and highest NDCG@20 over all items, divided by that with 256 vectors.
+"""Vectors of each of three iterations of `privirec-k` -> lowest and highest NDCG@20 over all items, divided by that
+with as many as are safe.
 
 On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
 """
-_FEWEST_COMPONENTS: Final = 8
-"""Vectors below which `colr` is advised: with 8 `privirec-k` ranks about as well or better (docs/results.md)."""
+_FEWEST_COMPONENTS: Final = 12
+"""Vectors of all iterations below which `colr` is advised: with 12 `privirec-k` ranks about as well or better."""
 
 _TABLE: Final = "docs/which-recipe.md"
 PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on the six data sets of {_TABLE}"

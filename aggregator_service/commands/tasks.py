@@ -137,11 +137,13 @@ def task_advise(
 
 
 def _say_what_vectors_are_worth(items: int) -> None:
-    typer.echo("NDCG@20 over all items, as a share of that with 256 vectors, on six measured data sets:")
+    typer.echo(
+        "NDCG@20 over all items, as a share of that with as many vectors as are safe, on six measured data sets:"
+    )
     for count, (lowest, highest) in sorted(QUALITY_BY_COMPONENTS.items()):
         if count <= items:
             megabytes = 4 * items * count / 1e6
-            typer.echo(f"  {count} vectors, {megabytes:.2f} MB a message: {lowest:.2f} to {highest:.2f}")
+            typer.echo(f"  3 x {count} vectors, {megabytes:.2f} MB a message: {lowest:.2f} to {highest:.2f}")
 
 
 @tasks.command("list")
