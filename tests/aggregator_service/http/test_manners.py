@@ -331,10 +331,16 @@ def test_a_client_has_eight_downloads_open_at_most(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def senders(api: Api, members: dict[str, TestMember]) -> list[tuple[str, TestMember, dict[str, str]]]:
-    """Who uploads: the name under which uploads are counted, a member of the task, and the headers."""
-    committee = oneshot_task(api, "committee", 3).enrol(1, role="committee")
-    enrolled = [*members.values(), *committee]
+def senders(api: Api) -> list[tuple[str, TestMember, dict[str, str]]]:
+    """Who uploads: the name under which uploads are counted, a member of the task, and the headers.
+
+    Nobody of ``members``: other tests end the access of some of them.
+    """
+    member, _ = api.create_task("uploads", cohort=2).begin(2)
+    keyed = api.create_task("uploads-keyed", cohort=2, recipe_name="colr", mechanism_name="ckks", dim=8, clip=1.0)
+    (holder,) = keyed.enrol(1, role="holder")
+    (committee,) = oneshot_task(api, "uploads-committee", 3).enrol(1, role="committee")
+    enrolled = [member, holder, committee]
     return [*((one.client_id, one, one.auth) for one in enrolled), ("operator environment", enrolled[0], api.operator)]
 
 
