@@ -386,7 +386,7 @@ def test_shares_that_do_not_open_are_left_out() -> None:
 
     Also what the server hands on to another place than the one it was sealed for.
     """
-    played = new_round(9).advertise().share()
+    played = new_round(9).advertise().share(without=["c_008"])
     secret, sealed = played.shared[VICTIM].sealing_secret, played.shares[VICTIM][:SEALED_BYTES]
     assert open_pair(sealed, secret, played.roster, 1, 0) is None  # sealed for c_001, handed back as if by c_001
     edge = len(played.roster.encode_set([]))
@@ -395,7 +395,9 @@ def test_shares_that_do_not_open_are_left_out() -> None:
     body[edge + SEALED_BYTES : edge + 2 * SEALED_BYTES] = bytes(SEALED_BYTES)  # c_002 sent zeros
     played.inboxes[VICTIM] = bytes(body)
     played.contribute()
-    assert sorted(played.contributed[VICTIM].pairs) == list(range(3, 9))
+    assert sorted(played.contributed[VICTIM].pairs) == list(range(3, 8))
+    assert played.contributed[VICTIM].unopened == ("c_001", "c_002")  # c_008 sent none, which is no fault of its shares
+    assert played.contributed["c_003"].unopened == ()
     played.confirm().unmask()
     np.testing.assert_array_equal(played.opened(), played.expected())
 
