@@ -154,8 +154,8 @@ Sum = Literal["degrees", "iteration", "gram"]
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
 _UNIT: Final = 1.0 + 1e-3
-_UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 """Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
+_UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 _ROUNDED: Final = 1.0 + 2.0**-20  # factor by which rounding to float32 may lengthen a column of Q
 
 
