@@ -27,8 +27,9 @@ class Exposure:
 
     kind: the class of the sums (`protocols.layout`). sums: how many the task has at most. values: of one of them.
     equations, safe: in sums over the same rows, how many equations they are for each row of the unknown matrix, and how
-    many nobody can solve for a member's items; 0 in other sums. fewest, most: clients in a sum. smallest_group: fewest
-    clients that one value can be of. epsilon: of the task's privacy block; None without one.
+    many are within the bound (`protocols.privacy.equations`), 0 where the task consents to any number; both 0 in other
+    sums. fewest, most: clients in a sum. smallest_group: fewest clients that one value can be of. epsilon: of the
+    task's privacy block; None without one.
     """
 
     kind: Rule
@@ -54,12 +55,13 @@ class Exposure:
         if self.epsilon is not None:
             return f"{sums}, with noise: they say about one member no more than epsilon {self.epsilon:g} allows."
         if self.equations:
-            solved = f"{self.equations:,} equations for each item, and {self.safe:,} are safe"
+            limit = f"at most {self.safe:,} are safe" if self.safe else "the task has no limit"
+            solved = f"{self.equations:,} equations for each item, {limit}"
             if self.determined:
                 return f"{sums}: from these everybody can solve for the items of single members ({solved})."
             return (
-                f"{sums}: from these nobody can solve for the items of one member ({solved}); a value is of "
-                f"{self.smallest_group} clients or more."
+                f"{sums}: too few to solve for the items of one member ({solved}), unless members help; a value "
+                f"is of {self.smallest_group} clients or more."
             )
         return f"{sums}: {_SAYS[self.kind]}."
 
@@ -84,7 +86,7 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         if isinstance(inner, PriviRecK) and index >= inner.first_vectors:
             p = inner.parameters
-            equations, safe = inner.equations, most_equations(p.items, schedule.cohort_size)
+            equations, safe = inner.equations, 0 if p.reveal_gram else most_equations(p.items, schedule.cohort_size)
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule != "trained" and layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
@@ -96,20 +98,26 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
     return tuple(found)
 
 
-def check_equations(recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = ()) -> None:
+def check_equations(
+    recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = (), *, consents: bool = True
+) -> None:
     """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that:
     by their number, or because items with fewer than `LEAST_OWNERS` owners are in them.
 
-    others: recipes of other tasks over the same data, whose sums are equations in the same unknowns. Tasks with a
-    privacy block, and those that consent (`reveal_gram`), are not limited; the latter count for others all the same.
+    others: recipes of other tasks over the same data, whose sums are equations in the same unknowns. consents: False
+    for a member who does not consent, whatever the task says (`reveal_gram`). Tasks with a privacy block, and those
+    that consent, are not limited; the latter count for others all the same, and their sums are not narrowed after the
+    degrees, so that a member cannot tell from their parameters that they are safe.
     """
     if isinstance(recipe, Private) or not isinstance(recipe, PriviRecK):
         return
     p, clients = recipe.parameters, schedule.cohort_size
     if p.min_owners > clients:
         raise ParameterError(f"min_owners is {p.min_owners}, and no sum is over more than {clients} clients")
-    if p.reveal_gram:
+    if p.reveal_gram and consents:
         return
+    if p.reveal_gram:
+        raise ParameterError("nothing limits what its sums say about which items single clients have")
     if p.shrinks and p.min_owners < LEAST_OWNERS:
         raise ParameterError(
             f"with min_owners {p.min_owners} a row of the sums can be of {p.min_owners} owners alone, and fewer than "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError, to_accept
-from protocols.exposure import check_equations, exposures
+from protocols.exposure import check_equations
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
@@ -188,17 +188,13 @@ class Policy:
             )
 
     def _check_equations(self, terms: TaskTerms, others: Iterable[Recipe]) -> None:
-        remedy = to_accept("reveal_gram=True", "--reveal-gram")
-        if any(each.determined for each in exposures(terms.recipe, terms.schedule)):
-            raise PolicyRefused(
-                f"the sums of task {terms.name!r} give away which items single clients have; this client's policy "
-                "forbids that",
-                remedy=remedy,
-            )
         try:
-            check_equations(terms.recipe, terms.schedule, others)
+            check_equations(terms.recipe, terms.schedule, others, consents=False)
         except ParameterError as error:
-            raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=remedy) from error
+            remedy = to_accept("reveal_gram=True", "--reveal-gram")
+            raise PolicyRefused(
+                f"task {terms.name!r}: {error}; this client's policy forbids that", remedy=remedy
+            ) from error
 
     def check_round(self, view: RoundView) -> None:
         """Raise `PolicyRefused` unless the policy allows the round."""

@@ -127,6 +127,11 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     curious: Any = frozenset({"curious"})
     gram = TaskTerms.of(task_view("privirec", {"items": 9, "components": 2, "reveal_gram": True}, "masked", {}))
     wide = TaskTerms.of(task_view("privirec-k", {"items": 99, "components": 9, "reveal_gram": True}, "masked", {}))
+    few = TaskTerms.of(
+        task_view("privirec-k", {"items": 99, "components": 1, "iterations": 1, "reveal_gram": True}, "masked", {})
+    )
+    large = few.view.schedule.model_copy(update={"cohort_size": 100})
+    few = TaskTerms.of(few.view.model_copy(update={"schedule": large}))
     for policy, terms, text, name, option in (
         (Policy(), TERMS, "plain", "mechanisms=...", "--allow-plain"),
         (Policy(mechanisms=plain), revealing, "paillier", "mechanisms=...", ""),
@@ -144,6 +149,8 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
         (Policy(masked_modes=curious), masked, "lies about the model", "trust_models=True", "--trust-models"),
         (Policy(), oneshot, "lies about the model", "trust_models=True", "--trust-models"),
         (Policy(trust_models=True), gram, "which items single clients have", "reveal_gram=True", "--reveal-gram"),
+        # few equations, but rows of one owner may be among them, and lists may be short
+        (Policy(trust_models=True), few, "which items single clients have", "reveal_gram=True", "--reveal-gram"),
         (Policy(trust_models=True), wide, "which items single clients have", "reveal_gram=True", "--reveal-gram"),
     ):
         with pytest.raises(PolicyRefused, match=text) as caught:
