@@ -149,6 +149,15 @@ def _rows(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> ND
     return whole
 
 
+def _triangle(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> NDArray[np.float32]:
+    """Return P's upper triangle over all `items`, from that over the `kept` ones; the other items' entries are 0."""
+    if kept.size == items:
+        return found
+    whole = np.zeros(triangle_length(items), np.float32)
+    whole[triangle_places(kept, items)[0]] = found
+    return whole
+
+
 _BY_ITEM: Final = ("basis", "asked", "products")
 Sum = Literal["degrees", "iteration", "gram"]
 
@@ -348,9 +357,7 @@ class PriviRecK(Recipe):
             if name in values:
                 values[name] = _rows(values[name], kept, items)
         if "gram" in values:
-            gram = np.zeros(triangle_length(items), np.float32)
-            gram[triangle_places(kept, items)[0]] = values["gram"]
-            values["gram"] = gram
+            values["gram"] = _triangle(values["gram"], kept, items)
         return self.state_from(round_number, values)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
@@ -379,18 +386,23 @@ class PriviRecK(Recipe):
         if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
             farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, self.steps})
             require_within(own.singular_values, farthest, "singular values")
-            clip = self.layout(self.steps).blocks[0].segments[0].clip if reach.largest is None else reach.largest
-            require_within(own.products.ravel(), reach.most * clip * CLIP_SLACK, "products")
-        if own.gram.size and reach.largest is None:
-            clip = self.layout(self.steps).blocks[0].segments[0].clip
-            require_within(own.gram, reach.most * clip * CLIP_SLACK, "entries of the Gram matrix")
+            require_within(own.products.ravel(), self._largest_value(self.steps, reach), "products")
+        if own.gram.size:  # of a sum with noise, its part above the noise, whose entries are at most its norm
+            farthest = self._largest_value(self.steps, reach)
+            if reach.largest is not None:
+                farthest = self._largest_singular_value(self.steps, reach) ** 2
+            require_within(own.gram, farthest, "entries of the Gram matrix")
+
+    def _largest_value(self, sum_index: int, reach: Reach) -> float:
+        """Return the largest size of a value of a sum."""
+        largest = self.layout(sum_index).blocks[0].segments[0].clip if reach.largest is None else reach.largest
+        return reach.most * largest * CLIP_SLACK
 
     def _largest_singular_value(self, sum_index: int, reach: Reach) -> float:
         """Return the root of the largest norm that a sum of vectors can have: m x K values, or P from its triangle."""
-        segment = self.layout(sum_index).blocks[0].segments[0]
-        values = self.parameters.items**2 if self.sum_of(sum_index) == "gram" else segment.length
-        largest = segment.clip if reach.largest is None else reach.largest
-        return sqrt(reach.most * largest * sqrt(values)) * CLIP_SLACK
+        is_gram = self.sum_of(sum_index) == "gram"
+        values = self.parameters.items**2 if is_gram else self.layout(sum_index).length
+        return sqrt(self._largest_value(sum_index, reach) * CLIP_SLACK * sqrt(values))
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
@@ -470,7 +482,8 @@ class PriviRecK(Recipe):
             case "gram" if spec.noise:
                 return self._gram_in_noise(own, spec, total)
             case "gram":
-                return own.following(spec, gram=self._whole_gram(own, spec, total))
+                rows = self.kept(own) if spec.size else np.arange(self.parameters.items)
+                return own.following(spec, gram=_triangle(total.astype(np.float32), rows, self.parameters.items))
 
     def _begun(self, state: PriviRecState, spec: RoundSpec) -> PriviRecState:
         """Return the state after the degrees with Q_0, drawn from the round's seed.
@@ -483,15 +496,6 @@ class PriviRecK(Recipe):
         lengths = state.item_degrees[kept] ** (0.5 - p.degree_exponent) if p.krylov else None
         basis = _rows(start_basis(spec.seed, rows, columns, lengths).astype(np.float32), kept, p.items)
         return replace(state, basis=basis, singular_values=np.zeros(columns, dtype=np.float32))
-
-    def _whole_gram(self, state: PriviRecState, spec: RoundSpec, total: Floats) -> NDArray[np.float32]:
-        """Return P's upper triangle over all items, float32 (m (m+1) / 2,): 0 for items with too few owners."""
-        items = self.parameters.items
-        if not spec.size:
-            return total.astype(np.float32)
-        whole = np.zeros(triangle_length(items), np.float32)
-        whole[triangle_places(self.kept(state), items)[0]] = total
-        return whole
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
         """Return the state after an iteration; with noise, components below the noise have the singular value 0.
