@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from client_sdk.training.graph_filters import FILTERS, user_row
 from client_sdk.training.privirec import components_of
 from protocols.advice import NOISY, parameters_for
-from protocols.errors import ParameterError
+from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.base import Local, Recipe, Sensitivity, noise_level
+from protocols.recipes.base import Local, Reach, Recipe, Sensitivity, noise_level
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK, PriviRecState
@@ -72,6 +72,10 @@ def test_a_noisy_gram_matrix_becomes_the_matrix_of_its_clear_components() -> Non
     assert np.linalg.eigvalsh(found.astype(float)).min() > -1e-3
     assert clear(FILTERS["ease"].scores(components_of(made, own), user_row([0, 1, 2], ITEMS))[0])
     assert made.decode_state(3, made.encode_state(own)).round_number == 3
+    reach = Reach(3, 10, CLIENTS, largest=1.0)
+    made.require_reachable(own, reach)
+    with pytest.raises(CodecError, match="entries of the Gram matrix"):
+        made.require_reachable(replace(own, gram=own.gram * np.float32(1e6)), reach)
 
 
 def test_with_noise_the_gram_matrix_needs_no_iteration_before_it() -> None:
