@@ -25,8 +25,8 @@ MOST_EPOCHS: Final = 1000
 MOST_MEASUREMENTS: Final = 1_000_000
 _BOUNDS: Final = {
     "min_cohort": (2, 1_000_000),
-    "min_neighbours": (0, 1_000_000),
-    "min_threshold": (0, 1_000_000),
+    "min_neighbours": (2, 1_000_000),
+    "min_threshold": (2, 1_000_000),
     "min_ring_bits": (0, 64),
     "min_sigma": (1, 80),
     "max_model_bytes": (1, 1 << 63),

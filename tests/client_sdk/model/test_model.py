@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.cli import app
+from client_sdk.cli.membership import READ_ONLY
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
 from client_sdk.model.follow import ModelFollower
@@ -156,8 +157,12 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
         with pytest.raises(PolicyRefused, match=text) as caught:
             policy.check_task(terms)
         assert caught.value.remedy == to_accept(name, option)
+        READ_ONLY.check_task(terms)  # commands that only read work in every task that was joined
         assert not option or option in JOIN_OPTIONS
     Policy(masked_modes=curious, trust_models=True).check_task(masked)
+    conditions = {one.name: getattr(READ_ONLY, one.name) for one in fields(Policy)}
+    assert all(value for name, value in conditions.items() if name.startswith(("trust_", "reveal_")))
+    assert all(value <= 2 for name, value in conditions.items() if name.startswith("min_"))
     Policy(trust_models=True).check_task(oneshot)
     Policy(trust_models=True, reveal_gram=True).check_task(gram)
     block = Privacy(epsilon=8.0, delta=1e-5, corrupt=0.1)
