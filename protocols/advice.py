@@ -236,10 +236,8 @@ def choose(
         )
     if ratings:
         return _of_ratings(items, clients, interactions, columns)
-    mean_items = interactions / clients
-    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items)
-    iterations, safe = int(parameters["iterations"]), most_equations(items, clients, LEAST_OWNERS * mean_items)
-    found = iterations * int(parameters["components"])
+    parameters, found, safe = spectrum_for(items, clients, interactions, budget)
+    iterations = int(parameters["iterations"])
     if able and min(_FEWEST_COMPONENTS, items) <= found <= safe:
         why = (
             f"privirec-k {PRIVIREC_RANKED}, and it needs no training",
@@ -266,6 +264,17 @@ def choose(
     )
     parameters = parameters_for("colr", {"items": items, "rank": rank})
     return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)
+
+
+def spectrum_for(items: int, clients: int, interactions: int, budget: int) -> tuple[dict[str, Any], int, int]:
+    """Return the parameters of `privirec-k` for such data, how many vectors it finds, and how many are safe.
+
+    It finds more than are safe only where one for each iteration is too many. budget: see `components_within`.
+    """
+    mean_items = interactions / clients
+    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items)
+    found = int(parameters["iterations"]) * int(parameters["components"])
+    return parameters, found, most_equations(items, clients, LEAST_OWNERS * mean_items)
 
 
 def _why_not(found: int, safe: int, clients: int, budget: int) -> str:

@@ -51,7 +51,7 @@ class Exposure:
     def text(self) -> str:
         """What follows from the sums, in one sentence."""
         clients = f"{self.most:,}" if self.fewest == self.most else f"{self.fewest:,} to {self.most:,}"
-        sums = f"{self.sums:,} {_KINDS[self.kind]}{'' if self.sums == 1 else 's'} over {clients} clients"
+        sums = f"{self.sums:,} sum{'' if self.sums == 1 else 's'} {_KINDS[self.kind]} over {clients} clients"
         if self.epsilon is not None:
             return f"{sums}, with noise: they say about one member no more than epsilon {self.epsilon:g} allows."
         if self.equations:
@@ -66,7 +66,7 @@ class Exposure:
         return f"{sums}: {_SAYS[self.kind]}."
 
 
-_KINDS: Final = {"once": "sum of counts", "repeated": "sum of the same data", "trained": "sum of training"}
+_KINDS: Final = {"once": "of counts", "repeated": "of the same data", "trained": "of training"}
 _SAYS: Final = {
     "once": "each says how many have an item, also where that is one client, but not who",
     "repeated": "the clients in two of them are the same, or differ by many",

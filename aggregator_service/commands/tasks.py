@@ -38,14 +38,13 @@ from protocols.advice import (
     STARTED,
     STARTS_RANKED,
     choose,
-    parameters_for,
     settings_of_ratings,
+    spectrum_for,
 )
 from protocols.exposure import exposures
 from protocols.messages import Extension, InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
-from protocols.privacy.equations import most_equations
 from protocols.privacy_advice import choose_noisy
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -119,9 +118,8 @@ def task_advise(
         for stage, length in upload_bytes(neighbourhood, planned.recipe.longest_vector(), plan.bits).items():
             typer.echo(f"  a client sends {length} bytes to {stage}, at most")
     if choice.recipe in STARTED and privacy is None:
-        spectrum = parameters_for("privirec-k", {"items": items}, budget=round(budget * 1e6), clients=clients)
-        found = int(spectrum["components"]) * int(spectrum["iterations"])
-        if found <= most_equations(items, clients):
+        spectrum, found, safe = spectrum_for(items, clients, interactions, most_bytes)
+        if found <= safe:
             typer.echo(
                 f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
                 f"-r components={spectrum['components']}, then --start-from it with -r dim={min(found, MOST_FACTORS)} "

@@ -173,6 +173,9 @@ def test_every_recipe_says_what_its_sums_say(name: str, parameters: dict[str, An
     assert [each.kind for each in found] == kinds
     assert [each.determined for each in found] == [name == "privirec" and each.kind == "repeated" for each in found]
     assert all("10 to 100 clients" in each.text and each.text.endswith(".") for each in found)
+    first = {"once": "1 sum of counts over", "trained": "9 sums of training over"}[kinds[0]]
+    assert found[0].text.startswith(first)
+    assert "repeated" not in kinds or f"{found[1].sums} sums of the same data over" in found[1].text
     assert found[0].smallest_group == (1 if kinds[0] == "once" else 10)
 
 
