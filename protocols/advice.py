@@ -242,7 +242,7 @@ def choose(
         why = (
             f"privirec-k {PRIVIREC_RANKED}, and it needs no training",
             f"{iterations} x {parameters['components']} vectors of {items:,} items: messages of {budget / 1e6:g} MB "
-            f"would hold {columns} each, and nobody can solve {safe} equations or fewer for what one of {clients:,} "
+            f"would hold {columns} each, and {safe} equations are too few to solve for what one of {clients:,} "
             f"clients has; {VECTORS_RANKED}",
             f"all clients are in each of its {1 + iterations} sums: whoever is not online for one is not in the later "
             "ones",
