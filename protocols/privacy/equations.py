@@ -1,6 +1,6 @@
 """How many linear equations sums over the same rows may give: too few to solve them for a member's items.
 
-That is measured, not proven: it holds for the attack of `bench/exposure.py` on the data sets that bench/README.md names.
+That is measured, not proven: it holds for the attack of `bench/exposure.py` on the data sets that it names.
 
 The sums of the power iteration are Y = P Q for matrices Q that everybody knows: with M columns in all, they are M
 equations for each row of the unknown P, the item-item matrix. Three counts limit M:
