@@ -33,7 +33,7 @@ from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.process import Process
-from tests.support.masked import POLICY, handout_for, next_step
+from tests.support.masked import POLICY, can_step, handout_for, next_step
 from tests.support.world import client_row, request_json
 
 PLACES: Final = MEMBERS + 2
@@ -129,7 +129,7 @@ class Client:
                 round_context(task, round_), self.id, self.identity, POLICY, self.random
             )
             return body
-        if self.state is None:
+        if not can_step(self.state, part):
             self.left = True  # it missed an earlier stage
             return None
         kind = handout_for(part, task.mechanism_parameters["mode"])

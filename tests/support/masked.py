@@ -57,6 +57,14 @@ def handout_for(step: Step, mode: str) -> Handout:
     return needs.get(step, "survivors" if mode == "curious" else "confirmations")
 
 
+def can_step(state: Any, step: Step) -> bool:
+    """Whether a client in this state has taken every step before `step`; it has not if it missed a stage's time."""
+    if step == "unmask" and isinstance(state, client.Contributed):
+        return state.context.plan.mode == "curious"  # the other mode has a stage between
+    before = {"share": client.Advertised, "contribute": client.Shared, "confirm": client.Contributed}
+    return isinstance(state, before.get(step, client.Confirmed))
+
+
 def next_step(
     state: Any,
     step: Step,
