@@ -58,7 +58,7 @@ def _task_with_metrics(api: Api) -> TestTask:
             "name": "taste",
             "recipe": {
                 "name": "privirec-k",
-                "parameters": {"items": 12, "components": 2, "iterations": 2, "reveal_gram": True},
+                "parameters": {"items": 12, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1},
             },
             "mechanism": {"name": "plain"},
             "schedule": {"rounds": 5, "cohort_size": 2, "min_clients": 2},

@@ -204,7 +204,7 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
     assert api.http.get(latest, headers=stranger.auth).status_code == 404
 
 
-COHORT = 24
+COHORT = 32
 MIN_CLIENTS = 4
 SCOLR = {"recipe_name": "scolr", "recipe_parameters": {"rank": 4}, "dim": 4, "min_clients": MIN_CLIENTS}
 
@@ -243,7 +243,7 @@ def test_dropouts_that_leave_few_clients_of_a_level(api: Api) -> None:
 
 def test_levels_of_a_masked_round_need_enough_clients_and_a_client_told_others_is_refused(api: Api) -> None:
     """Levels in use are part of what keys, masks and signatures are bound to."""
-    # ten of 24 may go: of the smallest of at least two levels go at most nine
+    # 14 of 32 may go: of the smallest of at least two levels go at most 13
     task = masked_task(api, "levels", COHORT, dropout=0.45, max_failed_rounds=1, **SCOLR)
     clients = enrol_masked(task, COHORT)
     smallest = smallest_group(task, clients)
