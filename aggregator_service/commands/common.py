@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -29,6 +30,7 @@ from aggregator_service.storage.stores import bind_store, delete_orphans, open_s
 from aggregator_service.tasks.tasks import list_tasks
 from protocols.errors import HushRecError
 from protocols.messages import OperatorToken
+from protocols.messages.base import Message
 
 DataDir = Annotated[
     Path | None, Option("--data-dir", help="Directory of the database and the blobs [HUSHREC_DATA_DIR; hushrec-data]")
@@ -41,6 +43,7 @@ DatabaseUrl = Annotated[
     ),
 ]
 TaskName = Annotated[str, Argument(help="Name or id of the task.")]
+AsJson = Annotated[bool, Option("--json", help="Print a JSON array of objects instead of lines.")]
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
@@ -125,6 +128,11 @@ def blob_store(settings: Settings, database: Database) -> BlobStore:
     return bind_store(database, open_store(settings.blob_location, settings.scratch_dir))
 
 
+def json_array(found: Sequence[Message]) -> str:
+    """Return what a `list` command prints with --json: an array with an object for each message."""
+    return json.dumps([one.model_dump(mode="json") for one in found], indent=2)
+
+
 def named_task(session: Session, name: str) -> TaskRow:
     """Return the task with this name or id. Raises: `CommandError` if there is none."""
     found = list_tasks(session, name)
@@ -138,26 +146,44 @@ TokenFile = Annotated[
     Path | None,
     Option(
         "--token-file",
-        help="File for the token, mode 0600.",
+        help="File for the token, mode 0600; its folder is created if it is missing.",
         show_default="the terminal; without one, NAME.token in the data directory",
     ),
 ]
 
+PrintedToken = Annotated[
+    Path | None,
+    Option("--token-file", help="File for the token, mode 0600; its folder is created if it is missing."),
+]
 
-def hand_over(session: Session, made: OperatorToken, settings: Settings, token_file: Path | None) -> str:
+
+def hand_over_first(session: Session, made: OperatorToken, settings: Settings, token_file: Path | None) -> str:
+    """Return what `init` and `serve` print about a new token: the token, or the path of the file that it is in.
+
+    The token is returned only if standard output is a terminal and no file was named: their output is often a log,
+    which would keep it. Raises as `hand_over`, and is to be called where that is.
+    """
+    if token_file is None and not sys.stdout.isatty():
+        return hand_over(session, made, settings.data_dir / f"{made.name}.token", give_away=True)
+    return hand_over(session, made, token_file)
+
+
+def hand_over(session: Session, made: OperatorToken, token_file: Path | None, *, give_away: bool = False) -> str:
     """Return what a command prints about a new token: the token, or the path of the file that it was written to.
 
-    Raises: `CommandError` if the file holds another token that is valid, which would then be lost and stay valid.
+    token_file: None prints the token. give_away: whether the file belongs to the owner of its folder also if root
+    writes it. To be called before the transaction ends, so that a file that cannot be written leaves no token behind.
 
-    The token is returned only if standard output is a terminal and no file was named: a pipe, a log collector or a
-    container's log would keep it. To be called before the transaction ends, so that a file that cannot be written
-    leaves no token behind.
+    Raises: `CommandError` if the file cannot be written, or holds another token that is valid, which would then be lost
+    and stay valid.
     """
-    if token_file is None and sys.stdout.isatty():
-        return made.token
-    path = (token_file or settings.data_dir / f"{made.name}.token").absolute()
     if token_file is None:
+        return made.token
+    path = token_file.absolute()
+    try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise CommandError(f"cannot create the folder {path.parent} for the token: {error.strerror}") from None
     if path.is_file() and not path.is_symlink():  # a link is replaced, and its target stays
         with path.open("rb") as file:
             held = file.read(_LONGEST_TOKEN).decode("ascii", "replace").strip()
@@ -167,7 +193,10 @@ def hand_over(session: Session, made: OperatorToken, settings: Settings, token_f
                 f"{path} holds the token of {name!r}, which would be lost and stay valid: name another file, or "
                 f"replace that token with hushrec-server token rotate {name}"
             )
-    _write_private(path, f"{made.token}\n", give_away=token_file is None)
+    try:
+        _write_private(path, f"{made.token}\n", give_away=give_away)
+    except OSError as error:
+        raise CommandError(f"cannot write the token to {path}: {error.strerror}; name another file") from None
     return str(path)
 
 

@@ -10,14 +10,15 @@ from typer import Argument, Option
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
+    AsJson,
+    PrintedToken,
     TaskName,
-    TokenFile,
     command_group,
     hand_over,
+    json_array,
     named_task,
     on_database,
 )
-from aggregator_service.settings import Settings
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
@@ -32,18 +33,21 @@ _DAY: Final = 86_400.0
 
 @members.command("list")
 @on_database
-def member_list(session: Session, task: TaskName) -> str:
+def member_list(session: Session, task: TaskName, as_json: AsJson = False) -> str:
     """List the members of a task in order of enrolment: client id, role and state.
 
     Example: hushrec-server member list movies
     """
-    row, after, lines = named_task(session, task), 0, list[str]()
+    row, after, found = named_task(session, task), 0, list[Member]()
     while True:
         page = member_page(session, row.id, after, _PAGE, unkeyed=False)
-        lines += [f"{one.client_id}  {one.role}  {_state(one, row.needs_keyring)}" for one in page.members]
+        found += page.members
         if page.next is None:
-            return "\n".join(lines)
+            break
         after = int(page.next)
+    if as_json:
+        return json_array(found)
+    return "\n".join(f"{one.client_id}  {one.role}  {_state(one, row.needs_keyring)}" for one in found)
 
 
 def _state(member: Member, needs_keyring: bool) -> str:
@@ -70,17 +74,17 @@ def member_revoke(
 
 @invitations.command("list")
 @on_database
-def invitation_list(session: Session, task: TaskName) -> str:
+def invitation_list(session: Session, task: TaskName, as_json: AsJson = False) -> str:
     """List the invitations of a task, oldest first: id, role, uses and state. Not the invitations: they are not stored.
 
     Example: hushrec-server invitation list movies
     """
-    task_id, after, now, lines = named_task(session, task).id, None, SystemClock().now(), list[str]()
+    task_id, after, now, found = named_task(session, task).id, None, SystemClock().now(), list[InvitationView]()
     while True:
         page = invitation_page(session, task_id, after, _PAGE, now)
-        lines += map(_line, page.invitations)
+        found += page.invitations
         if page.next is None:
-            return "\n".join(lines)
+            return json_array(found) if as_json else "\n".join(map(_line, found))
         after = page.next
 
 
@@ -112,34 +116,35 @@ Name = Annotated[str, Argument(help="Name of the token: its owner or its purpose
 @on_database
 def token_create(
     session: Session,
-    settings: Settings,
     name: Name,
     role: Annotated[OperatorRole, Option(help="Role: admin, operator or read-only.")] = "operator",
     expires_days: Annotated[float | None, Option(help="Days until it expires; default: never.")] = None,
-    token_file: TokenFile = None,
+    token_file: PrintedToken = None,
 ) -> str:
-    """Create a token and print it once; the server stores only its hash.
+    """Create a token and print it once, as invite prints an invitation; the server stores only its hash.
 
-    If the output is not a terminal, the token is written to a file (mode 0600),
-    and the path is printed.
+    With --token-file it is written to that file, and the path is printed.
 
     Example: hushrec-server token create grafana --role read-only --expires-days 90
     """
     seconds = None if expires_days is None else expires_days * _DAY
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
-    return hand_over(session, create_operator(session, request, SystemClock().now()), settings, token_file)
+    return hand_over(session, create_operator(session, request, SystemClock().now()), token_file)
 
 
 @tokens.command("list")
 @on_database
-def token_list(session: Session) -> str:
+def token_list(session: Session, as_json: AsJson = False) -> str:
     """List the tokens: name, role, age and expiry. The tokens themselves are not stored.
 
     Example: hushrec-server token list --data-dir /var/lib/hushrec
     """
+    found = list_operators(session, SystemClock().now()).operators
+    if as_json:
+        return json_array(found)
     return "\n".join(
         f"{view.name}  {view.role}  {view.age_seconds / _DAY:.1f} days old  {_expiry(view.expires_seconds)}"
-        for view in list_operators(session, SystemClock().now()).operators
+        for view in found
     )
 
 
@@ -151,15 +156,14 @@ def _expiry(seconds: float | None) -> str:
 
 @tokens.command("rotate")
 @on_database
-def token_rotate(session: Session, settings: Settings, name: Name, token_file: TokenFile = None) -> str:
+def token_rotate(session: Session, name: Name, token_file: PrintedToken = None) -> str:
     """Replace a token: print the new one, and make the old one invalid at once. The new one has the same lifetime.
 
-    If the output is not a terminal, the token is written to a file (mode 0600),
-    and the path is printed.
+    With --token-file it is written to that file, and the path is printed.
 
     Example: hushrec-server token rotate grafana
     """
-    return hand_over(session, rotate_operator(session, name, SystemClock().now()), settings, token_file)
+    return hand_over(session, rotate_operator(session, name, SystemClock().now()), token_file)
 
 
 @tokens.command("revoke")

@@ -35,7 +35,7 @@ from aggregator_service.commands.common import (
     DataDir,
     TokenFile,
     blob_store,
-    hand_over,
+    hand_over_first,
     opened,
 )
 from aggregator_service.commands.startup_checks import (
@@ -81,7 +81,7 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     with opened(settings.database) as database, database.write() as session:
         others = [view.name for view in list_operators(session, SystemClock().now()).operators]
         made = create_admin(session, SystemClock().now())
-        text = "" if made is None else hand_over(session, made, settings, token_file)
+        text = "" if made is None else hand_over_first(session, made, settings, token_file)
     typer.echo(text)
     if others:
         typer.echo(
@@ -186,7 +186,7 @@ def _prepare_storage(settings: Settings, token_file: Path | None) -> None:
             return
         with database.write() as session:
             made = create_admin(session, SystemClock().now(), only_first=True)
-            text = "" if made is None else hand_over(session, made, settings, token_file)
+            text = "" if made is None else hand_over_first(session, made, settings, token_file)
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")
         sys.stdout.flush()

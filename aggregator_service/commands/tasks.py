@@ -12,12 +12,14 @@ from typer import Argument, Option
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
+    AsJson,
     CommandError,
     DatabaseUrl,
     DataDir,
     TaskName,
     command_group,
     in_transaction,
+    json_array,
     named_task,
     on_database,
 )
@@ -146,12 +148,14 @@ def _say_what_vectors_are_worth(items: int) -> None:
 
 @tasks.command("list")
 @on_database
-def task_list(session: Session) -> str:
+def task_list(session: Session, as_json: AsJson = False) -> str:
     """List all tasks: name, id, state, completed rounds and members.
 
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
     views = [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
+    if as_json:
+        return json_array(views)
     return "\n".join(
         f"{view.name}  {view.task_id}  {view.state}  {view.completed_rounds}/{view.schedule.rounds} rounds  "
         f"{_members(view)}"

@@ -184,7 +184,8 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "failed_rounds": task.failed_rounds,
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
-            or awaited_uncounted(session, task, plan.recipe),
+            or awaited_uncounted(session, task, plan.recipe)
+            or _awaited_people(session, task, members, schedule),
             "warnings": [
                 *([ended] if (ended := ended_early(task)) else []),
                 *task_warnings(plan, schedule, task.repeatable, signatures),
@@ -196,6 +197,20 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
 def ended_early(task: TaskRow) -> str:
     """Return why a task ended before its last sum, as a sentence; "" where its rounds say why."""
     return "" if task.ended is None else f"The task ended early: {task.ended}."
+
+
+def _awaited_people(session: Session, task: TaskRow, members: int, schedule: Schedule) -> str | None:
+    """Return that a task without a key holder, or with nobody at all, waits for one; else None."""
+    if task.state != "open":
+        return None
+    if task.needs_keyring and task.public_key is None:
+        holders = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.role == "holder")
+        if session.execute(holders.limit(1)).first() is None:
+            return "the key holder: none has enrolled, and without its keys no member can contribute"
+    if members == 0:
+        wanted = max(schedule.start_clients or schedule.cohort_size, schedule.min_clients)
+        return f"members: none is enrolled, and the first round needs {wanted}"
+    return None
 
 
 def _organiser(task: TaskRow) -> OrganiserPin | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Annotated
 from rich.markup import escape
 from typer import Argument, Option
 
-from client_sdk.cli.common import command_group, console, expiry_text, fail, stderr, table
+from client_sdk.cli.common import AsJson, command_group, console, expiry_text, fail, stderr, table
 from client_sdk.cli.membership import Role, read_message
-from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, Organiser
+from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, IssuedRecord, Organiser
 from client_sdk.store import local_errors, write_private
 from protocols.codec import b64encode
 from protocols.messages.members import CertificateRequest
@@ -138,16 +139,28 @@ def readmit(
 
 
 @organiser.command("list")
-def list_certified(scope: Scope, folder: Folder = _FOLDER) -> None:
+def list_certified(scope: Scope, folder: Folder = _FOLDER, as_json: AsJson = False) -> None:
     """List the subjects that have a certificate in a scope, and its expiry.
+
+    With --json also their identity keys, by which hushrec-server member list --json names the members of a task.
 
     Example: hushrec organiser list --scope movies
     """
-    rows = [
-        (escape(record.subject), f"{record.serial:016x}", expiry_text(record.not_after))
-        for record in Organiser.open(folder).held(scope)
-    ]
+    held = Organiser.open(folder).held(scope)
+    if as_json:
+        print(json.dumps([_certified(record) for record in held], indent=2))
+        return
+    rows = [(escape(record.subject), f"{record.serial:016x}", expiry_text(record.not_after)) for record in held]
     console.print(table(f"certificates of scope {scope}", ("subject", "serial", "valid until"), rows))
+
+
+def _certified(record: IssuedRecord) -> dict[str, object]:
+    return {
+        "subject": record.subject,
+        "identity_key": b64encode(record.identity_key),
+        "serial": f"{record.serial:016x}",
+        "not_after": record.not_after,
+    }
 
 
 @organiser.command("serve")

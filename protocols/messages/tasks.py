@@ -305,7 +305,11 @@ class TaskView(_OptionalTerms):
         default=0, ge=0, description="Sums that could not be opened, and without which the task went on."
     )
     failed_rounds: int = Field(ge=0)
-    waiting_for: str | None = Field(default=None, description="What the next round waits for besides its members.")
+    waiting_for: str | None = Field(
+        default=None,
+        description="What the next round waits for, besides more members: a catalogue, a committee, a key holder, or a "
+        "first member.",
+    )
     warnings: list[str] = Field(default_factory=list, description="What the task reveals, in plain words.")
 
 

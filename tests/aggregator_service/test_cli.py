@@ -146,19 +146,51 @@ def test_a_named_token_file_replaces_what_was_there(command: Command, tmp_path: 
     command("token", "rotate", "ada", "--token-file", str(link))
     assert not link.is_symlink()
     assert shown.read_text() == before
-    nowhere = tmp_path / "missing" / "file"
-    assert str(nowhere.parent) in command("token", "create", "bob", "--token-file", str(nowhere), status=1)
+    inside = shown / "folder" / "file"
+    refused = command("token", "create", "bob", "--token-file", str(inside), status=1)
+    assert refused == f"hushrec-server: cannot create the folder {inside.parent} for the token: Not a directory\n"
     assert [line.split("  ")[0] for line in command("token", "list").splitlines()] == ["ada", "admin"]
+
+
+def test_the_first_token_goes_into_a_folder_that_is_missing(command: Command, tmp_path: Path) -> None:
+    path = tmp_path / "etc" / "hushrec" / "admin.token"
+    assert command("init", "--token-file", str(path)) == f"{path}\n"
+    assert path.read_text().startswith("hro_")
+    assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+def test_lists_are_printed_as_json(command: Command) -> None:
+    command("init")
+    command(*COLR, "-r", "items=5")
+    command("invite", "x", "--uses", "3")
+    (task,) = json.loads(command("task", "list", "--json"))
+    assert task == json.loads(command("task", "show", "x"))
+    assert task["waiting_for"] == "the key holder: none has enrolled, and without its keys no member can contribute"
+    (invitation,) = json.loads(command("invitation", "list", "x", "--json"))
+    assert (invitation["role"], invitation["used"], invitation["uses"]) == ("member", 0, 3)
+    (token,) = json.loads(command("token", "list", "--json"))
+    assert (token["name"], token["role"], token["expires_seconds"]) == ("admin", "admin", None)
+    with running_aggregator(command.data_dir) as server:
+        api = Api(server.url, command("token", "create", "test", "--role", "admin").strip())
+        api.create_task("y", cohort=2).enrol(2)
+        api.close()
+    members = json.loads(command("member", "list", "y", "--json"))
+    assert [one["client_id"] for one in members] == [
+        line.split()[0] for line in command("member", "list", "y").splitlines()
+    ]
+    assert all(len(one["identity_key"]) == 43 for one in members)  # as organiser list --json has it
 
 
 def test_tokens_are_created_listed_rotated_and_revoked(command: Command) -> None:
     first = command.token("init")
-    made = command.token("token", "create", "grafana", "--role", "read-only", "--expires-days", "90")
+    made = command("token", "create", "grafana", "--role", "read-only", "--expires-days", "90").strip()
+    assert made.startswith("hro_")  # as `invite` prints the invitation: a file made with > holds the token
     listed = command("token", "list").splitlines()
     assert [line.split("  ")[:2] for line in listed] == [["admin", "admin"], ["grafana", "read-only"]]
     assert [line.split("  ")[3] for line in listed] == ["does not expire", "expires in 90.0 days"]
     assert "already" in command("token", "create", "grafana", status=1)
-    assert command.token("token", "rotate", "grafana") != made
+    assert command("token", "rotate", "grafana").strip() not in ("", made)
+    assert not (command.data_dir / "grafana.token").exists()
     assert "revoked" in command("token", "revoke", "grafana")
     assert "no operator's token" in command("token", "revoke", "grafana", status=1)
     assert command.token("init") != first  # another admin, admin-2

@@ -28,6 +28,7 @@ from tests.support.server import AggregatorProcess
 from tests.support.world import request_json
 
 ITEMS = Catalogue(("SKU-1", "SKU-2", "a,b", "ü", "0"), ("Kettle", "", 'The "big" pot', "Löffel", "Zero"))
+NOBODY = "members: none is enrolled, and the first round needs {}"
 WAITS = "the item catalogue: the operator has not uploaded it"
 
 Run = Callable[..., str]
@@ -109,7 +110,7 @@ def test_an_operator_creates_a_task_with_its_catalogue(server: AggregatorProcess
         with pytest.raises(ParameterError, match="pass the same one"):
             operator.create_task(request)
         view = operator.create_task(request, ITEMS)
-        assert (view.catalogue_digest, view.waiting_for) == (ITEMS.digest, None)
+        assert (view.catalogue_digest, view.waiting_for) == (ITEMS.digest, NOBODY.format(3))
         operator.put_catalogue(view.task_id, ITEMS)
         assert downloaded(server, view.task_id) == ITEMS
 
@@ -154,7 +155,7 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
     assert "items is 6, but the file has 5 items" in create(run, data, file, "-r", "items=6", status=1)
     made = json.loads(create(run, data, file))
     assert made["recipe"]["parameters"]["items"] == 5
-    assert (made["catalogue_digest"], made["waiting_for"]) == (ITEMS.digest, None)
+    assert (made["catalogue_digest"], made["waiting_for"]) == (ITEMS.digest, NOBODY.format(2))
     shown = json.loads(run("task", "show", "shop", "--data-dir", str(data)))
     assert shown["catalogue_digest"] == ITEMS.digest
     create(run, data, file, status=1)  # the name is taken: its blob is deleted again

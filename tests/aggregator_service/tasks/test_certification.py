@@ -220,7 +220,7 @@ def test_the_preview_of_an_invitation_does_not_count_keys_of_members_whose_certi
         def waits_for() -> str | None:
             return checked(api.http.get("/v1/enrolments/task", headers=invited)).json()["waiting_for"]
 
-        assert waits_for() is None
+        assert "committee" not in str(waits_for())
         clock.advance(601)  # a certificate holds for 600
         assert waits_for() == task.now()["waiting_for"]
         assert waits_for() == "the committee: 0 of 5 members have published keys for round 1"
