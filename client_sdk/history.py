@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, SupportsFloat
+from typing import Any, Final, Literal, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
+from protocols.headings import columns_of
+
+_LOG = logging.getLogger(__name__)
+_SHOWN: Final = 10  # headings in an error
+
+OnUnknown = Literal["error", "skip"]
+"""What is done with items that the task does not have: raise an error, or leave them out."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownItems:
+    """Interactions of which only those with an item of the task count; the others are left out and counted."""
+
+    interactions: object
+
+
+def with_unknown(interactions: object, on_unknown: OnUnknown) -> object:
+    """Return interactions as `History.of` takes them. Raises `ParameterError` for another word than the two."""
+    if on_unknown not in ("error", "skip"):
+        raise ParameterError(f"on_unknown is {_short(on_unknown)}: pass 'error' or 'skip'")
+    return KnownItems(interactions) if on_unknown == "skip" and interactions is not None else interactions
 
 
 @dataclass(frozen=True, eq=False)
 class History:
     """One user's interactions, each item once. They are never sent.
 
-    items: int32 (k,). ratings: float32 (k,) in the scale of the data, None for interactions without ratings.
-    Raises `ParameterError` when the lengths differ or a rating is not finite.
+    items: int32 (k,). ratings: float32 (k,) in the scale of the data, None for interactions without ratings. unknown:
+    number of items that were left out, because the task does not have them (`OnUnknown`). Raises `ParameterError` when
+    the lengths differ or a rating is not finite.
     """
 
     items: NDArray[np.int32]
     ratings: NDArray[np.float32] | None = None
+    unknown: int = 0
 
     def __post_init__(self) -> None:
         if self.ratings is None:
@@ -48,23 +72,43 @@ class History:
         - a `History`
         - items: a list, tuple, set, array or Series of numpy, pandas or polars, or another iterable
         - a mapping from item to rating
-        - a DataFrame of pandas or polars: its column `item`, or else its first one, and its column `rating` if it
-          has one; other columns are not read
+        - a DataFrame or LazyFrame of pandas or polars: its column `item`, the only one with a usual heading such as
+          `movieId` or `sku`, or its only column; and its column `rating` or the like, if it has one
+        - a row of a scipy sparse matrix: the columns of its entries are the items, their values the ratings
+        - `KnownItems` of one of these
 
         Items are integers in 0..n_items-1; in a task with a catalogue they are its ids, and integers are refused: they
         could be ids, or places in the catalogue. A `History` has item numbers in any task. numbers: from id to item
         number; None for a task without a catalogue. Raises `ParameterError`, which names the first item that is not
         known, out of range or there twice, or whose rating is not a number.
         """
+        if isinstance(interactions, KnownItems):
+            return cls._known(interactions.interactions, n_items, numbers)
         if isinstance(interactions, History):
-            return cls(item_ids(interactions.items, n_items), interactions.ratings)
-        items, ratings = interactions, None
-        if isinstance(interactions, Mapping):
-            items, ratings = list(interactions), list(interactions.values())
-        elif getattr(interactions, "columns", None) is not None:
-            items, ratings = _columns(interactions)
+            return cls(item_ids(interactions.items, n_items), interactions.ratings, interactions.unknown)
+        items, ratings = _items_and_ratings(interactions)
         found = item_ids(items, n_items, numbers)
         return cls(found, None if ratings is None else _rating_values(ratings, found))
+
+    @classmethod
+    def _known(cls, interactions: object, n_items: int, numbers: Mapping[str, int] | None) -> History:
+        """Return the `History` of the items that the task has. The log has the number of the others, not their ids."""
+        if isinstance(interactions, History):
+            return cls.of(interactions, n_items, numbers)  # it has numbers of the task
+        items, ratings = _items_and_ratings(interactions)
+        values = _values(items)
+        known = [
+            at
+            for at, value in enumerate(values)
+            if not (isinstance(value, str) and numbers is not None and value.strip() not in numbers)
+            and not (type(value) is int and numbers is None and not 0 <= value < n_items)
+        ]
+        found = item_ids([_number(values[at], _place(at, True), n_items, numbers) for at in known], n_items)
+        left_out = len(values) - len(known)
+        if left_out:
+            _LOG.warning("left out %d of %d items, which the task does not have", left_out, len(values))
+        rated = None if ratings is None else _rating_values([ratings[at] for at in known], found)
+        return cls(found, rated, left_out)
 
 
 def item_ids(items: object, n_items: int, numbers: Mapping[str, int] | None = None) -> NDArray[np.int32]:
@@ -98,16 +142,57 @@ def _is_integer(values: list[Any]) -> bool:
     return all(type(value) is int and -(1 << 63) <= value < 1 << 63 for value in values)
 
 
+def _items_and_ratings(interactions: object) -> tuple[object, list[object] | None]:
+    """Return the items, and the ratings if they come with some."""
+    if isinstance(interactions, Mapping):
+        return list(interactions), list(interactions.values())
+    if hasattr(interactions, "collect_schema") and hasattr(interactions, "collect"):  # a LazyFrame
+        interactions = interactions.collect()
+    if hasattr(interactions, "tocoo") and hasattr(interactions, "nnz"):  # a sparse array or matrix of scipy
+        return _sparse_row(interactions)
+    if getattr(interactions, "columns", None) is not None:
+        return _columns(interactions)
+    index = getattr(interactions, "index", None)  # of a pandas Series; a method of a list
+    kind = getattr(getattr(index, "dtype", None), "kind", "i")
+    if hasattr(interactions, "dtype") and (getattr(index, "name", None) is not None or kind not in "iu"):
+        raise ParameterError(
+            "the Series of interactions has an index that may hold the items: pass the items alone, list(series) or "
+            "list(series.index), or a mapping from item to rating, series.to_dict()"
+        )
+    return interactions, None
+
+
+def _sparse_row(row: Any) -> tuple[object, list[object] | None]:
+    if len(row.shape) > 1 and row.shape[0] != 1:
+        raise ParameterError(f"interactions are a sparse array of {row.shape[0]} rows: pass the row of one user")
+    entries = row.tocoo()
+    entries.sum_duplicates()
+    return entries.coords[-1], _values(entries.data)
+
+
 def _columns(frame: Any) -> tuple[object, list[object] | None]:
-    """Return the items of a DataFrame, and its ratings if it has a column of that name."""
-    names = list(frame.columns)
+    """Return the items of a DataFrame, and its ratings if it has a column of a usual heading for them."""
+    names = [str(name) for name in frame.columns]
     if not names:
         raise ParameterError("the table of interactions has no columns: it needs a column `item`")
-    return frame["item" if "item" in names else names[0]], _values(frame["rating"]) if "rating" in names else None
+    plain = [name.strip().lower() for name in names]
+    try:
+        found = columns_of(["" if "item" in plain and name != "item" and name != "rating" else name for name in plain])
+    except ParameterError as error:
+        raise ParameterError(f"the table of interactions: {error}; rename the column of items to `item`") from None
+    item = found.get("item", 0 if len(names) == 1 else None)
+    if item is None or plain.count(plain[item]) > 1:
+        have = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
+        raise ParameterError(f"no column says that it holds the items ({have}): rename theirs to `item`")
+    rating = found.get("rating")
+    columns = list(frame.columns)
+    return frame[columns[item]], None if rating is None else _values(frame[columns[rating]])
 
 
 def _values(column: object) -> list[Any]:
     """Return the values of a list, set, array or Series as Python objects."""
+    if np.ma.is_masked(column):
+        raise ParameterError("interactions are an array with masked values: pass its compressed()")
     for name in ("tolist", "to_list"):  # numpy and pandas; polars
         convert = getattr(column, name, None)
         if callable(convert):
@@ -145,11 +230,12 @@ def _number(value: object, where: str, n_items: int, numbers: Mapping[str, int] 
             raise ParameterError(
                 f"{where}: {_short(value)} is a string, but this task has no item catalogue: pass {allowed}"
             )
-        number = numbers.get(value)
+        number = numbers.get(value.strip())
         if number is None:
-            raise ParameterError(f"{where}: item {_short(value)} is not in the task's item catalogue: leave it out")
+            advice = "leave it out, or pass on_unknown='skip'"
+            raise ParameterError(f"{where}: item {_short(value)} is not in the task's item catalogue: {advice}")
         return number
-    if value is None or value != value:  # NaN, as tables write a missing value
+    if _is_missing(value):
         raise ParameterError(f"{where}: the item is missing: leave out rows without an item")
     if numbers is not None:
         raise ParameterError(
@@ -164,6 +250,14 @@ def _number(value: object, where: str, n_items: int, numbers: Mapping[str, int] 
         raise ParameterError(f"{where}: {_short(value)} is a {type(value).__name__}: pass a flat list of {allowed}")
     convert = f": convert it with int(...) to one of the {allowed}" if isinstance(value, float) else f": pass {allowed}"
     raise ParameterError(f"{where}: {_short(value)} is not an integer{convert}")
+
+
+def _is_missing(value: object) -> bool:
+    """Return whether a value is None, NaN, NaT or pandas' NA, as tables write a missing value."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # the truth of NA is ambiguous; so is that of an array, which is no item
+        return type(value).__name__ == "NA" or type(value).__name__ == "NAType"
 
 
 def _rating_values(ratings: list[Any], items: NDArray[np.int32]) -> NDArray[np.float32]:

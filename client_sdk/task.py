@@ -16,6 +16,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
 from client_sdk.errors import RoundLost
+from client_sdk.history import OnUnknown, with_unknown
 from client_sdk.rounds.events import Progress, RoundAbstained, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
@@ -99,6 +100,7 @@ class Task(_BaseTask[SyncDriver]):
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
         patience: float | None = None,
+        on_unknown: OnUnknown = "error",
     ) -> list[RoundReport]:
         """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
@@ -107,12 +109,14 @@ class Task(_BaseTask[SyncDriver]):
         `arrays`, a function that is called with each `ArraysRound` and contributes to it. progress:
         called with each `Event`. stop: called before each poll. poll_seconds: length of one long poll, at most 30.
         patience: seconds for which an unreachable server is waited for, each time, before `GaveUp`; None waits as long
-        as it takes, and reports `ServerUnreachable`. Returns one report per contribution. A round that this client
-        misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`. Raises `TaskFailed`
-        with the reason if the task ends because too many of its rounds failed, and `ParameterError` for interactions
-        that the recipe cannot use.
+        as it takes, and reports `ServerUnreachable`. on_unknown: "skip" leaves out items that the task does not have,
+        such as those that a shop added since; the log has their number. Returns one report per contribution. A round
+        that this client misses is reported as `RoundMissed`, one to which it has nothing to add as `RoundAbstained`.
+        Raises `TaskFailed` with the reason if the task ends because too many of its rounds failed, and
+        `ParameterError` for interactions that the recipe cannot use.
         """
-        return self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
+        known = with_unknown(interactions, on_unknown)
+        return self._driver.run(take_part(self.part, known, progress, stop, poll_seconds, patience))
 
     def serve(
         self,
@@ -193,15 +197,18 @@ class Task(_BaseTask[SyncDriver]):
         interactions: object | None = None,
         refresh: bool = True,
         progress: Progress | None = None,
+        on_unknown: OnUnknown = "error",
     ) -> Recommendations:
         """Return the `k` best items that are not in `interactions`, computed on the device.
 
-        interactions: as for `take_part`; None for those of the last `take_part`. refresh: whether to update the model
-        first; False makes no request. While no server answers, the model on the device is used. progress: is told the
-        round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError` without
-        interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
+        interactions, on_unknown: as for `take_part`; None for those of the last `take_part`. refresh: whether to update
+        the model first; False makes no request. While no server answers, the model on the device is used. progress: is
+        told the round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError`
+        without interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
-        return self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))
+        return self._driver.run(
+            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event)
+        )
 
 
 class AsyncTask(_BaseTask[AsyncDriver]):
@@ -214,9 +221,11 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         stop: Stop | None = None,
         poll_seconds: float = 20.0,
         patience: float | None = None,
+        on_unknown: OnUnknown = "error",
     ) -> list[RoundReport]:
         """See `Task.take_part`; cancelling the task stops it at once. A trainer runs in a thread."""
-        return await self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience))
+        known = with_unknown(interactions, on_unknown)
+        return await self._driver.run(take_part(self.part, known, progress, stop, poll_seconds, patience))
 
     async def serve(
         self,
@@ -266,9 +275,12 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         interactions: object | None = None,
         refresh: bool = True,
         progress: Progress | None = None,
+        on_unknown: OnUnknown = "error",
     ) -> Recommendations:
         """See `Task.recommend`."""
-        return await self._driver.run(recommend(self.part, k, interactions, refresh, progress or ignore_event))
+        return await self._driver.run(
+            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event)
+        )
 
 
 # --- the rounds of an `arrays` task as a loop of the application: `for round in task.rounds()`, or `async for` --------

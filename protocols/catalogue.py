@@ -219,6 +219,13 @@ class _Texts(Sequence[str]):
         found = self._places[index]
         return self._text(found) if isinstance(found, int) else tuple(map(self._text, found))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Texts | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list: equal to a tuple, and not hashed as one
+
 
 class _Numbers(Mapping[str, int]):
     """The number of each id of a catalogue."""

@@ -7,7 +7,6 @@ is another task. `read_initial` and `read_items` read what an operator has in fi
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.catalogue import Catalogue, check_item
 from protocols.errors import ParameterError
+from protocols.headings import columns_of, plain_heading, small_table
 from protocols.messages import TaskRequest
 from protocols.recipes.base import ItemParameters, Recipe
 from protocols.recipes.evaluated import with_evaluation
@@ -232,52 +232,56 @@ def stored_catalogue(blobs: BlobStore, task_id: str, catalogue: Catalogue) -> tu
 
 
 def read_items(file: TextIO, name: str) -> Catalogue:
-    """Return the catalogue in a CSV file with the heading `id,title` or `item,title`, or with one id a line.
+    """Return the catalogue in a table with a column of ids and, optionally, one of titles, or with one id a line.
 
     file: its text, opened as UTF-8 with `newline=""`; a byte order mark must have been left out. name: of the file, for
-    errors. Items are numbered in the order of the lines. Raises `ParameterError`, which names the line, for anything
-    else: a row of another length, an empty line, an id twice, and what no catalogue may have.
+    errors. Fields are separated by commas, semicolons, tabs or bars; blanks around them are left out. Headings are
+    `id`, or a usual one such as `item`, `sku` or `asin`, and `title`, `name` or the like; other columns are not read.
+    Items are numbered in the order of the lines. Raises `ParameterError`, which names the line, for anything else: a
+    row of another length, an empty line, an id twice, and what no catalogue may have.
     """
+    rows = small_table(file, name)
+    if not rows:
+        raise ParameterError(f"{name} has no items")
+    places, width = _headed(name, rows[0][1]), len(rows[0][1])
     lines: dict[str, int] = {}
     titles: list[str] = []
-    width = 1
-    rows = csv.reader(file, strict=True)
-    try:
-        for index, row in enumerate(rows):
-            if index == 0 and _is_heading(name, row):
-                width = 2
-                continue
-            where = f"{name}, line {rows.line_num}"
-            if len(row) != width:
-                expected = "an id and a title, under the heading" if width == 2 else "one id, without a heading"
-                raise ParameterError(f"{where}: {len(row)} fields; expected {expected}")
-            item_id, title = row[0], row[1] if width == 2 else ""
-            try:
-                check_item(item_id, title)
-            except ParameterError as error:
-                raise ParameterError(f"{where}: {error}") from None
-            if lines.setdefault(item_id, rows.line_num) != rows.line_num:
-                raise ParameterError(f"{where}: the id {item_id!r} is on line {lines[item_id]} already")
-            titles.append(title)
-    except UnicodeDecodeError:
-        raise ParameterError(f"{name} is not UTF-8: convert it first") from None
-    except csv.Error as error:
-        raise ParameterError(f"{name}, line {rows.line_num}: not CSV: {error}") from None
+    for line, row in rows if places is None else rows[1:]:
+        where = f"{name}, line {line}"
+        if len(row) != width:
+            expected = "one id, without a heading" if places is None else f"{width}, as in the heading"
+            raise ParameterError(f"{where}: {len(row)} fields; expected {expected}")
+        place, title_place = places or (0, None)
+        item_id, title = row[place], "" if title_place is None else row[title_place]
+        try:
+            check_item(item_id, title)
+        except ParameterError as error:
+            raise ParameterError(f"{where}: {error}") from None
+        if lines.setdefault(item_id, line) != line:
+            raise ParameterError(f"{where}: the id {item_id!r} is on line {lines[item_id]} already")
+        titles.append(title)
     if not titles:
         raise ParameterError(f"{name} has no items")
     return Catalogue(tuple(lines), tuple(titles))
 
 
-def _is_heading(name: str, row: list[str]) -> bool:
-    """Return whether the first row is the heading; `ParameterError` for one that could be a heading or an item."""
-    names = [name.strip().lower() for name in row]
-    if names in (["id", "title"], ["item", "title"]):
-        return True
+def _headed(name: str, row: list[str]) -> tuple[int, int | None] | None:
+    """Return the columns of ids and titles, None for a file of one id a line.
+
+    Raises `ParameterError` for a first line that could be a heading or an item.
+    """
+    plain = [plain_heading(heading) for heading in row]
+    try:
+        found = columns_of(["item" if heading == "id" else text for heading, text in zip(plain, row, strict=True)])
+    except ParameterError as error:
+        raise ParameterError(f"{name}, line 1: {error}: rename the ids' one to id") from None
+    if len(row) > 1 and "item" in found:
+        return found["item"], found.get("title")
     if len(row) > 1:
         raise ParameterError(f"{name}, line 1: write the heading id,title, or one id a line without a heading")
-    if names in (["id"], ["item"]):
+    if found:
         raise ParameterError(f"{name}, line 1: a heading, or an item? Leave it out, or add a second column: id,title")
-    return False
+    return None
 
 
 def read_initial(path: Path) -> dict[str, NDArray[np.float32]]:

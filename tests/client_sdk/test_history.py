@@ -7,8 +7,9 @@ from decimal import Decimal
 import numpy as np
 import polars as pl
 import pytest
+from scipy.sparse import coo_array, csr_array
 
-from client_sdk.history import History
+from client_sdk.history import History, with_unknown
 from protocols.errors import ParameterError
 
 N = 10
@@ -36,6 +37,26 @@ class Frame:
         return self._columns[name]
 
 
+class Series:
+    """As a pandas Series whose index has a name, such as one of `value_counts`."""
+
+    dtype = np.dtype(int)
+
+    def __init__(self, values: list[int], index: str) -> None:
+        self.tolist = lambda: values
+        self.index = type("Index", (), {"name": index, "dtype": np.dtype(int)})()
+
+
+class NA:
+    """As pandas.NA: a comparison gives NA, whose truth is ambiguous."""
+
+    def __ne__(self, other: object) -> NA:  # type: ignore[override]
+        return self
+
+    def __bool__(self) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+
 @pytest.mark.parametrize(
     "items",
     [
@@ -48,6 +69,8 @@ class Frame:
         Column(4, 2, 7),
         pl.Series([4, 2, 7]),
         Frame(other=Column(4, 2, 7)),
+        pl.LazyFrame({"item": [4, 2, 7]}),
+        pl.DataFrame({"index": [0, 1, 2], "userId": [1, 1, 1], "movieId": [4, 2, 7], "hour": [9, 9, 9]}),
         pl.DataFrame({"user": [1, 1, 1], "item": [4, 2, 7]}),
         History(np.array([4, 2, 7], dtype=np.int32)),
     ],
@@ -66,12 +89,14 @@ def test_items_come_in_many_forms(items: object) -> None:
         {np.int64(4): np.float32(3.5), 2: Decimal(1)},
         Frame(item=Column(4, 2), rating=Column(3.5, 1)),
         pl.DataFrame({"time": [9, 9], "rating": [3.5, 1.0], "item": [4, 2]}),
+        pl.DataFrame({"User": [9, 9], "Stars": [3.5, 1.0], "ASIN": [4, 2]}),
+        coo_array(([3.5, 1.0], ([0, 0], [4, 2])), shape=(1, N)),  # in the order of the items
     ],
     ids=lambda rated: type(rated).__name__,
 )
 def test_ratings_come_with_a_mapping_or_a_table(rated: object) -> None:
     history = History.of(rated, N)
-    assert (history.items.tolist(), history.ratings.tolist()) == ([4, 2], [3.5, 1.0])
+    assert sorted(zip(history.items.tolist(), history.ratings.tolist(), strict=True)) == [(2, 1.0), (4, 3.5)]
 
 
 def test_the_ids_of_a_catalogue_are_looked_up() -> None:
@@ -105,6 +130,13 @@ def test_no_items_are_an_empty_history() -> None:
         (5, "interactions are 5: pass a list of items, or a mapping from item to rating"),
         (None, "interactions are None: pass a list"),
         (Frame(), "the table of interactions has no columns: it needs a column `item`"),
+        (pl.DataFrame({"rank": [1], "thing": [3]}), "no column says that it holds the items ('rank', 'thing'): rename"),
+        (pl.DataFrame({"sku": [1], "asin": [3]}), "two columns look like the item, 'sku' and 'asin'; rename"),
+        (pl.DataFrame({"Item": [1], "item ": [3]}), "two columns look like the item"),
+        (csr_array(np.eye(3)), "a sparse array of 3 rows: pass the row of one user"),
+        (np.ma.array([1, 2], mask=[False, True]), "an array with masked values"),
+        (Series([3, 4], index="item"), "the Series of interactions has an index that may hold the items"),
+        ([1, NA()], "index 1: the item is missing"),
         ({3: "good"}, "the rating of item 3 is 'good': every rating must be a number"),
         ({3: None}, "the rating of item 3 is None: every rating must be a number"),
         ({3: float("nan")}, "the rating of item 3 is nan: every rating must be a finite number"),
@@ -146,3 +178,25 @@ def test_a_long_value_is_shortened_and_a_history_has_one_rating_an_item() -> Non
     assert len(str(caught.value)) < 250
     with pytest.raises(ParameterError, match="2 items but 1 ratings: pass one rating an item"):
         History(np.array([1, 2], dtype=np.int32), np.array([1.0], dtype=np.float32))
+
+
+def test_unknown_items_are_left_out_with_consent(caplog) -> None:
+    for given, numbers, items, ratings, unknown in (
+        (["tt1", "new", " tt2 "], NUMBERS, [4, 2], None, 1),
+        ({"new": 1, "tt2": 5}, NUMBERS, [2], [5.0], 1),
+        (pl.DataFrame({"sku": ["new", "tt1"], "rating": [1.0, 2.0]}), NUMBERS, [4], [2.0], 1),
+        ([4, 10, -1], None, [4], None, 2),
+        (History(np.array([4], np.int32)), NUMBERS, [4], None, 0),
+    ):
+        caplog.clear()
+        found = History.of(with_unknown(given, "skip"), N, numbers)
+        rated = None if found.ratings is None else found.ratings.tolist()
+        assert (found.items.tolist(), rated, found.unknown) == (items, ratings, unknown)
+        assert ("the task does not have" in caplog.text) == bool(unknown)
+        assert "new" not in caplog.text, "what a user has is no business of the log"
+    with pytest.raises(ParameterError, match="'tt9' is not in the task's item catalogue: .*on_unknown='skip'"):
+        History.of(with_unknown(["tt9"], "error"), N, NUMBERS)
+    with pytest.raises(ParameterError, match="index 1: 4 is no string"):  # of another kind: not skipped
+        History.of(with_unknown(["tt9", 4], "skip"), N, NUMBERS)
+    with pytest.raises(ParameterError, match="pass 'error' or 'skip'"):
+        with_unknown([1], "ignore")

@@ -111,7 +111,7 @@ def test_a_file_of_items_becomes_the_catalogue_of_the_task_and_an_empty_one_none
 @pytest.mark.parametrize(
     ("text", "fields", "words"),
     [
-        ("id,title\na,A\nb\n", {}, "items.csv, line 3: 1 fields; expected an id and a title"),
+        ("id,title\na,A\nb\n", {}, "items.csv, line 3: 1 fields; expected 2, as in the heading"),
         ("", {}, "items.csv has no items"),
         ("a\nb\n", {"recipe.items": "3"}, "items is 3, but the file has 2 items: leave items out"),
         ("a\nb\n", {"recipe": "arrays", "recipe.shapes": '{"w": [2]}'}, "leave the file of items out"),

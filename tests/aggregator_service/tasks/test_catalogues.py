@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import collect_orphans
+from aggregator_service.tasks.starts import read_items
 from client_sdk import Operator, task_request
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.calls import ApiCalls
@@ -173,14 +175,17 @@ def test_the_command_reads_a_file_and_a_restart_and_a_backup_keep_it(tmp_path: P
 
 
 ERRORS = {
-    "id,title\na,A\nb\n": "line 3: 1 fields; expected an id and a title",
+    "id,title\na,A\nb\n": "line 3: 1 fields; expected 2, as in the heading",
     "id,title\na,A\n\nb,B\n": "line 3: 0 fields",
     "item,title\na,A\nb,B\na,C\n": "line 4: the id 'a' is on line 2 already",
     "id,title\n,A\n": "line 2: the id is empty",
     'id,title\na,"A\tB"\n': "line 2: the title has a control character",
     "a\nb,B\n": "line 2: 2 fields; expected one id",
     "id\na\n": "line 1: a heading, or an item?",
-    "sku,name\na,A\n": "line 1: write the heading id,title",
+    "code,name\na,A\n": "line 1: write the heading id,title",
+    "sku\na\n": "line 1: a heading, or an item?",
+    "sku,asin\na,A\n": "line 1: two columns look like the item, 'sku' and 'asin': rename the ids' one to id",
+    "id;title\na;A;B\n": "line 2: 3 fields; expected 2",
     'id,title\na,"A" B\n': "line 2: not CSV",
     "id,title\n": "has no items",
     "id,title\na,\udcff\n": "is not UTF-8",
@@ -192,6 +197,8 @@ def test_errors_of_a_file_name_the_line_and_a_file_may_have_one_id_a_line(tmp_pa
     for text, error in ERRORS.items():
         file.write_text(text, "utf-8", errors="surrogateescape")
         assert error in create(run, data, file, status=1)
+    for text in ("SKU;Preis;Bezeichnung\n SKU-1 ;3,50;Topf\nSKU-2;4;\n", "id\ttitle\nSKU-1\tTopf\nSKU-2\t\n"):
+        assert read_items(io.StringIO(text, newline=""), "items") == Catalogue(("SKU-1", "SKU-2"), ("Topf", ""))
     file.write_text("SKU-1\nSKU-2\n")
     run("init", "--data-dir", str(data))
     digest = json.loads(create(run, data, file, "-r", "items=2"))["catalogue_digest"]
