@@ -23,6 +23,7 @@ from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls, RoundChanged
+from client_sdk.api.requests import or_none
 from client_sdk.api.retry import is_foreign
 from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
 from client_sdk.errors import ApiError, ClientSDKError, ClocksDiffer, ConnectionFailed, ForeignAnswer, GaveUp
@@ -145,8 +146,8 @@ class SeenRounds:
     """The rounds that one client has seen, in this process or as its records say, compared with the server's newest.
 
     known: returns the newest round that the client's records name, and the newest that is over by them; 0 for none.
-    go_on: called with the server's newest round when it is before these; returns what the client does then. number,
-    completed: newest round that this process has seen, and the newest one that was over; 0 at first.
+    go_on: called with the server's newest round once the server was restored; returns what the client does then.
+    number, completed: newest round that this process has seen, and the newest one that was over; 0 at first.
     """
 
     calls: ApiCalls
@@ -157,19 +158,24 @@ class SeenRounds:
     number: int = 0
     completed: int = 0
     _told: int = field(default=0, init=False)
+    _views: tuple[RoundView, ...] = field(default=(), init=False, repr=False)
+    """The newest round that this process has seen, and the newest that it has seen to be over."""
 
     def checked(self, change: RoundChange) -> Program[RoundChange]:
         """Return `change`; if the server seems to be behind this client, what it answers a few seconds later.
 
-        If it still is, report `ServerRestored`, once, and call `go_on`.
+        If it still is, or has put other rounds in the place of those that this process has seen, report
+        `ServerRestored`, once, and call `go_on`.
         """
         if self._is_ahead(change):
             yield Pause(_SETTLE_SECONDS)
             change = yield from follow_rounds(self.calls, self.terms.task_id, None, 0.0)
-            if self._is_ahead(change):
+            if self._is_ahead(change) or (yield from self._has_other_rounds(change)):
                 self._report(max(_position(change)))
         number, completed = _position(change)
         self.number, self.completed = max(self.number, number), max(self.completed, completed)
+        if isinstance(change, RoundChanged):
+            self._views = (change.view, *(view for view in self._views if is_over(view) and not is_over(change.view)))
         return change
 
     def _is_ahead(self, change: RoundChange) -> bool:
@@ -182,16 +188,37 @@ class SeenRounds:
             return False  # the newest round is the one that this process has seen
         return self.number > number or (known > number and known > self._told)
 
+    def _has_other_rounds(self, change: RoundChange) -> Program[bool]:
+        """Whether rounds that this process has seen are others now: in the pause the server overtook this client."""
+        if isinstance(change, TaskEnded):
+            return False
+        for seen in self._views:
+            now = yield from or_none(self.calls.round(self.terms.task_id, seen.number))
+            if now is None or not _is_same_round(seen, now):
+                return True
+        return False
+
     def _report(self, newest: int) -> None:
         known, _ = self.known()
         event = ServerRestored(newest, max(self.number, known), self.go_on(newest))
-        (self._told, _), self.number, self.completed = self.known(), 0, 0
+        (self._told, _), self.number, self.completed, self._views = self.known(), 0, 0, ()
         _LOG.warning(
             "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
             "a backup; %s",
             *(self.terms.name, event.round, event.known, event.then),
         )
         self.progress(event)
+
+
+_SINCE_OPENED: Final = ("step", "cohort", "levels", "size", "aggregate_chain", "in_cohort", "in_committee")
+_SINCE_OVER: Final = ("state", "survivors", "aggregate_digest", "failure")
+"""Fields of a round's view that do not change once it has been opened, and once it is over."""
+
+
+def _is_same_round(seen: RoundView, now: RoundView) -> bool:
+    """Whether the server's round `now` can be the one of that number which looked as `seen` before."""
+    fixed = (*_SINCE_OPENED, *_SINCE_OVER) if is_over(seen) else _SINCE_OPENED
+    return all(getattr(seen, name) == getattr(now, name) for name in fixed)
 
 
 def _position(change: RoundChange) -> tuple[int, int]:

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
+from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
-from client_sdk.api.wire import Effect, Request
+from client_sdk.api.wire import Effect, Program, Request, Response
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import (
@@ -39,9 +41,11 @@ from client_sdk.rounds.events import (
     TaskEnded,
 )
 from client_sdk.rounds.loop import _Contributor
+from client_sdk.rounds.polling import RoundChange, SeenRounds, follow_rounds
 from client_sdk.store.states import SignedSets
 from protocols.errors import AlreadySummed
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, terms_of
+from tests.support.programs import ProgramRunner, round_view
 from tests.support.replicas import wait_until
 from tests.support.server import AggregatorProcess, running_aggregator
 from tests.support.tasks import TRIAL, interactions, new_client, small_task
@@ -234,11 +238,15 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
         members, clients = crowd.events[:COMMITTEE], crowd.events[COMMITTEE:]
         lost = restore_a_backup(server, tmp_path, lambda: operator.task(asked.task_id).completed_rounds)
 
-        def reports(told: list[Event]) -> int:
+        def reported(told: list[Event]) -> set[int]:
             after = since_restored(told) if any(isinstance(one, ServerRestored) for one in told) else []
-            return sum(isinstance(one, RoundReport) for one in after)
+            return {one.round for one in after if isinstance(one, RoundReport)}
 
-        wait_until(lambda: min(map(reports, clients)) >= 2, "rounds of sums that nobody took part in", 120)
+        def summed() -> int:
+            complete = {view.number for view in operator.rounds(asked.task_id, state="complete")}
+            return min(len(complete & reported(told)) for told in clients)
+
+        wait_until(lambda: summed() >= 2, "rounds of sums that nobody took part in", 120)
         crowd.stop.set()
         crowd.ended()
         task = operator.task(asked.task_id)
@@ -284,6 +292,42 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     else:
         assert isinstance(told, RoundMissed) and "an encrypted task cannot go on" in told.reason
         assert member.stated() is None
+
+
+@pytest.mark.parametrize("over", [True, False], ids=["over", "newest"])
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "slow-replica"])
+def test_a_restored_server_that_overtakes_a_client_in_its_pause_is_told_from_a_replica(
+    restored: bool, over: bool
+) -> None:
+    """In the pause the server came to a round that the client did not know: only the rounds before tell them apart."""
+    terms, events = terms_of("plain"), list[Event]()
+    seen = round_view(3, "complete" if over else "collecting", aggregate=b"a sum")
+    other = seen.model_copy(update={"aggregate_digest": 64 * "0"} if over else {"step": 2})
+    newest = iter([seen, round_view(2, "collecting"), round_view(4, "collecting", cohort=5)])
+
+    def answer(request: Request) -> Response:
+        path = urlsplit(request.url).path.removeprefix("/v1/tasks/t_1")
+        if path == "":
+            return Response(200, {}, terms.view.model_dump_json().encode())
+        current = path == "/rounds/current"
+        assert current or path == "/rounds/3"
+        view = next(newest) if current else other if restored else seen.model_copy(update={"state": "complete"})
+        return Response(200, {"etag": f"{view.number}"}, view.model_dump_json().encode())
+
+    def polls(rounds: SeenRounds) -> Program[RoundChange]:
+        change: RoundChange | None = None
+        for _ in range(2):
+            change = yield from rounds.checked((yield from follow_rounds(rounds.calls, "t_1", change, 0.0)))
+        assert change is not None
+        return change
+
+    runner = ProgramRunner(answer)
+    rounds = SeenRounds(ApiCalls("https://server.example", "t"), terms, lambda: (0, 0), lambda _: "ok", events.append)
+    change = runner.run(polls(rounds))
+    assert isinstance(change, RoundChanged) and change.view.number == 4
+    assert runner.pauses == [3.0]
+    assert events == ([ServerRestored(4, 3, "ok")] if restored else [])
+    assert (rounds.number, rounds.completed) == (4, 3)
 
 
 def test_clients_of_a_masked_task_sign_no_set_for_a_lost_sum_again() -> None:
