@@ -24,12 +24,14 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
+from protocols.contribution import TaskSum, make
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
 from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.recipes.state import encode
-from protocols.sums.base import new_keyring, one_message, plan_sum
+from protocols.sums.base import SumPlan, new_keyring
+from protocols.sums.participation import plan_of_task, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.task_terms import carriers, check_combination
 
@@ -99,14 +101,18 @@ class RecipeConformance:
     def _sum(self, made: Recipe, spec: RoundSpec, state: ModelState, mechanism: str) -> NDArray[np.float64]:
         """Return the opened sum of all clients, as a task with default parameters computes it."""
         how = find_mechanism(mechanism)
-        plan = plan_sum(how, {}, made.layout(spec.sum_index), self.clients, main_layout(made))
-        keyring, sealed = new_keyring(how, plan), []
+        of = TaskSum(made, how, self._plan(made, spec, mechanism), spec)
+        keyring, sent = new_keyring(how, of.plan), []
         for client in range(self.clients):
-            route = made.route(spec, f"c_{client}")
-            blocks = self._contribute(made, spec, state, client).blocks
-            sealed.append((route, one_message(how).seal(plan, route, blocks, keyring)))
-        aggregate = how.release(plan, how.fold(plan, None, sealed))
-        return how.open(plan, aggregate, self.clients, keyring)
+            contribution = self._contribute(made, spec, state, client).contribution
+            message = make(of, state, f"c_{client}", contribution, keyring).message
+            sent.append((of.route(f"c_{client}"), message))
+        aggregate = how.release(of.plan, how.fold(of.plan, None, sent))
+        return without_participation(of.plan, how.open(of.plan, aggregate, self.clients, keyring))
+
+    def _plan(self, made: Recipe, spec: RoundSpec, mechanism: str) -> SumPlan:
+        layout, main = made.layout(spec.sum_index), main_layout(made)
+        return plan_of_task(find_mechanism(mechanism), {}, layout, self.clients, main)
 
     def _states(self, made: Recipe) -> list[ModelState]:
         """Return the initial state and those after each of `sums` plain sums, fewer if the model is done before."""
@@ -272,9 +278,8 @@ class RecipeConformance:
         plain = self._sum(made, spec, state, "plain")
         for name in chosen:
             if name in carriers(self.name):
-                layout = made.layout(1)
-                plan = plan_sum(find_mechanism(name), {}, layout, self.clients, main_layout(made))
-                error = plan.predicted_error + 1e-6 * max(1.0, float(np.abs(plain).max(initial=0.0)))
+                largest = max(1.0, float(np.abs(plain).max(initial=0.0)))
+                error = self._plan(made, spec, name).predicted_error + 1e-6 * largest
                 np.testing.assert_allclose(self._sum(made, spec, state, name), plain, atol=error, rtol=0)
 
     def test_the_report_holds_numbers_and_warnings_are_sentences(self) -> None:

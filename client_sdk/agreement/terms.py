@@ -8,6 +8,7 @@ from typing import Final
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.catalogue import catalogue_memory
 from protocols.codec import b64decode, b64encode
+from protocols.contribution import TaskSum
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError, to_accept
 from protocols.layout import VectorLayout, check_levels
@@ -165,6 +166,10 @@ class TaskTerms:
             parameters, cohort = self.view.mechanism.parameters, self.schedule.cohort_size
             self._plans[layout] = plan_of_task(self.mechanism, parameters, layout, cohort, main_layout(self.recipe))
         return self._plans[layout]
+
+    def sum_of(self, spec: RoundSpec) -> TaskSum:
+        """Return the sum of a round."""
+        return TaskSum(self.recipe, self.mechanism, self.sum_plan_at(spec.sum_index, spec.size), spec)
 
     @property
     def by_snapshot(self) -> bool:

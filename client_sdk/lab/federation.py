@@ -22,9 +22,10 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
+from protocols.contribution import Made, TaskSum, make, payload
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout, whole_route
+from protocols.layout import Route, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
@@ -33,10 +34,10 @@ from protocols.recipes.private import Private, unwrapped, with_privacy
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import Source, start_parameters, start_state
-from protocols.sums.base import SumPlan, new_keyring, one_message
-from protocols.sums.masked.plan import MaskedPlan, encode
-from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.participation import plan_of_task, with_participation, without_participation
+from protocols.sums.base import SumPlan, new_keyring
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.run import run_masked_elements
+from protocols.sums.participation import plan_of_task, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.wire import pack
 from protocols.task_terms import check_combination
@@ -277,15 +278,9 @@ class Federation:
         partial: bytes | None = None
         waiting: list[tuple[Route, bytes]] = []
         for user in cohort:
-            local = self._train(spec, int(user), tally)
-            route = self.recipe.route(spec, str(user))
-            if isinstance(plan, MaskedPlan):  # ring elements without masks
-                vector = plan.layout.scatter(route, local.blocks)
-                route = whole_route(plan.layout)
-                body = pack(encode(plan, route, plan.layout.split(vector)), plan.bits)
-            else:
-                blocks = with_participation(plan, local.blocks)
-                body = one_message(self.mechanism).seal(plan, route, blocks, self.keyring)
+            made, route = self._made(plan, spec, int(user), tally), self.recipe.route(spec, str(user))
+            # of masked sums the ring elements without masks
+            body = pack(made.elements, plan.bits) if isinstance(plan, MaskedPlan) else made.message
             self.mechanism.check(plan, route, body)
             waiting.append((route, body))
             if len(waiting) == FOLD_BATCH or user == cohort[-1]:
@@ -300,11 +295,9 @@ class Federation:
         self, plan: MaskedPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally
     ) -> NDArray[np.float64]:
         """Run all stages of a masked round without dropouts; float64 (layout.length,)."""
-        vectors = {}
-        for user in cohort:
-            local = self._train(spec, int(user), tally)
-            vectors[str(user)] = plan.layout.scatter(self.recipe.route(spec, str(user)), local.blocks)
-        run = run_masked_sum(plan, vectors)
+        run = run_masked_elements(
+            plan, {str(user): self._made(plan, spec, int(user), tally).elements for user in cohort}
+        )
         tally.bytes += sum(map(len, run.contributions.values()))
         return run.total
 
@@ -322,17 +315,25 @@ class Federation:
             self._plans[layout] = plan_of_task(self.mechanism, how, layout, self.cohort_size, main)
         return self._plans[layout]
 
-    def _train(self, spec: RoundSpec, user: int, tally: _Tally) -> LocalResult:
+    def _made(self, plan: SumPlan, spec: RoundSpec, user: int, tally: _Tally) -> Made:
+        """Return what a user sends, which trains first."""
+        local = self._train(spec, user)
+        of = TaskSum(self.recipe, self.mechanism, plan, spec)
+        if isinstance(self.recipe, Private) and not self._each_adds_noise(plan):
+            sent = self.recipe.limited(self._view, spec, local.contribution, os.urandom)
+            made = Made(sent, payload(self.mechanism, plan, of.route(str(user)), sent.blocks))
+        else:
+            made = make(of, self._view, str(user), local.contribution, self.keyring)
+        tally.losses.append(local.loss)
+        tally.clipped += made.contribution.clipped
+        return made
+
+    def _train(self, spec: RoundSpec, user: int) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         history = self.history(user)
         local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
-        if isinstance(self.recipe, Private):
-            finish = self.recipe.noised if self._each_adds_noise(self._plan(spec)) else self.recipe.limited
-            local = replace(local, contribution=finish(self._view, spec, local.contribution, os.urandom))
         self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)
         self.took_part[user] = True
-        tally.losses.append(local.loss)
-        tally.clipped += local.contribution.clipped
         return local

@@ -9,7 +9,6 @@ recorded before it is sent, and the two lists are compared.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
 from protocols.errors import to_accept
 from protocols.messages import LedgerEntry
-from protocols.recipes.base import Contribution, ModelState, RoundSpec
+from protocols.recipes.base import RoundSpec
 from protocols.recipes.private import Private
 
 
@@ -213,9 +212,3 @@ def spend_budget(store: ClientStore, terms: TaskTerms, spec: RoundSpec) -> None:
         if own is None or why is not None:
             raise PolicyRefused(f"round {spec.number}: {why}")
         store.keep_spending(terms.task_id, own.with_sum(recipe.noise(spec.sum_index).curve(recipe.terms.honest)))
-
-
-def with_noise(terms: TaskTerms, state: ModelState, spec: RoundSpec, contribution: Contribution) -> Contribution:
-    """Return what is sent in place of `contribution`: in a task with a privacy block with this client's noise."""
-    recipe = terms.recipe
-    return recipe.noised(state, spec, contribution, os.urandom) if isinstance(recipe, Private) else contribution

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Final, TypeVar
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import Handout
@@ -25,6 +22,7 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
+from protocols.contribution import Made
 from protocols.errors import RefusalError
 from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
@@ -33,7 +31,7 @@ from protocols.recipes.base import RoundSpec
 from protocols.recipes.private import Private
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import wire
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, longest_roster
 
 _STATES: Final = (type(None), stages.Advertised, stages.Shared, stages.Contributed, stages.Confirmed, stages.Done)
@@ -81,6 +79,7 @@ class MaskedRound(OwnRound):
     finished: bool = False
     _caught_up: CaughtUp | None = field(default=None, repr=False)
     _local: LocalResult | None = field(default=None, repr=False)
+    _made: Made | None = field(default=None, repr=False)
     _state: object = field(default=None, repr=False)
 
     def advance(self, view: RoundView) -> Program[None]:
@@ -101,10 +100,10 @@ class MaskedRound(OwnRound):
 
     def final_report(self) -> RoundReport:
         """Return the report of this client; `RoundLost` before it has contributed."""
-        if self._local is None or self._caught_up is None or self.context is None:
+        if self._local is None or self._made is None or self._caught_up is None or self.context is None:
             raise RoundLost("this client has not contributed")
         length = self.context.plan.contribution_bytes(self.part.route(self.spec))
-        return self.report(self._caught_up, self._local, length)
+        return self.report(self._caught_up, self._local, self._made, length)
 
     def _begin(self) -> Program[RoundContext]:
         """Catch up; return what this client binds itself to in the round. Raises if it must not take part."""
@@ -166,13 +165,13 @@ class MaskedRound(OwnRound):
         inbox = yield from self._fetch("inbox", wire.inbox_bytes(len(state.roster), degree))
         opened = yield from self._sealed(lambda: stages.open_inbox(state, inbox))
         yield from self._report_bad_shares(opened.unopened)
-        elements = yield from self._elements(context, caught_up)
-        contributed, body = yield from self._sealed(lambda: stages.contribute(opened, elements))
+        self._local = local = yield from self.train(caught_up)
+        self._made = made = yield from self.make(caught_up, local)
+        contributed, body = yield from self._sealed(lambda: stages.contribute(opened, made.elements))
         self._state = contributed
         with self.timed("upload"):
             yield from self.deliver(body, caught_up)
-        if self._local is not None:
-            yield from self.settle(self._local)
+        yield from self.settle(local)
 
     def _report_bad_shares(self, unopened: tuple[str, ...]) -> Program[None]:
         """Name the neighbours whose shares did not open; `RoundLost` if the round fails of it.
@@ -201,11 +200,6 @@ class MaskedRound(OwnRound):
         """Raise `RoundLost` if this round is over."""
         if view.number != self.view.number or is_over(view):
             raise RoundLost(view.failure or f"round {self.view.number} ended before this client had sent its vector")
-
-    def _elements(self, context: RoundContext, caught_up: CaughtUp) -> Program[NDArray[np.unsignedinteger[Any]]]:
-        """Train, and return the contribution as ring elements (layout.length,)."""
-        self._local = local = yield from self.train(caught_up)
-        return encode(context.plan, self.part.route(self.spec), local.blocks)
 
     def _confirm(self, state: stages.Contributed) -> Program[None]:
         survivors = yield from self._fetch("survivors", wire.set_bytes(len(state.roster)))

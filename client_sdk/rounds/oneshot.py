@@ -9,9 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, NotFound, RoundLost
@@ -22,12 +19,13 @@ from client_sdk.rounds.part import OwnRound, Part
 from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.states import member_tag
+from protocols.contribution import Elements
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, longest_keys, make_committee, split_keys
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 
 
 def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
@@ -47,15 +45,16 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
         committee = yield from own.metered(committee_of(member, context))
         remember_committee(member.store, committee)
     local = yield from own.train(caught_up)
+    made = yield from own.make(caught_up, local)
     with own.timed("seal"):
-        upload = yield from work(lambda: _seal(part, committee, encode(context.plan, part.route(spec), local.blocks)))
+        upload = yield from work(lambda: _seal(part, committee, made.elements))
     with own.timed("upload"):
         yield from own.metered(own.deliver(upload, caught_up))
     yield from own.settle(local)
-    return own.report(caught_up, local, len(upload))
+    return own.report(caught_up, local, made, len(upload))
 
 
-def _seal(part: Part, committee: Committee, steps: NDArray[np.int64]) -> bytes:
+def _seal(part: Part, committee: Committee, steps: Elements) -> bytes:
     member = part.member
     policy = member.policy.for_oneshot_rounds(member.terms.schedule)
     return contribute(committee, member.client_id, member.identity.signing_key, policy, steps).encode()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
@@ -29,7 +29,7 @@ from client_sdk.rounds.events import (
     Waiting,
     ignore_event,
 )
-from client_sdk.rounds.ledger import deliver, with_noise
+from client_sdk.rounds.ledger import deliver
 from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
@@ -44,6 +44,7 @@ from client_sdk.training.base import (
     why_abstain,
 )
 from protocols.catalogue import Catalogue
+from protocols.contribution import Made, make
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError, KeyringError, ParameterError
 from protocols.layout import Route, SumClass, check_finite
@@ -240,7 +241,7 @@ class Part:
         Whether training works depends on this client's data and on a model that the server may have made up. If only
         clients with some item failed, and a client that fails sent nothing, the server would learn who has the item. So
         training fails like this: the contribution is zeros, which look like any other once they are masked or
-        encrypted, and carry this client's noise in a task with a privacy block; the result says why (`failure`). It
+        encrypted, and get this client's noise in a task with a privacy block; the result says why (`failure`). It
         fails if it raises or gives no update, if a value of the contribution or of the client state is not finite, or
         if more than `Policy.max_clip_share` of the values that are not zero were clipped: these are the clip, not
         training.
@@ -284,7 +285,7 @@ class Part:
                 if sum_class.data == "held-out":
                     given = replace(given, measured=given.measured + 1)
                 store.keep_given(*of, given)
-        return replace(local, contribution=with_noise(self.member.terms, state, spec, local.contribution))
+        return local
 
     def _require_usable(self, local: LocalResult) -> None:
         """Raise `ParameterError` for a result of training that must not be used; see `train`."""
@@ -446,6 +447,19 @@ class OwnRound:
             self.progress(ClipWarning(self.view.number, made.clipped, made.values))
         return local
 
+    def make(self, caught_up: CaughtUp, local: LocalResult) -> Program[Made]:
+        """Return what is sent of a result of training; see `protocols.contribution.make` for the errors.
+
+        A training that failed is not counted among those that carry data.
+        """
+        part, member = self.part, self.part.member
+        job = partial(
+            make, member.terms.sum_of(self.spec), caught_up.state, member.client_id, local.contribution,
+            part.follower.keyring, has_data=local.failure is None, take_ahead=part.take_ahead,
+        )  # fmt: skip
+        with self.timed("seal"):
+            return (yield from work(job))
+
     def deliver(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
         """Upload a contribution made from the model `caught_up`, and state the chain of its aggregates; see `deliver`.
 
@@ -482,16 +496,16 @@ class OwnRound:
         else:
             self.part.keep_client_state(finished)
 
-    def report(self, caught_up: CaughtUp, local: LocalResult, contribution_bytes: int) -> RoundReport:
+    def report(self, caught_up: CaughtUp, local: LocalResult, made: Made, contribution_bytes: int) -> RoundReport:
         """Return the report of a contribution of so many bytes."""
         return RoundReport(
             round=self.view.number,
             client_id=self.part.member.client_id,
             loss=local.loss,
             samples=local.samples,
-            values=local.contribution.values,
-            clipped=local.contribution.clipped,
-            scaled=local.contribution.scaled,
+            values=made.contribution.values,
+            clipped=made.contribution.clipped,
+            scaled=made.contribution.scaled,
             contribution_bytes=contribution_bytes,
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,

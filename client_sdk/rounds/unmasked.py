@@ -15,17 +15,13 @@ from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 
-from client_sdk.api.wire import Program, work
+from client_sdk.api.wire import Program
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.events import Progress, RoundReport, SnapshotPublished
 from client_sdk.rounds.part import OwnRound, Part
-from client_sdk.training.base import LocalResult
 from protocols.messages import RoundView
-from protocols.recipes.base import RoundSpec
-from protocols.sums.base import WorksAhead, one_message
-from protocols.sums.participation import with_participation
 
 _SNAPSHOT_VOLUNTEERS = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
@@ -51,24 +47,12 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
         caught_up = yield from own.catch_up()
         part.require_data(spec, caught_up.state, history)
     local = yield from own.train(caught_up)
-    with own.timed("seal"):
-        body = yield from work(lambda: _seal(part, spec, local))
+    made = yield from own.make(caught_up, local)
     with own.timed("upload"):
-        yield from own.metered(own.deliver(body, caught_up))
+        yield from own.metered(own.deliver(made.message, caught_up))
     yield from own.settle(local)
     yield from own.metered(_publish_snapshot_when_due(own, caught_up))
-    return own.report(caught_up, local, len(body))
-
-
-def _seal(part: Part, spec: RoundSpec, local: LocalResult) -> bytes:
-    """Return the sealed contribution; that of a training that failed is not counted among those that carry data."""
-    terms = part.member.terms
-    plan = terms.sum_plan_at(spec.sum_index, spec.size)
-    blocks = with_participation(plan, local.blocks, local.failure is None)
-    mechanism, route, keyring = one_message(terms.mechanism), part.route(spec), part.follower.keyring
-    if part.take_ahead is not None and isinstance(mechanism, WorksAhead):
-        return mechanism.seal_ahead(plan, route, blocks, keyring, part.take_ahead)
-    return mechanism.seal(plan, route, blocks, keyring)
+    return own.report(caught_up, local, made, len(made.message))
 
 
 def _publish_snapshot_when_due(own: OwnRound, caught_up: CaughtUp) -> Program[None]:

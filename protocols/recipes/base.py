@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.keys import derive_seed
+from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Floats, Route, VectorLayout, whole_route
 from protocols.recipes.state import (
@@ -325,6 +326,12 @@ class Recipe(ABC):
         state: the model before the sum, or the client's view of it. Raises `ParameterError` for an update that is not
         of this recipe or holds values that are not finite.
         """
+
+    def noised(
+        self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
+    ) -> Contribution:
+        """Return what is sent in place of a contribution: in a task with a privacy block with this client's noise."""
+        return contribution
 
     @abstractmethod
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:

@@ -9,7 +9,8 @@
     open      (plan, aggregate, contributions, keys)   -> float64 vector client: the sum itself
 
 Every mechanism has all of these but `seal` (`Mechanism`). `seal` is for those in which a contribution is one message
-(`OneMessage`); in the others clients contribute within a round of several messages, in a module of the mechanism's own.
+(`OneMessage`). The others have `encode` in its place (`SeveralMessages`): clients add masks to what it returns, and
+contribute within a round of several messages, in a module of the mechanism's own.
 Some of the first kind have keys that members share (`Keyed`).
 
 All are pure functions; lengths come from the plan, never from the wire. `fold` and `merge` are exact: a partial sum is
@@ -313,6 +314,19 @@ class OneMessage(Mechanism, Protocol):
 
 
 @runtime_checkable
+class SeveralMessages(Mechanism, Protocol):
+    """A mechanism in which a client contributes within a round, in which it adds masks to its vector."""
+
+    interactive: ClassVar[bool] = True
+
+    def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[Any]:
+        """Return the ring elements (layout.length,) of a contribution, before masks are added.
+
+        blocks: one float64 vector per route entry. Errors as in `protocols.sums.ring.encode_vector`.
+        """
+
+
+@runtime_checkable
 class Keyed(OneMessage, Protocol):
     """A mechanism whose members share keys that a key holder makes once per task."""
 
@@ -328,6 +342,13 @@ def one_message(mechanism: Mechanism) -> OneMessage:
         raise ParameterError(
             f"{mechanism.name} contributions are made within a round: see protocols.sums.{mechanism.name}.client"
         )
+    return mechanism
+
+
+def several_messages(mechanism: Mechanism) -> SeveralMessages:
+    """Return a mechanism whose rounds have several messages; `ParameterError` for the others."""
+    if not isinstance(mechanism, SeveralMessages):
+        raise ParameterError(f"a {mechanism.name} contribution is one message")
     return mechanism
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Route, Segment, VectorLayout, spans_of
-from protocols.sums.base import Buffer, FixedPointPlan, Mechanism, OpensByParts, SumPlan
+from protocols.sums.base import Buffer, FixedPointPlan, OpensByParts, SeveralMessages, SumPlan
 from protocols.sums.wire import packed_bytes, ring_dtype, unpack_part
 
 _EXACT: Final = 2**53
@@ -273,10 +273,9 @@ class RingPlan(FixedPointPlan):
         return total
 
 
-class RingMechanism(Mechanism, OpensByParts):
+class RingMechanism(SeveralMessages, OpensByParts):
     """A mechanism of several messages whose sums, once the masks are off, are elements of a ring that need no key."""
 
-    interactive: ClassVar[bool] = True
     plan_class: ClassVar[type[RingPlan]]
 
     def open(

@@ -231,6 +231,9 @@ class MaskedMechanism(RingMechanism):
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
         return make_plan(parameters, layout, max_contributions)
 
+    def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
+        return encode(MaskedPlan.of(plan), route, blocks)
+
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and the unused bits of the last byte are zero.
 

@@ -151,16 +151,28 @@ def run_masked_sum(
     vectors: client id -> float64 (layout.length,). drop: client id -> the first message that it does not send. Raises
     `ThresholdError` if too few clients are left in a stage, and the errors of the parties' functions.
     """
-    order, first_missing, route = MASKED_MESSAGES.index, drop or {}, whole_route(plan.layout)
+    route = whole_route(plan.layout)
+    elements = {name: encode(plan, route, plan.layout.split(vector)) for name, vector in vectors.items()}
+    return run_masked_elements(plan, elements, drop, random)
+
+
+def run_masked_elements(
+    plan: MaskedPlan,
+    elements: Mapping[str, NDArray[np.unsignedinteger[Any]]],
+    drop: Mapping[str, MaskedMessage] | None = None,
+    random: Randomness = os.urandom,
+) -> MaskedRun:
+    """Return the opened run of a masked sum as `run_masked_sum` does; elements: client id -> (layout.length,)."""
+    order, first_missing = MASKED_MESSAGES.index, drop or {}
 
     def gone(stage: MaskedMessage) -> set[str]:
         return {name for name, first in first_missing.items() if order(first) <= order(stage)}
 
     # Everyone knows the round, and each client computes the model's digest itself. An organiser, whom the server
     # does not control, has certified the keys of every member.
-    context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(vectors)))
+    context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(elements)))
     policy = ClientPolicy(modes=frozenset({plan.mode}))
-    identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in vectors}
+    identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in elements}
     organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
     mailbox = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)).public_key().public_bytes_raw()
 
@@ -174,10 +186,7 @@ def run_masked_sum(
         check_certificate(key, "run", entry.identity_key, entry.mailbox_key, made, now=0)  # raises for a stranger
         return True
 
-    def elements(name: str) -> NDArray[np.unsignedinteger[Any]]:
-        return encode(plan, route, plan.layout.split(vectors[name]))
-
-    run = MaskedRun(context, identities, policy, elements, certified, is_member, lambda _: random)
+    run = MaskedRun(context, identities, policy, elements.__getitem__, certified, is_member, lambda _: random)
     run.advertise(gone("advertise")).share(gone("share")).contribute(gone("contribute"))
     if plan.mode == "semi-malicious":
         run.confirm(gone("confirm"))

@@ -45,6 +45,7 @@ from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult
 from protocols.advice import parameters_for
 from protocols.codec import b64encode
+from protocols.contribution import make
 from protocols.errors import CodecError
 from protocols.layout import Floats
 from protocols.messages import OrganiserPin, SnapshotView, TaskView
@@ -53,7 +54,7 @@ from protocols.recipes.factors import CountedFactors
 from protocols.recipes.private import Private, unwrapped
 from protocols.recipes.rows import RowRecipe
 from protocols.recipes.state import state_as
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MaskedPlan
 
 _SEED: Final = bytes(range(32))
 _PIN: Final = OrganiserPin(key=b64encode(bytes(32)), scope="lies")
@@ -157,14 +158,15 @@ class World:
         if model is None:
             self.reading.refused += 1
             return None
-        plan = MaskedPlan.of(self.terms.sum_plan_at(spec.sum_index))
+        of = self.terms.sum_of(spec)
+        plan = MaskedPlan.of(of.plan)
         total = np.zeros(plan.layout.length, plan.dtype)
         for member in who:
             part = self.parts[member]
             local = _run(part.train(spec, model, self.people[member]))
             self.reading.failed += local.failure is not None
             part.keep_client_state(local.client_state)
-            total += encode(plan, part.route(spec), local.blocks)
+            total += make(of, model, part.member.client_id, local.contribution).elements
         opened = plan.decode(total, len(who))
         if isinstance(self.terms.recipe, Private):
             opened, _ = self.terms.recipe.in_own_units(model, spec, opened, len(who))

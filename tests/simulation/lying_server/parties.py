@@ -25,6 +25,7 @@ from client_sdk.store.identity import Membership
 from client_sdk.store.states import FollowedState
 from client_sdk.training.base import LocalResult
 from protocols.codec import b64encode
+from protocols.contribution import Made
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.crypto.keys import clamped
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
@@ -105,18 +106,23 @@ _ROWS: Final = SimpleNamespace(
     initial_client_state=lambda rng: {}, contribute=lambda *_: LocalResult(Contribution([]), {}, 0.0, 1)
 )
 """The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
+_ROW: Final = History(np.zeros(1, np.int32))
 
 
 @dataclass
 class _GivenElements(MaskedRound):
-    """A round that has begun. elements: what the client contributes; called once."""
+    """A round that has begun. elements: what the client contributes."""
 
     spec: RoundSpec = field(kw_only=True)
-    elements: Callable[[], Elements] = field(kw_only=True)
+    elements: Elements = field(kw_only=True)
 
-    def _elements(self, *_: object) -> Program[Elements]:
+    def train(self, *_: object) -> Program[LocalResult]:
         yield from ()
-        return self.elements()
+        return self.part._train(self.spec, ModelState(0), _ROW)
+
+    def make(self, *_: object) -> Program[Made]:
+        yield from ()
+        return Made(Contribution([]), self.elements)
 
 
 @dataclass
@@ -164,17 +170,12 @@ class Honest:
         )
 
     def asked(self, state: str, answers: Mapping[str, bytes], elements: Elements) -> dict[str, bytes]:
-        part, spec, rows = self._part.part, self._part.spec, History(np.zeros(1, np.int32))
+        part, spec = self._part.part, self._part.spec
         if state == "advertising":
             if self._summed in TERMS:
                 recipe(*TERMS[self._summed])  # as when a client joins
-            part.require_data(spec, ModelState(0), rows)
-
-        def contributed() -> Elements:
-            part._train(spec, ModelState(0), rows)
-            return elements
-
-        self.answers, self.sent, self._part.elements = answers, {}, contributed
+            part.require_data(spec, ModelState(0), _ROW)
+        self.answers, self.sent, self._part.elements = answers, {}, elements
         _run(self._part.advance(SimpleNamespace(state=state)))
         return self.sent
 
