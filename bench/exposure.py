@@ -43,7 +43,8 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from protocols.advice import advise, parameters_for
 from protocols.privacy.equations import EQUATIONS, most_equations
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.state import state_as
 
 Floats = NDArray[np.float64]

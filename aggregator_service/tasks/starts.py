@@ -84,7 +84,7 @@ class Start:
     @property
     def vectors(self) -> int:
         """How many singular vectors it has."""
-        from protocols.recipes.privirec import PriviRecState
+        from protocols.recipes.privirec_state import PriviRecState
         from protocols.recipes.state import state_as
 
         return int(state_as(self.source.state, PriviRecState).singular_values.size)

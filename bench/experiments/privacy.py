@@ -46,7 +46,8 @@ from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import Local, ModelState
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.private import NoiseTerms, Private, unwrapped, with_privacy
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 

@@ -37,7 +37,8 @@ from client_sdk.lab.simulate import spectrum_of
 from client_sdk.training.graph_filters import GFCF
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import MOST_FACTORS, advise, parameters_for
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.state import state_as
 
 # --- The data sets of bench/experiments/quality.py, their test rows and their validation rows

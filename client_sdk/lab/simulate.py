@@ -38,7 +38,8 @@ from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.private import unwrapped
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source

@@ -21,7 +21,8 @@ from protocols.errors import ParameterError
 from protocols.privacy.noise import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.state import state_as

@@ -18,8 +18,9 @@ from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfi
 from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.state import state_as
 
 if TYPE_CHECKING:

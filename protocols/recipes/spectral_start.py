@@ -32,7 +32,8 @@ from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
 from protocols.recipes.private import Private, unwrapped
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 from protocols.recipes.state import state_as

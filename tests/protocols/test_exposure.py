@@ -19,7 +19,8 @@ from protocols.messages.privacy import Privacy
 from protocols.privacy.equations import most_equations
 from protocols.recipes.base import Local, Recipe
 from protocols.recipes.private import with_privacy
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 

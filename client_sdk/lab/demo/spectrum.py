@@ -44,7 +44,8 @@ from protocols.errors import ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import RoundView, Schedule, TaskRequest, TaskView
 from protocols.messages.stages import MASKED_STATES, RoundState
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.state import state_as
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks

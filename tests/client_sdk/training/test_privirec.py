@@ -22,7 +22,8 @@ from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.errors import ParameterError
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectrum import chosen_weight
 

@@ -18,7 +18,8 @@ from protocols.messages import Evaluation
 from protocols.recipes.base import Local, Reach, Recipe, Sensitivity, noise_level
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import OWN, recipe
 from protocols.recipes.spectrum import chosen_weight
 from protocols.recipes.state import state_as

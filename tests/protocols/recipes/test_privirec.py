@@ -25,7 +25,8 @@ from protocols.messages import Evaluation
 from protocols.recipes.base import Local
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import item_biases
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.spectral_start import (
     Source,

@@ -1,0 +1,62 @@
+"""The state of a PriviRec task, and its arrays over all items and over those alone that have rows in the sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.layout import Floats
+from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.spectrum import triangle_length, triangle_places
+
+
+def _empty_array(*shape: int) -> Any:
+    return field(default_factory=lambda: np.zeros(shape, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class PriviRecState(ModelState):
+    """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them.
+
+    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
+    (m, K), orthonormal columns; 0 for items with few owners, whose rows are not encoded. singular_values: float32
+    (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
+    relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle. asked, products:
+    with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K).
+    """
+
+    sum_index: int = 0
+    item_degrees: Floats = field(default_factory=lambda: np.zeros(0))
+    clients: int = 0
+    basis: NDArray[np.float32] = _empty_array(0, 0)
+    singular_values: NDArray[np.float32] = _empty_array(0)
+    captured: float = 0.0
+    change: float = 1.0
+    gram: NDArray[np.float32] = _empty_array(0)
+    asked: NDArray[np.float32] = _empty_array(0, 0)
+    products: NDArray[np.float32] = _empty_array(0, 0)
+
+    def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
+        """Return the state after the sum of `spec`, with these fields changed."""
+        return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
+
+
+def rows_of_all(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> NDArray[np.float32]:
+    """Return the rows of the `kept` items, (m, any), among those of all `items`, which are 0."""
+    if kept.size == items:
+        return found
+    whole = np.zeros((items, found.shape[1]), np.float32)
+    whole[kept] = found
+    return whole
+
+
+def triangle_of_all(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> NDArray[np.float32]:
+    """Return P's upper triangle over all `items`, from that over the `kept` ones; the other items' entries are 0."""
+    if kept.size == items:
+        return found
+    whole = np.zeros(triangle_length(items), np.float32)
+    whole[triangle_places(kept, items)[0]] = found
+    return whole
