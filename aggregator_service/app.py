@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from importlib import metadata
 from typing import Any, Final, Literal
 
@@ -15,19 +16,21 @@ from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.audit import NOBODY, Attempt, Refusals
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
-from aggregator_service.dashboard import creation
+from aggregator_service.dashboard import creation, records
 from aggregator_service.dashboard import routes as dashboard
+from aggregator_service.dashboard.access import HOME
 from aggregator_service.dashboard.live import Streams
 from aggregator_service.http.middleware import BodyGuard, Responses
 from aggregator_service.logs import fields
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.observability.clocks import ClockWatch
 from aggregator_service.observability.metrics import Instruments, Metrics
-from aggregator_service.observability.requests import RequestRecorder
+from aggregator_service.observability.requests import RequestRecord, RequestRecorder
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problem_handlers import install_problem_handlers
@@ -35,6 +38,7 @@ from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.leadership import CommitListeners, Leadership
 from aggregator_service.rounds.outages import OutageWatch
 from aggregator_service.routes import (
+    audit,
     committee,
     contributions,
     enrolments,
@@ -55,6 +59,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
+from aggregator_service.tasks.retention import keep_up
 from protocols.errors import ParameterError
 
 _LOG = logging.getLogger(__name__)
@@ -75,10 +80,12 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     tasks.router,
     enrolments.invitations_router,
     operators.router,
+    audit.router,
     tasks.ledger_router,
     health.router,
     dashboard.front_router,
     creation.router,
+    records.router,
     dashboard.router,
 )
 """In the order in which Starlette tries them."""
@@ -116,9 +123,25 @@ def create_app(
     install_problem_handlers(app)
     # from the innermost to the outermost
     app.add_middleware(BodyGuard)
-    app.add_middleware(RequestRecorder, count=instruments.metrics.request, tracer=instruments.tracer)
+    app.add_middleware(RequestRecorder, count=partial(_count, app, instruments.metrics), tracer=instruments.tracer)
     app.add_middleware(Responses, origins=settings.cors_origins, hsts_seconds=settings.hsts_seconds)
     return app
+
+
+def _count(app: FastAPI, metrics: Metrics, request: RequestRecord) -> None:
+    """Count a finished request in the metrics, and a refused attempt in the audit trail."""
+    metrics.request(request)
+    if request.is_refused_attempt:
+        services: Services = app.state.services
+        attempt = Attempt(
+            request.operator or NOBODY,
+            "dashboard" if request.route.startswith(HOME) else "api",
+            request.address or "",
+            f"{request.method} {request.route}",
+            request.problem or "unauthenticated",  # the page that asks for a token again is no problem document
+            request.task if request.operator else None,
+        )
+        services.refusals.note(attempt, services.clock.now())
 
 
 @asynccontextmanager
@@ -139,10 +162,15 @@ async def _lifespan(
         await run_in_threadpool(services.clocks.measure)  # before the first request and the first round
         # only the leading process runs the engine and the clean-up
         jobs: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
-            "leadership": lambda: leadership.run(services.engine.run, lambda: sweep(services.database, services.blobs)),
+            "leadership": lambda: leadership.run(
+                services.engine.run,
+                lambda: sweep(services.database, services.blobs),
+                lambda: keep_up(services.database, settings, services.clock),
+            ),
             "changes of other processes": services.notifier.watch,
             "clocks": services.clocks.run,
             "outages": services.outages.run,
+            "refused attempts": services.refusals.run,
             "beside the server": lambda: app.state.beside_server(services),
         }
         for name, job in jobs.items():
@@ -223,12 +251,14 @@ def build_services(
         metrics=metrics,
         clocks=clocks,
         limits=Limits(settings),
+        refusals=Refusals(database),
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
         deliveries=GroupCommit(database),
         uploads=AtOnce("receiving 8 uploads of", room),
         downloads=AtOnce("sending 8 downloads to", room),
     )
+    resources.callback(services.refusals.store_if_possible)
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
     loop = asyncio.get_running_loop()

@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "round": ("tasks:rounds", "Show a round, extend or abort an active one."),
     "member": ("people:members", "List and revoke the members of a task."),
     "token": ("people:tokens", "Create, list, rotate and revoke operator tokens."),
+    "audit": ("audit:audit", "Print what operators did, and which attempts were refused."),
     "backup": ("storage:backup", "Copy an SQLite database and its blobs into a new directory."),
     "migrate-storage": ("storage:migrate_storage", "Copy rows to another database and blobs to another store."),
     "export-openapi": ("serve:export_openapi", "Write the OpenAPI document of this version as JSON."),

@@ -12,6 +12,7 @@ from cachetools import LRUCache
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.access.audit import Refusals
 from aggregator_service.access.rate_limits import AtOnce, Limits
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import Workers
@@ -69,6 +70,7 @@ class Services:
     metrics: Metrics
     clocks: ClockWatch
     limits: Limits
+    refusals: Refusals
     operator_token_hash: str | None
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit

@@ -195,6 +195,8 @@ class Settings(BaseSettings):
     """Format of log lines; json: one object a line."""
     log_level: Literal["debug", "info", "warning"] = "info"
     """Least severe level that is logged."""
+    audit_days: int = Field(default=400, ge=1, le=36_500)
+    """Days for which the audit trail keeps what operators did, and which attempts were refused."""
     metrics: Literal["token", "open", "off"] = "token"
     """Who may read /metrics: operators (token), everyone (open), nobody (off)."""
     tuning: Annotated[Tuning, NoDecode, BeforeValidator(_json_object)] = Tuning()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import secrets
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -16,13 +15,12 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.logs import fields
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.problems import Problem
 from aggregator_service.storage.rounds import find_round, lock_name
 from aggregator_service.storage.schema import ClientRow, OperatorRow, RoundRow, TaskRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView, Role
 
-_LOG = logging.getLogger(__name__)
 _NO_TASK = "there is no such task"
 
 
@@ -163,25 +161,22 @@ def find_operator(session: Session, token_hash: str, now: float) -> Operator | N
     return Operator(row.name, cast(OperatorRole, row.role))
 
 
-def create_operator(session: Session, request: OperatorRequest, now: float) -> OperatorToken:
-    """Create a token and return it; the database keeps its hash. Raises `Problem` conflict if the name is taken.
-
-    now: seconds since the epoch, here and below.
-    """
+def create_operator(session: Session, request: OperatorRequest, actor: Actor) -> OperatorToken:
+    """Create a token and return it; the database keeps its hash. Raises `Problem` conflict if the name is taken."""
     if request.name == _ENVIRONMENT:
         raise Problem("conflict", "the log names the token of the settings so: choose another name")
     row = OperatorRow(name=request.name, role=request.role, lifetime=request.expires_seconds)
-    shown = _renew(row, now)
+    shown = _renew(row, actor.at)
     session.add(row)
     try:
         session.flush()
     except IntegrityError:
         raise Problem("conflict", "there is already a token with this name; rotate it or revoke it") from None
-    _LOG.info("operator token created", extra=fields(operator=row.name, role=row.role))
+    record(session, actor, "operator token created", target=row.name, role=row.role, lifetime=row.lifetime)
     return shown
 
 
-def create_admin(session: Session, now: float, *, only_first: bool = False) -> OperatorToken | None:
+def create_admin(session: Session, actor: Actor, *, only_first: bool = False) -> OperatorToken | None:
     """Create an admin's token under the next free name (admin, admin-2, ...) and return it.
 
     only_first: return None if there is any operator already. A lock makes servers that start at the same time create
@@ -193,34 +188,34 @@ def create_admin(session: Session, now: float, *, only_first: bool = False) -> O
         return None
     names = ("admin", *(f"admin-{number}" for number in range(2, len(taken) + 3)))
     name = next(name for name in names if name not in taken)
-    return create_operator(session, OperatorRequest(name=name, role="admin"), now)
+    return create_operator(session, OperatorRequest(name=name, role="admin"), actor)
 
 
 def list_operators(session: Session, now: float) -> OperatorPage:
-    """Return all tokens by name, including expired ones that are not revoked."""
+    """Return all tokens by name, including expired ones that are not revoked. now: seconds since the epoch."""
     rows = session.scalars(select(OperatorRow).order_by(OperatorRow.name))
     return OperatorPage(operators=[OperatorView.model_validate(_view(row, now)) for row in rows])
 
 
-def rotate_operator(session: Session, name: str, now: float) -> OperatorToken:
+def rotate_operator(session: Session, name: str, actor: Actor) -> OperatorToken:
     """Replace a token by a new one with the same name, role and full lifetime; the old one is void at once.
 
     Raises `Problem` not-found if there is no token with this name.
     """
     row = _named(session, name)
-    shown = _renew(row, now)
+    shown = _renew(row, actor.at)
     session.flush()
-    _LOG.info("operator token rotated", extra=fields(operator=name))
+    record(session, actor, "operator token rotated", target=name, role=row.role)
     return shown
 
 
-def revoke_operator(session: Session, name: str, now: float) -> OperatorView:
+def revoke_operator(session: Session, name: str, actor: Actor) -> OperatorView:
     """Void a token at once and return its last state. Raises `Problem` not-found if there is none with this name."""
     row = _named(session, name)
     session.delete(row)
     session.flush()
-    _LOG.info("operator token revoked", extra=fields(operator=name))
-    return OperatorView.model_validate(_view(row, now))
+    record(session, actor, "operator token revoked", target=name, role=row.role)
+    return OperatorView.model_validate(_view(row, actor.at))
 
 
 def _named(session: Session, name: str) -> OperatorRow:

@@ -89,12 +89,12 @@ class Limits:
 
     def failure(self, address: str) -> None:
         """Count a failed attempt from an address. Over the limit, this error replaces the attempt's own."""
-        _refuse(self._failures.take(_network(address)), _TOO_MANY_FAILURES)
+        _refuse(self._failures.take(network(address)), _TOO_MANY_FAILURES)
 
     @contextmanager
     def attempt(self, address: str) -> Iterator[None]:
         """Refuse the block for an address with too many failed attempts; count one if it raises a `Problem`."""
-        _refuse(self._failures.wait(_network(address)), _TOO_MANY_FAILURES)
+        _refuse(self._failures.wait(network(address)), _TOO_MANY_FAILURES)
         try:
             yield
         except Problem:
@@ -168,7 +168,7 @@ class AtOnce:
 
 
 @lru_cache(maxsize=4096)
-def _network(address: str) -> str:
+def network(address: str) -> str:
     """Return an IPv4 address as it is, and the /64 network of an IPv6 address, which belongs to one customer."""
     try:
         parsed = ipaddress.ip_address(address)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +20,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
+from aggregator_service.access.audit import Actor, Attempt, refused_row
 from aggregator_service.access.principals import hash_token
+from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
+from aggregator_service.problems import Problem
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.data_directory import make_private
@@ -47,6 +52,7 @@ AsJson = Annotated[bool, Option("--json", help="Print a JSON array of objects in
 
 Result = TypeVar("Result")
 _LONGEST_TOKEN: Final = 1024
+_LONGEST_NAME: Final = 200
 
 
 class CommandError(HushRecError):
@@ -62,19 +68,25 @@ def on_database(work: Callable[..., str]) -> Callable[..., None]:
     """Make a typer command of a function that takes a session and returns the text to be printed, "" for none.
 
     The command has the other parameters of `work`, then --data-dir and --database-url; `settings`, if `work` takes
-    them, are those of the data directory. `work` runs in a transaction and may be called again, as `in_transaction`
-    says.
+    them, are those of the data directory, and `actor` is who runs the command. `work` runs in a transaction and may be
+    called again, as `in_transaction` says. A command with an actor that is refused leaves that in the audit trail.
     """
     _, *own = signature(work, eval_str=True).parameters.values()
-    shown = [parameter for parameter in own if parameter.name != "settings"]
+    given_here = {parameter.name for parameter in own} & {"settings", "actor"}
+    shown = [parameter for parameter in own if parameter.name not in given_here]
     for name, kind in (("data_dir", DataDir), ("database_url", DatabaseUrl)):
         shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     @wraps(work)
     def command(*, data_dir: Path | None, database_url: str | None, **given: Any) -> None:
-        if "settings" in signature(work).parameters:
+        if "settings" in given_here:
             given["settings"] = Settings.load(data_dir=data_dir)
-        if text := in_transaction(data_dir, database_url, lambda session: work(session, **given)):
+        if "actor" not in given_here:
+            text = in_transaction(data_dir, database_url, lambda session: work(session, **given))
+        else:
+            words = work.__name__.replace("_", " ")
+            text = as_actor(words, data_dir, database_url, lambda session, actor: work(session, actor=actor, **given))
+        if text:
             typer.echo(text)
 
     command.__signature__ = Signature(shown)  # type: ignore[attr-defined] # typer reads arguments and options from it
@@ -89,6 +101,36 @@ def in_transaction(data_dir: Path | None, database_url: str | None, work: Callab
     """
     with database_in_use(data_dir, database_url) as database:
         return database.transact(work)
+
+
+def as_actor(
+    words: str, data_dir: Path | None, database_url: str | None, work: Callable[[Session, Actor], Result]
+) -> Result:
+    """Call `work` as `in_transaction` does, with who runs the command; a refusal is stored in the audit trail.
+
+    words: of the command, such as "task close". Its arguments are left out: one of them may be a secret.
+    """
+    actor = command_actor()
+    with database_in_use(data_dir, database_url) as database:
+        try:
+            return database.transact(lambda session: work(session, actor))
+        except (Problem, HushRecError) as error:
+            slug = error.slug if isinstance(error, Problem) else "invalid-parameters"
+            attempt = Attempt(actor.name, actor.via, actor.address, f"hushrec-server {words}", slug)
+            with database.write() as session:
+                session.add(refused_row(attempt, actor.at, actor.at))
+            raise
+
+
+def command_actor() -> Actor:
+    """Return who runs this command: the account, and with sudo the one that asked for it, on this machine."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # containers may have no entry for their user
+        name = f"uid {os.getuid()}"
+    before = os.environ.get("SUDO_USER", "")
+    asked = f" (sudo of {before})" if before and os.getuid() == 0 else ""
+    return Actor(f"{name}{asked}"[:_LONGEST_NAME], "command line", socket.gethostname(), SystemClock().now())
 
 
 @contextmanager

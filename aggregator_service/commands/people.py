@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
+from aggregator_service.access.audit import Actor
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
@@ -60,6 +61,7 @@ def _state(member: Member, needs_keyring: bool) -> str:
 @on_database
 def member_revoke(
     session: Session,
+    actor: Actor,
     task: TaskName,
     client: Annotated[str, Argument(help="Client id, as printed by hushrec-server member list.")],
 ) -> str:
@@ -68,7 +70,7 @@ def member_revoke(
 
     Example: hushrec-server member revoke movies c_9b1d3f5a7c2e4f6a8b0d
     """
-    member = revoke_member(session, named_task(session, task).id, client, SystemClock().now())
+    member = revoke_member(session, named_task(session, task).id, client, actor)
     return f"{member.client_id}  {member.role}  revoked"
 
 
@@ -92,6 +94,7 @@ def invitation_list(session: Session, task: TaskName, as_json: AsJson = False) -
 @on_database
 def invitation_revoke(
     session: Session,
+    actor: Actor,
     task: TaskName,
     invitation: Annotated[str, Argument(help="Id of the invitation, as printed by hushrec-server invitation list.")],
 ) -> str:
@@ -101,7 +104,7 @@ def invitation_revoke(
 
     Example: hushrec-server invitation revoke movies i_4c6e8a0b2d4f6a8c0e2b
     """
-    return _line(revoke_invitation(session, named_task(session, task).id, invitation, SystemClock().now()))
+    return _line(revoke_invitation(session, named_task(session, task).id, invitation, actor))
 
 
 def _line(view: InvitationView) -> str:
@@ -116,6 +119,7 @@ Name = Annotated[str, Argument(help="Name of the token: its owner or its purpose
 @on_database
 def token_create(
     session: Session,
+    actor: Actor,
     name: Name,
     role: Annotated[OperatorRole, Option(help="Role: admin, operator or read-only.")] = "operator",
     expires_days: Annotated[float | None, Option(help="Days until it expires; default: never.")] = None,
@@ -129,7 +133,7 @@ def token_create(
     """
     seconds = None if expires_days is None else expires_days * _DAY
     request = OperatorRequest(name=name, role=role, expires_seconds=seconds)
-    return hand_over(session, create_operator(session, request, SystemClock().now()), token_file)
+    return hand_over(session, create_operator(session, request, actor), token_file)
 
 
 @tokens.command("list")
@@ -156,22 +160,22 @@ def _expiry(seconds: float | None) -> str:
 
 @tokens.command("rotate")
 @on_database
-def token_rotate(session: Session, name: Name, token_file: PrintedToken = None) -> str:
+def token_rotate(session: Session, actor: Actor, name: Name, token_file: PrintedToken = None) -> str:
     """Replace a token: print the new one, and make the old one invalid at once. The new one has the same lifetime.
 
     With --token-file it is written to that file, and the path is printed.
 
     Example: hushrec-server token rotate grafana
     """
-    return hand_over(session, rotate_operator(session, name, SystemClock().now()), token_file)
+    return hand_over(session, rotate_operator(session, name, actor), token_file)
 
 
 @tokens.command("revoke")
 @on_database
-def token_revoke(session: Session, name: Name) -> str:
+def token_revoke(session: Session, actor: Actor, name: Name) -> str:
     """Revoke a token: it becomes invalid at once.
 
     Example: hushrec-server token revoke grafana
     """
-    view = revoke_operator(session, name, SystemClock().now())
+    view = revoke_operator(session, name, actor)
     return f"{view.name}  {view.role}  revoked"

@@ -35,6 +35,7 @@ from aggregator_service.commands.common import (
     DataDir,
     TokenFile,
     blob_store,
+    command_actor,
     hand_over_first,
     opened,
 )
@@ -80,7 +81,7 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     make_private(settings)
     with opened(settings.database) as database, database.write() as session:
         others = [view.name for view in list_operators(session, SystemClock().now()).operators]
-        made = create_admin(session, SystemClock().now())
+        made = create_admin(session, command_actor())
         text = "" if made is None else hand_over_first(session, made, settings, token_file)
     typer.echo(text)
     if others:
@@ -185,7 +186,7 @@ def _prepare_storage(settings: Settings, token_file: Path | None) -> None:
         if settings.operator_token is not None:
             return
         with database.write() as session:
-            made = create_admin(session, SystemClock().now(), only_first=True)
+            made = create_admin(session, command_actor(), only_first=True)
             text = "" if made is None else hand_over_first(session, made, settings, token_file)
     if made is not None:
         typer.echo(f"operator token (given once, only its hash is kept): {text}")

@@ -10,12 +10,12 @@ import typer
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     CommandError,
     DatabaseUrl,
     DataDir,
     blob_store,
+    command_actor,
     database_in_use,
     named_task,
     server_settings,
@@ -267,7 +267,7 @@ def task_create(
         def told(session: Session, task: TaskRow) -> TaskView:
             return task_view(session, task, settings.signatures)
 
-        view = add_task(database, blobs, request, plan, SystemClock().now(), told, start=start, catalogue=catalogue)
+        view = add_task(database, blobs, request, plan, command_actor(), told, start=start, catalogue=catalogue)
     typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
+from aggregator_service.access.audit import Actor
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     AsJson,
@@ -17,8 +18,8 @@ from aggregator_service.commands.common import (
     DatabaseUrl,
     DataDir,
     TaskName,
+    as_actor,
     command_group,
-    in_transaction,
     json_array,
     named_task,
     on_database,
@@ -54,8 +55,6 @@ from protocols.sums.registry import mechanisms
 
 tasks = command_group("Create, list, show, close and resume tasks.")
 tasks.command("create")(task_create)
-_OPERATOR: Final = "(command line)"
-"""Who acts, in the log."""
 
 
 @tasks.command("advise")
@@ -200,39 +199,42 @@ def task_revocations(
 
     Example: hushrec-server task revocations movies movies.revoked
     """
-    body, now = file.read_bytes(), SystemClock().now()
-    ended = in_transaction(
-        data_dir, database_url, lambda session: store_revocations(session, named_task(session, task), body, now)
-    )
+    body = file.read_bytes()
+
+    def work(session: Session, actor: Actor) -> int:
+        return store_revocations(session, named_task(session, task), body, actor)
+
+    ended = as_actor("task revocations", data_dir, database_url, work)
     typer.echo(f"{ended} memberships ended")
 
 
 @tasks.command("close")
 @on_database
-def task_close(session: Session, task: TaskName) -> str:
+def task_close(session: Session, actor: Actor, task: TaskName) -> str:
     """Close a task permanently, also a failed one: its active round fails and the contributions are deleted.
 
     Example: hushrec-server task close movies
     """
     row = named_task(session, task)
-    close_task(session, row, SystemClock().now())
+    close_task(session, row, actor)
     return f"{row.name}  {row.id}  {row.state}"
 
 
 @tasks.command("resume")
 @on_database
-def task_resume(session: Session, task: TaskName) -> str:
+def task_resume(session: Session, actor: Actor, task: TaskName) -> str:
     """Open a failed task again: its next round computes the sum at which it failed.
 
     Example: hushrec-server task resume movies
     """
-    row = resume_task(session, named_task(session, task).id, _OPERATOR)
+    row = resume_task(session, named_task(session, task).id, actor)
     return f"{row.name}  {row.id}  {row.state}"
 
 
 @on_database
 def invite(
     session: Session,
+    actor: Actor,
     task: TaskName,
     role: Annotated[
         Role,
@@ -248,7 +250,7 @@ def invite(
     Example: hushrec-server invite movies --uses 100
     """
     request = InvitationRequest(role=role, uses=uses, expires_seconds=expires_seconds)
-    return create_invitation(session, named_task(session, task), request, SystemClock().now()).invitation
+    return create_invitation(session, named_task(session, task), request, actor).invitation
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
@@ -280,6 +282,7 @@ def round_show(session: Session, task: TaskName, number: Number) -> str:
 @on_database
 def round_extend(
     session: Session,
+    actor: Actor,
     task: TaskName,
     number: Number,
     seconds: Annotated[float, Option(help="Seconds to add to the deadline of the current state.")],
@@ -288,20 +291,20 @@ def round_extend(
 
     Example: hushrec-server round extend movies 7 --seconds 300
     """
-    extension, row, now = Extension(seconds=seconds), named_task(session, task), SystemClock().now()
-    _, round_ = extend_round(session, row.id, number, extension.seconds, _OPERATOR, now)
-    return f"{row.name}  round {number}  {round_.state}  {round_.deadline - now:.0f} seconds left"
+    extension, row = Extension(seconds=seconds), named_task(session, task)
+    _, round_ = extend_round(session, row.id, number, extension.seconds, actor)
+    return f"{row.name}  round {number}  {round_.state}  {round_.deadline - actor.at:.0f} seconds left"
 
 
 @rounds.command("abort")
 @on_database
-def round_abort(session: Session, task: TaskName, number: Number) -> str:
+def round_abort(session: Session, actor: Actor, task: TaskName, number: Number) -> str:
     """Abort an active round: it fails and its data is deleted; the task continues with its next round.
 
     Example: hushrec-server round abort movies 7
     """
     row = named_task(session, task)
-    _, round_ = abort_round(session, row.id, number, _OPERATOR, SystemClock().now())
+    _, round_ = abort_round(session, row.id, number, actor)
     return f"{row.name}  round {number}  {round_.state}: {round_.failure}"
 
 

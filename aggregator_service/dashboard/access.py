@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Form, Request
 from sqlalchemy import delete
 
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import (
     Operator,
     environment_operator,
@@ -24,12 +24,10 @@ from aggregator_service.access.principals import (
     matches,
     new_token,
 )
-from aggregator_service.logs import fields
+from aggregator_service.observability.requests import PRINCIPAL, client_address
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.schema import SignInRow
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,11 @@ class Visitor:
         return self.operator.role != "read-only"
 
 
-def begin_sign_in(services: Services, token: str) -> str | None:
-    """Start a sign-in for the operator with this token; return the browser's secret, or None for an invalid token."""
+def begin_sign_in(services: Services, token: str, address: str) -> str | None:
+    """Start a sign-in for the operator with this token; return the browser's secret, or None for an invalid token.
+
+    address: of the browser, for the audit trail.
+    """
     token_hash = hash_token(token)
     operator = _operator(services, token_hash)
     if operator is None:
@@ -58,7 +59,7 @@ def begin_sign_in(services: Services, token: str) -> str | None:
     with services.database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.expires_at <= now))
         session.add(SignInRow(secret_hash=hash_token(secret), token_hash=token_hash, expires_at=end))
-    _LOG.info("operator signed in", extra=fields(operator=operator.name, role=operator.role))
+        record(session, Actor(operator.name, "dashboard", address, now), "operator signed in", role=operator.role)
     return secret
 
 
@@ -76,11 +77,11 @@ def find_visitor(services: Services, secret: str) -> Visitor | None:
     return None if operator is None else Visitor(operator, secret_hash, row.token_hash, _form_token(secret))
 
 
-def end_sign_in(services: Services, visitor: Visitor) -> None:
+def end_sign_in(services: Services, visitor: Visitor, actor: Actor) -> None:
     """End the sign-in, in all windows and on all replicas."""
     with services.database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.secret_hash == visitor.secret_hash))
-    _LOG.info("operator signed out", extra=fields(operator=visitor.operator.name))
+        record(session, actor, "operator signed out")
 
 
 def _operator(services: Services, token_hash: str) -> Operator | None:
@@ -136,6 +137,7 @@ def visitor(services: ServicesOf, request: Request) -> Visitor:
     found = None if secret is None else find_visitor(services, secret)
     if found is None:
         raise NotSignedInError
+    request.scope[PRINCIPAL] = found.operator
     services.limits.operator(found.token_hash)
     request.state.visitor = found  # error pages show it
     return found
@@ -195,3 +197,17 @@ def acting(services: ServicesOf, found: PosterOf) -> Visitor:
 
 
 ActingOf = Annotated[Visitor, Depends(acting)]
+
+
+def _poster_as_actor(services: ServicesOf, request: Request, found: PosterOf) -> Actor:
+    return Actor(found.operator.name, "dashboard", client_address(request.scope), services.clock.now())
+
+
+def _acting_as_actor(services: ServicesOf, request: Request, found: ActingOf) -> Actor:
+    return _poster_as_actor(services, request, found)
+
+
+PosterActorOf = Annotated[Actor, Depends(_poster_as_actor)]
+"""The visitor who sent a form that changes nothing but its sign-in, for the audit trail."""
+ActorIs = Annotated[Actor, Depends(_acting_as_actor)]
+"""The visitor who sent a form that changes something, for the audit trail."""

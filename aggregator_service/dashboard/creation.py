@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActingOf, ActorOf, actor
+from aggregator_service.dashboard.access import HOME, ActorIs, ActorOf, actor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
@@ -215,17 +215,15 @@ def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: 
 
 
 @_files.post("/new")
-def create(
-    services: ServicesOf, request: Request, _visitor: ActingOf, submitted: Submitted, file: ItemsFile
-) -> Response:
+def create(services: ServicesOf, request: Request, by: ActorIs, submitted: Submitted, file: ItemsFile) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
         catalogue = None if file is None else _catalogue(*file)
         wanted = requested_task(submitted, catalogue)
         check_start(wanted)
-        database, blobs, now = services.database, services.blobs, services.clock.now()
+        database, blobs = services.database, services.blobs
         plan = plan_request(wanted)
-        task_id = add_task(database, blobs, wanted, plan, now, lambda _, task: task.id, catalogue=catalogue)
+        task_id = add_task(database, blobs, wanted, plan, by, lambda _, task: task.id, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
         return _task_form(request, submitted, wrong)
@@ -272,7 +270,7 @@ def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def invite(
     services: ServicesOf,
     request: Request,
-    _visitor: ActingOf,
+    by: ActorIs,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",
@@ -282,7 +280,7 @@ def invite(
     with services.database.write() as session:
         row = task_of(session, task)
         try:
-            made = create_invitation(session, row, _invitation(role, uses, hours), services.clock.now())
+            made = create_invitation(session, row, _invitation(role, uses, hours), by)
         except ParameterError as error:
             return _invitation_form(request, row, str(error))
     origins = services.settings.public_origins  # else the address at which the browser reached the server

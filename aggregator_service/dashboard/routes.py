@@ -11,8 +11,9 @@ from fastapi.responses import JSONResponse
 
 from aggregator_service.dashboard.access import (
     HOME,
-    ActingOf,
+    ActorIs,
     ActorOf,
+    PosterActorOf,
     PosterOf,
     VisitorOf,
     begin_sign_in,
@@ -32,7 +33,7 @@ from aggregator_service.dashboard.live import (
 )
 from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
 from aggregator_service.dashboard.words import span
-from aggregator_service.http.authentication import client_address
+from aggregator_service.observability.requests import client_address
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import (
     abort_round,
@@ -82,9 +83,10 @@ def sign_in(
 ) -> Response:
     """Check the operator token and set the session cookie; the token is not stored."""
     refuse_foreign(request)
-    secret = begin_sign_in(services, token.strip())
+    address = client_address(request.scope)
+    secret = begin_sign_in(services, token.strip(), address)
     if secret is None:
-        services.limits.failure(client_address(request.scope))
+        services.limits.failure(address)
         return page(request, "sign_in", 401, next=_safe_return_path(next), failed=True)
     answer = redirect(request, _safe_return_path(next))
     answer.set_cookie(value=secret, max_age=int(services.settings.tuning.sign_in_seconds), **cookie(request))
@@ -97,9 +99,9 @@ def _safe_return_path(asked: str) -> str:
 
 
 @router.post("/sign-out")
-def sign_out(services: ServicesOf, request: Request, visitor: PosterOf) -> Response:
+def sign_out(services: ServicesOf, request: Request, visitor: PosterOf, actor: PosterActorOf) -> Response:
     """End the sign-in and the live updates of all its windows."""
-    end_sign_in(services, visitor)
+    end_sign_in(services, visitor, actor)
     answer = redirect(request, "/sign-in")
     answer.delete_cookie(**cookie(request))
     return answer
@@ -140,7 +142,7 @@ def extend_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def extend(
     services: ServicesOf,
     request: Request,
-    visitor: ActingOf,
+    actor: ActorIs,
     task: TaskId,
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
@@ -154,9 +156,7 @@ def extend(
         text = f"Enter a number of minutes greater than 0 and at most {LONGEST_STAGE // 60:,}."
         return _confirm(services, request, "extend", task, number, text)
     try:
-        services.database.transact(
-            lambda session: extend_round(session, task, number, seconds, visitor.operator.name, services.clock.now())
-        )
+        services.database.transact(lambda session: extend_round(session, task, number, seconds, actor))
     except Problem as problem:
         if problem.slug != "invalid-parameters":
             raise
@@ -171,11 +171,9 @@ def abort_page(services: ServicesOf, request: Request, _actor: ActorOf, task: Ta
 
 
 @router.post("/tasks/{task}/rounds/{number}/abort")
-def abort(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId, number: RoundNumber) -> Response:
+def abort(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId, number: RoundNumber) -> Response:
     """Abort the round and return to its page; 409 if it has ended."""
-    services.database.transact(
-        lambda session: abort_round(session, task, number, visitor.operator.name, services.clock.now())
-    )
+    services.database.transact(lambda session: abort_round(session, task, number, actor))
     return redirect(request, f"/tasks/{task}/rounds/{number}")
 
 
@@ -189,9 +187,9 @@ def resume_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 
 
 @router.post("/tasks/{task}/resume")
-def resume(services: ServicesOf, request: Request, visitor: ActingOf, task: TaskId) -> Response:
+def resume(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId) -> Response:
     """Resume the task and return to its page; 409 if it has not failed."""
-    services.database.transact(lambda session: resume_task(session, task, visitor.operator.name))
+    services.database.transact(lambda session: resume_task(session, task, actor))
     return redirect(request, f"/tasks/{task}")
 
 

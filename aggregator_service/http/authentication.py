@@ -15,6 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
+from aggregator_service.access.audit import Actor
 from aggregator_service.access.principals import (
     Enrolled,
     Operator,
@@ -25,6 +26,7 @@ from aggregator_service.access.principals import (
     member_of,
 )
 from aggregator_service.http.fields import check_query
+from aggregator_service.observability.requests import PRINCIPAL, client_address
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
 from protocols.crypto.http_signature import (
@@ -84,6 +86,7 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
         raise Problem(
             "unauthenticated", "the token is unknown, a later enrolment has replaced it, or the membership was revoked"
         )
+    request.scope[PRINCIPAL] = principal
     if isinstance(principal, Enrolled):
         services.clocks.refuse_too_far()
     _verify_request(services, request.scope, principal, token_hash)
@@ -113,15 +116,6 @@ def _verify_request(services: Services, scope: Scope, principal: Principal, toke
         services.limits.client(principal.client_id)
     else:
         services.limits.operator(token_hash)
-
-
-def client_address(scope: Scope) -> str:
-    """Return the IP address that a request comes from, "" if unknown.
-
-    It is the address that a proxy names if uvicorn trusts that proxy.
-    """
-    client = scope.get("client")
-    return "" if client is None else client[0]
 
 
 async def _load_principal(services: Services, token_hash: str) -> Principal | None:
@@ -291,7 +285,22 @@ ReaderOnly, OperatorOnly, AdminOnly = _require_role("read-only"), _require_role(
 """Dependencies of routes for operators: with any role, with at least the role operator, with the role admin."""
 
 OperatorIs = Annotated[Operator, OperatorOnly]
-"""The operator who acts, for routes that record the name."""
+"""The operator, with at least the role operator."""
+
+
+def _acting(least: OperatorRole) -> Any:
+    checked = _require_role(least)
+
+    async def actor(services: ServicesOf, request: Request, operator: Operator = checked) -> Actor:
+        return Actor(operator.name, "api", client_address(request.scope), services.clock.now())
+
+    return Depends(actor)
+
+
+ActorIs = Annotated[Actor, _acting("operator")]
+"""The operator who acts, with at least the role operator, for the audit trail."""
+AdminActorIs = Annotated[Actor, _acting("admin")]
+"""The admin who acts, for the audit trail."""
 
 
 async def _require_member(principal: PrincipalOf, request: Request) -> Enrolled:

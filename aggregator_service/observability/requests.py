@@ -20,6 +20,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from aggregator_service.access.principals import Operator
 from aggregator_service.logs import REQUEST_ID, fields
 from aggregator_service.problem_handlers import crashed
 
@@ -27,6 +28,8 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 _TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _LOG = logging.getLogger(__name__)
 _FIRST_ERROR: Final = 400
+_REFUSED: Final = (401, 403, 429)
+"""Statuses that say that the sender may not do this, or tries too often."""
 _ID_HEADER: Final = b"x-request-id"
 # Characters that cannot break a log line or look like something else in it. Texts with a token's prefix are excluded.
 _ALLOWED: Final = re.compile(rb"^(?!hr[a-z]_)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -37,6 +40,8 @@ DIGEST: Final = "hushrec.digest"
 """Scope key: the SHA-256 (hex) that the request announced for its body."""
 ENROLLED: Final = "hushrec.enrolled"
 """Scope key: the `Enrolment` that the request led to."""
+PRINCIPAL: Final = "hushrec.principal"
+"""Scope key: the `Principal` that makes the request, from when its token is known."""
 _NUMBERED_BY_ROUND: Final = ("/rounds/{number}", "/snapshots/{number}")
 """Parts of the routes whose number is that of a round, and not of a sum or a committee's key."""
 _TASK_ID: Final = re.compile(r"^t_[0-9a-f]{20}$")
@@ -51,7 +56,8 @@ class RequestRecord:
     status: 0 when no response was started. problem: slug of the problem type. received, sent: bytes of the bodies.
     milliseconds: from the request's headers to the end of the response. task, round, client: ids in the path, None
     where the text in the path does not have the form of an id; after an enrolment those of the new client, with its
-    role. digest: SHA-256 (hex) announced for the body. waited: whether it was a long poll or an event stream.
+    role. digest: SHA-256 (hex) announced for the body. operator: name of the operator's token. address: where a request
+    came from that was refused and that no client made. waited: whether it was a long poll or an event stream.
     """
 
     method: str
@@ -66,6 +72,8 @@ class RequestRecord:
     client: str | None = None
     role: str | None = None
     digest: str | None = None
+    operator: str | None = None
+    address: str | None = None
     waited: bool = False
 
     def complete(self, scope: Scope) -> None:
@@ -79,14 +87,38 @@ class RequestRecord:
         self.task = _well_formed(_TASK_ID, parameters.get("task"))
         self.client = _well_formed(_CLIENT_ID, parameters.get("client"))
         self.digest = scope.get(DIGEST)
+        self._name_operator(scope)
         enrolled = scope.get(ENROLLED)
         if enrolled is not None:
             self.task, self.client, self.role = enrolled.task_id, enrolled.client_id, enrolled.role
+
+    def _name_operator(self, scope: Scope) -> None:
+        """Fill in the operator, and the address of a refused request unless a client made it."""
+        principal = scope.get(PRINCIPAL)
+        self.operator = principal.name if isinstance(principal, Operator) else None
+        refused = self.status in _REFUSED or (self.operator is not None and 400 <= self.status < 500)
+        if refused and (principal is None or self.operator is not None):
+            self.address = client_address(scope)
+
+    @property
+    def is_refused_attempt(self) -> bool:
+        """Whether an operator, or somebody without a valid token, was refused; what an operator only read may fail."""
+        only_read = self.method in ("GET", "HEAD") and self.status not in _REFUSED
+        return self.address is not None and not (self.operator is not None and only_read)
 
 
 def _well_formed(form: re.Pattern[str], value: str | None) -> str | None:
     """Return `value` if it has the form of an id; other text from a caller is not recorded."""
     return value if value is not None and form.match(value) else None
+
+
+def client_address(scope: Scope) -> str:
+    """Return the IP address that a request comes from, "" if unknown.
+
+    It is the address that a proxy names if uvicorn trusts that proxy.
+    """
+    client = scope.get("client")
+    return "" if client is None else client[0]
 
 
 class RequestRecorder:

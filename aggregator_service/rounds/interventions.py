@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import existing_task, round_of
-from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
@@ -19,23 +18,18 @@ from aggregator_service.storage.stages import awaited_message
 from protocols.messages import Schedule
 from protocols.messages.rounds import LONGEST_STAGE
 
-_LOG = logging.getLogger(__name__)
-
 ABORTED: Final = "aborted by an operator"
 """The failure text of a round that an operator aborted."""
 
 
-def extend_round(
-    session: Session, task_id: str, number: int, seconds: float, operator: str, now: float
-) -> tuple[TaskRow, RoundRow]:
+def extend_round(session: Session, task_id: str, number: int, seconds: float, actor: Actor) -> tuple[TaskRow, RoundRow]:
     """Move the deadline of a round's stage by `seconds`; return the task and the round.
-
-    operator: the name for the log.
 
     Raises `Problem`: 404 for an unknown round, 409 conflict when the round does not wait for clients or the deadline is
     over, 422 invalid-parameters when more than the longest stage would be left.
     """
     task, round_ = _lock(session, task_id, number)
+    now = actor.at
     refuse_extension(round_, now)
     left = round_.deadline + seconds - now
     if left > LONGEST_STAGE:
@@ -47,18 +41,16 @@ def extend_round(
     round_.deadline += seconds
     session.flush()
     announce(session, task.id, "round")
-    _LOG.info(
-        "round extended",
-        extra=fields(task=task.id, round=number, stage=round_.state, operator=operator, seconds=seconds, left=left),
-    )
+    of_round: dict[str, str | float | None] = {"round": number, "stage": round_.state, "left": round(left, 1)}
+    record(session, actor, "round extended", task=task, target=None, seconds=seconds, **of_round)
     return task, round_
 
 
-def abort_round(session: Session, task_id: str, number: int, operator: str, now: float) -> tuple[TaskRow, RoundRow]:
+def abort_round(session: Session, task_id: str, number: int, actor: Actor) -> tuple[TaskRow, RoundRow]:
     """End an active round as failed; return the task and the round. A second call changes nothing.
 
     What clients sent is deleted, as in every failed round, and the task continues with its next round. An aborted round
-    does not count as one of the failures in a row that end a task. operator: the name for the log.
+    does not count as one of the failures in a row that end a task.
 
     Raises `Problem`: 404 for an unknown round, 409 conflict when it ended otherwise.
     """
@@ -66,15 +58,15 @@ def abort_round(session: Session, task_id: str, number: int, operator: str, now:
     if round_.failure == ABORTED:
         return task, round_
     refuse_abort(round_)
-    fail_round(session, task, round_, RoundEvent.ABORTED, ABORTED, now, counts=False)
-    _LOG.info("round aborted", extra=fields(task=task.id, round=number, operator=operator))
+    fail_round(session, task, round_, RoundEvent.ABORTED, ABORTED, actor.at, counts=False)
+    record(session, actor, "round aborted", task=task, round=number)
     return task, round_
 
 
-def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
+def resume_task(session: Session, task_id: str, actor: Actor) -> TaskRow:
     """Open a failed task again, with the sum that it failed at; return it. An open task stays as it is.
 
-    Its failures in a row are forgotten. operator: the name for the log. Raises `Problem`: 404 for an unknown task, 409
+    Its failures in a row are forgotten. Raises `Problem`: 404 for an unknown task, 409
     conflict when it is complete or closed, or no sum of its schedule is left.
     """
     existing_task(session, task_id)
@@ -85,11 +77,11 @@ def resume_task(session: Session, task_id: str, operator: str) -> TaskRow:
     task.state, task.failures_in_a_row, task.ended = "open", 0, None
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
-    _LOG.info("task resumed", extra=fields(task=task.id, operator=operator))
+    record(session, actor, "task resumed", task=task)
     return task
 
 
-def close_task(session: Session, task: TaskRow, now: float) -> TaskRow:
+def close_task(session: Session, task: TaskRow, actor: Actor) -> TaskRow:
     """Close an open or failed task for good and fail its active round; return it. A closed task stays as it is.
 
     Raises `Problem` conflict (409) for a complete task, which has ended.
@@ -103,10 +95,10 @@ def close_task(session: Session, task: TaskRow, now: float) -> TaskRow:
     newest = last_round(session, task.id)
     if newest is not None and newest.state in ACTIVE:
         _, active = lock_round_exclusive(session, newest.id)
-        fail_round(session, task, active, RoundEvent.TASK_CLOSED, "the task was closed", now)
+        fail_round(session, task, active, RoundEvent.TASK_CLOSED, "the task was closed", actor.at)
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
-    _LOG.info("task closed", extra=fields(task=task.id))
+    record(session, actor, "task closed", task=task)
     return task
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import Header, Path, Query, Request, Response
 
 from aggregator_service.access.principals import existing_task, hash_token
-from aggregator_service.http.authentication import OperatorOnly, ReaderOnly, client_address
+from aggregator_service.http.authentication import ActorIs, ReaderOnly
 from aggregator_service.http.fields import QueryChecked
-from aggregator_service.observability.requests import ENROLLED
+from aggregator_service.observability.requests import ENROLLED, client_address
 from aggregator_service.problems import responses
 from aggregator_service.routes.common import TaskId, api_router, guarded
 from aggregator_service.services import ServicesOf
@@ -87,14 +87,12 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
     "",
     status_code=201,
     summary="Invite clients",
-    dependencies=[OperatorOnly],
     responses=guarded("conflict"),
 )
-def invite(services: ServicesOf, task: TaskId, request: InvitationRequest) -> Invitation:
+def invite(services: ServicesOf, actor: ActorIs, task: TaskId, request: InvitationRequest) -> Invitation:
     """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""
-    now = services.clock.now()
     return services.database.transact(
-        lambda session: create_invitation(session, existing_task(session, task), request, now)
+        lambda session: create_invitation(session, existing_task(session, task), request, actor)
     )
 
 
@@ -112,10 +110,7 @@ def list_invitations(
         return invitation_page(session, existing_task(session, task).id, after, limit, services.clock.now())
 
 
-@invitations_router.delete(
-    "/{invitation}", summary="Revoke an invitation", dependencies=[OperatorOnly], responses=guarded()
-)
-def revoke(services: ServicesOf, task: TaskId, invitation: InvitationId) -> InvitationView:
+@invitations_router.delete("/{invitation}", summary="Revoke an invitation", responses=guarded())
+def revoke(services: ServicesOf, actor: ActorIs, task: TaskId, invitation: InvitationId) -> InvitationView:
     """Revoke an invitation: nobody can enrol with it. Clients that have enrolled remain members. Idempotent."""
-    now = services.clock.now()
-    return services.database.transact(lambda session: revoke_invitation(session, task, invitation, now))
+    return services.database.transact(lambda session: revoke_invitation(session, task, invitation, actor))

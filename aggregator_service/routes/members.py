@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, client_id_of, task_of
-from aggregator_service.http.authentication import HolderIs, MemberIs, OperatorOnly, PrincipalOf
+from aggregator_service.http.authentication import ActorIs, HolderIs, MemberIs, PrincipalOf
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     Answer,
@@ -83,13 +83,13 @@ async def list_members(
     return found or MemberPage(members=[])
 
 
-@router.delete("/members/{client}", summary="Revoke a membership", dependencies=[OperatorOnly], responses=guarded())
-def revoke(services: ServicesOf, task: TaskId, client: ClientId) -> Member:
+@router.delete("/members/{client}", summary="Revoke a membership", responses=guarded())
+def revoke(services: ServicesOf, actor: ActorIs, task: TaskId, client: ClientId) -> Member:
     """Revoke a membership for good: the token is void, and the identity key cannot enrol again. Idempotent.
 
     Sums that include the client's contributions stay as they are, and the client still has the keys that it received.
     """
-    return services.database.transact(lambda session: revoke_member(session, task, client, services.clock.now()))
+    return services.database.transact(lambda session: revoke_member(session, task, client, actor))
 
 
 @router.put(
@@ -193,15 +193,14 @@ async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: Ta
 
 @certificates_router.put(
     "/revocations",
-    dependencies=[OperatorOnly],
     summary="Publish the organiser's revocation list",
     **replaced("The revocation list, signed by the organiser."),
 )
-async def publish(services: ServicesOf, principal: PrincipalOf, raw: RawBodyOf, task: TaskId) -> Response:
+async def publish(principal: PrincipalOf, actor: ActorIs, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
 
     def write(session: Session, body: bytes) -> bool:
-        store_revocations(session, task_of(session, principal, task), body, services.clock.now())
+        store_revocations(session, task_of(session, principal, task), body, actor)
         return False
 
     return await raw.store(write, most=LONGEST_REVOCATIONS)

@@ -22,7 +22,7 @@ from aggregator_service.access.principals import (
     round_of,
     task_of,
 )
-from aggregator_service.http.authentication import MemberIs, OperatorIs, PrincipalOf, ReaderOnly
+from aggregator_service.http.authentication import ActorIs, MemberIs, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
 from aggregator_service.polling.notifier import own_topic
@@ -222,7 +222,12 @@ def refuse(
     responses=guarded("conflict"),
 )
 def extend(
-    services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber, request: Extension
+    services: ServicesOf,
+    principal: PrincipalOf,
+    actor: ActorIs,
+    task: TaskId,
+    number: RoundNumber,
+    request: Extension,
 ) -> RoundView:
     """Move the deadline of the round's current stage by `seconds`; `seconds_left` counts down to the new deadline.
 
@@ -230,15 +235,14 @@ def extend(
     """
 
     def write(session: Session) -> RoundView:
-        now = services.clock.now()
-        task_row, round_row = extend_round(session, task, number, request.seconds, operator.name, now)
-        return round_view(session, task_row, round_row, operator, now)
+        task_row, round_row = extend_round(session, task, number, request.seconds, actor)
+        return round_view(session, task_row, round_row, principal, actor.at)
 
     return services.database.transact(write)
 
 
 @router.post("/{number}/abort", summary="Abort a round", responses=guarded("conflict"))
-def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: RoundNumber) -> RoundView:
+def abort(services: ServicesOf, principal: PrincipalOf, actor: ActorIs, task: TaskId, number: RoundNumber) -> RoundView:
     """Abort an active round: it fails, its contributions are deleted, and the task continues with the next round.
 
     An aborted round does not count as one of the consecutive failures that end a task. Idempotent. 409 if the round has
@@ -246,9 +250,8 @@ def abort(services: ServicesOf, operator: OperatorIs, task: TaskId, number: Roun
     """
 
     def write(session: Session) -> RoundView:
-        now = services.clock.now()
-        task_row, round_row = abort_round(session, task, number, operator.name, now)
-        return round_view(session, task_row, round_row, operator, now)
+        task_row, round_row = abort_round(session, task, number, actor)
+        return round_view(session, task_row, round_row, principal, actor.at)
 
     return services.database.transact(write)
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import existing_task, task_of
-from aggregator_service.http.authentication import MemberIs, OperatorIs, OperatorOnly, PrincipalOf, ReaderOnly
+from aggregator_service.http.authentication import ActorIs, MemberIs, PrincipalOf, ReaderOnly
 from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
     TAGGED,
@@ -49,14 +49,13 @@ SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_0
     "",
     status_code=201,
     summary="Create a task",
-    dependencies=[OperatorOnly],
     responses=guarded("conflict"),
 )
-def create(services: ServicesOf, request: TaskRequest) -> TaskView:
+def create(services: ServicesOf, actor: ActorIs, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
-    return _changed(services, lambda session: create_task(session, request, plan, services.clock.now()))
+    return _changed(services, lambda session: create_task(session, request, plan, actor))
 
 
 def _changed(services: Services, change: Callable[[Session], TaskRow]) -> TaskView:
@@ -103,23 +102,22 @@ def show_sum(services: ServicesOf, principal: PrincipalOf, task: TaskId, number:
     return sum_view(terms, number)
 
 
-@router.post("/{task}/close", summary="Close a task", dependencies=[OperatorOnly], responses=guarded("conflict"))
-def close(services: ServicesOf, task: TaskId) -> TaskView:
+@router.post("/{task}/close", summary="Close a task", responses=guarded("conflict"))
+def close(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
     """End a task for good, also one that has failed. An active round fails and its contributions are deleted.
 
     Idempotent. 409 if the task is complete.
     """
-    now = services.clock.now()
-    return _changed(services, lambda session: close_task(session, existing_task(session, task), now))
+    return _changed(services, lambda session: close_task(session, existing_task(session, task), actor))
 
 
 @router.post("/{task}/resume", summary="Resume a failed task", responses=guarded("conflict"))
-def resume(services: ServicesOf, operator: OperatorIs, task: TaskId) -> TaskView:
+def resume(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
     """Open a failed task again: its next round computes the sum at which it failed. Idempotent.
 
     409 if the task is complete or closed. Clients that left it when it failed have to be started again.
     """
-    return _changed(services, lambda session: resume_task(session, task, operator.name))
+    return _changed(services, lambda session: resume_task(session, task, actor))
 
 
 # --- the item catalogue -----------------------------------------------------------------------------------------------
@@ -130,10 +128,11 @@ _CATALOGUE: Final = "UTF-8, one line `id TAB title LF` for each item, in order o
 @router.put(
     "/{task}/catalogue",
     summary="Upload the item catalogue",
-    dependencies=[OperatorOnly],
     **stored_once(_CATALOGUE, "Stored.", "The same catalogue was stored before."),
 )
-async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, task: TaskId) -> Response:
+async def put_catalogue(
+    services: ServicesOf, actor: ActorIs, request: Request, raw: RawBodyOf, task: TaskId
+) -> Response:
     """Store the catalogue whose digest the task names, once. Round 1 waits for it, and it never changes.
 
     422 if it has another digest, or another number of lines than the recipe has items. 409 if the task names none, or
@@ -147,7 +146,7 @@ async def put_catalogue(services: ServicesOf, request: Request, raw: RawBodyOf, 
     path, key = body_path(services.settings.upload_dir, "catalogue"), new_key("catalogues", task)
 
     def insert(session: Session) -> bool:
-        return add_catalogue(session, task, key, length, digest)
+        return add_catalogue(session, task, key, length, digest, actor)
 
     def is_named(session: Session) -> bool:
         return existing_task(session, task).catalogue_key == key

@@ -158,6 +158,35 @@ class SignInRow(Base, table="sign_ins"):
     expires_at: Mapped[float]
 
 
+_IS_NOT_LOGGED: Final = text("NOT logged")
+
+
+class AuditRow(Base, table="audit"):
+    """An action of an operator, or how often attempts of one kind were refused in a day (`access.audit`).
+
+    at, until: first and last time. operator: name of the token, or account at the command line; empty without a valid
+    token. task_id: no foreign key, because the row outlives its task. refused: slug of the problem type; null for what
+    was done. logged: whether the log has it.
+    """
+
+    __table_args__ = (Index("ix_audit_not_logged", "id", sqlite_where=_IS_NOT_LOGGED, postgresql_where=_IS_NOT_LOGGED),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    until: Mapped[float] = mapped_column(index=True)
+    operator: Mapped[str] = mapped_column(String(200))
+    via: Mapped[str] = mapped_column(String(16))
+    address: Mapped[str] = mapped_column(String(255))
+    action: Mapped[str] = mapped_column(String(200))
+    task_id: Mapped[str | None] = mapped_column(String(40))
+    task_name: Mapped[str | None] = mapped_column(String(63))
+    target: Mapped[str | None] = mapped_column(String(200))
+    details: Mapped[dict[str, Any]]
+    refused: Mapped[str | None] = mapped_column(String(40))
+    times: Mapped[int]
+    logged: Mapped[bool]
+
+
 class StorageRow(Base, table="storage"):
     """The blob store of this database (`storage.stores`); one row, from the first start of a server on.
 

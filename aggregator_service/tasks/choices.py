@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.audit import Actor
 from aggregator_service.access.principals import new_id
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
@@ -111,7 +112,7 @@ def add_task(
     blobs: BlobStore | None,
     request: TaskRequest,
     plan: TaskPlan,
-    now: float,
+    actor: Actor,
     told: Callable[[Session, TaskRow], Result],
     *,
     start: bytes | None = None,
@@ -128,11 +129,11 @@ def add_task(
         stored = None if catalogue is None else stored_catalogue(blobs, task_id, catalogue)
 
     def work(session: Session) -> Result:
-        task = create_task(session, request, plan, now, task_id)
+        task = create_task(session, request, plan, actor, task_id)
         if snapshot is not None:
             add_snapshot(session, SnapshotRow(**snapshot))
         if stored is not None:
-            add_catalogue(session, task_id, *stored)
+            add_catalogue(session, task_id, *stored, actor)
         return told(session, task)
 
     if blobs is None:

@@ -14,6 +14,7 @@ from sqlalchemy import Row, Table, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import Enrolled, hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
@@ -307,7 +308,7 @@ def _check_certificate(
         raise Problem("forbidden", str(error)) from error
 
 
-def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) -> int:
+def store_revocations(session: Session, task: TaskRow, body: bytes, actor: Actor) -> int:
     """Store the organiser's newest list and revoke the members on it; return their number.
 
     Raises 409 conflict in a task without an organiser and for a list older than the stored one, 400 bad-request for a
@@ -332,5 +333,6 @@ def store_revocations(session: Session, task: TaskRow, body: bytes, now: float) 
     members = session.scalars(query).all()
     revoked = [client for client in members if listed.covers(Certificate.decode(client.certificate or b""))]
     for client in revoked:
-        revoke_member(session, task.id, client.id, now)
+        revoke_member(session, task.id, client.id, actor, because="revoked by the organiser")
+    record(session, actor, "revocation list stored", task=task, listed=len(listed.serials), revoked=len(revoked))
     return len(revoked)

@@ -12,6 +12,7 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import hash_token, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
@@ -69,26 +70,27 @@ def _member(row: ClientRow) -> Member:
     )
 
 
-def revoke_member(session: Session, task_id: str, client_id: str, now: float) -> Member:
+def revoke_member(session: Session, task_id: str, client_id: str, actor: Actor, because: str | None = None) -> Member:
     """Revoke a membership for good: void its token, delete its envelope, keep it out of later cohorts.
 
-    Its contributions stay in the sums, and it keeps a keyring that it has opened. Raises `Problem` not-found (404) for
+    Its contributions stay in the sums, and it keeps a keyring that it has opened. because: a reason for the audit
+    trail. Raises `Problem` not-found (404) for
     an unknown client.
     """
     query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id)
     if session.scalars(query).one_or_none() is None:
         raise Problem("not-found", "there is no such member")
-    lock_task(session, task_id)  # `announce` changes it, and tasks are locked before clients
+    task = lock_task(session, task_id)  # `announce` changes it, and tasks are locked before clients
     client = session.scalars(query.with_for_update().execution_options(populate_existing=True)).one()
     if client.revoked_at is None:
-        client.revoked_at = now
+        client.revoked_at = actor.at
         void_token(session, client.token_hash)
         client.token_hash = hash_token(new_token("hrc"))  # a new token that nobody gets
         discard(session, client.envelope_key)
         client.envelope_key = client.envelope_digest = client.envelope_bytes = None
         session.flush()
         announce(session, task_id, "members", "round", "tokens")
-        _LOG.info("membership revoked", extra=fields(task=task_id, client=client_id))
+        record(session, actor, "membership revoked", task=task, target=client_id, because=because)
     return _member(client)
 
 
@@ -212,17 +214,18 @@ def invitation_page(session: Session, task_id: str, after: str | None, limit: in
     return InvitationPage(invitations=shown, next=rows[limit - 1].id if len(rows) > limit else None)
 
 
-def revoke_invitation(session: Session, task_id: str, invitation_id: str, now: float) -> InvitationView:
+def revoke_invitation(session: Session, task_id: str, invitation_id: str, actor: Actor) -> InvitationView:
     """Revoke an invitation; clients that enrolled with it remain members. A second call changes nothing.
 
     Raises `Problem` not-found (404) for an unknown invitation.
     """
     row = _find(session, task_id, invitation_id, lock=True)
     if row.revoked_at is None:
-        row.revoked_at = now
+        row.revoked_at = actor.at
         session.flush()
-        _LOG.info("invitation revoked", extra=fields(task=task_id, invitation=row.id, used=row.used))
-    return invitation_view(row, now)
+        task = session.get_one(TaskRow, task_id)
+        record(session, actor, "invitation revoked", task=task, target=row.id, used=row.used)
+    return invitation_view(row, actor.at)
 
 
 def _find(session: Session, task_id: str, invitation_id: str, *, lock: bool = False) -> InvitationRow:

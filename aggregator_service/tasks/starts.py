@@ -7,7 +7,6 @@ is another task. `read_initial` and `read_items` read what an operator has in fi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from aggregator_service.logs import fields
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.problems import Problem
 from aggregator_service.storage.blobs import BlobStore, map_file, new_key
 from aggregator_service.storage.database import announce, discard
@@ -147,9 +146,6 @@ def stored_start(blobs: BlobStore, task_id: str, body: bytes) -> dict[str, str |
     return {**named, "digest": digest, "bytes": len(body), "blob_key": key}
 
 
-_LOG = logging.getLogger(__name__)
-
-
 def check_catalogue(request: TaskRequest, recipe: Recipe) -> None:
     """Raise `ParameterError` if a request names a catalogue and its recipe has no items: none could be uploaded."""
     if request.catalogue_digest is not None:
@@ -206,7 +202,7 @@ def check_file(path: Path, items: int) -> None:
         )
 
 
-def add_catalogue(session: Session, task_id: str, key: str, length: int, digest: str) -> bool:
+def add_catalogue(session: Session, task_id: str, key: str, length: int, digest: str, actor: Actor) -> bool:
     """Store the key of the blob of a catalogue; return False, and discard it, if the same one is stored already.
 
     length: in bytes. digest: SHA-256 (hex). Raises `Problem` as `check_upload`.
@@ -218,12 +214,12 @@ def add_catalogue(session: Session, task_id: str, key: str, length: int, digest:
     task.catalogue_key, task.catalogue_bytes = key, length
     session.flush()
     announce(session, task_id, "round")  # round 1 may open
-    _LOG.info("catalogue stored", extra=fields(task=task_id, bytes=length, digest=digest))
+    record(session, actor, "catalogue stored", task=task, bytes=length, digest=digest)
     return True
 
 
 def stored_catalogue(blobs: BlobStore, task_id: str, catalogue: Catalogue) -> tuple[str, int, str]:
-    """Store the catalogue of a new task; return the arguments of `add_catalogue`: key, length and digest.
+    """Store the catalogue of a new task; return arguments of `add_catalogue`: key, length and digest.
 
     Call it before the transaction that adds the task: a store may take longer than a transaction may stand still.
     """

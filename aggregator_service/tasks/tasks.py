@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -13,8 +12,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import hash_token, new_id, new_token
-from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
@@ -53,8 +52,6 @@ from protocols.sums.masked.plan import RoundContext
 from protocols.sums.registry import mechanism_entry, resolved_parameters
 from protocols.task_terms import broadcast_digest, differing_part, model_of_round
 
-_LOG = logging.getLogger(__name__)
-
 
 def plan_request(request: TaskRequest) -> TaskPlan:
     """Check a request and return the plan of its main sum.
@@ -90,7 +87,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
 
 
 def create_task(
-    session: Session, request: TaskRequest, plan: TaskPlan, now: float, task_id: str | None = None
+    session: Session, request: TaskRequest, plan: TaskPlan, actor: Actor, task_id: str | None = None
 ) -> TaskRow:
     """Add an open task; plan: that of `plan_request`. task_id: its id; None: a new one.
 
@@ -120,14 +117,14 @@ def create_task(
         evaluation=None if request.evaluation is None else request.evaluation.model_dump(mode="json"),
         catalogue_digest=request.catalogue_digest,
         privacy=None if request.privacy is None else request.privacy.model_dump(mode="json"),
-        created_at=now,
+        created_at=actor.at,
     )
     session.add(task)
     try:
         session.flush()
     except IntegrityError:
         raise Problem("conflict", "a task with this name exists already") from None
-    _LOG.info("task created", extra=fields(task=task.id, recipe=recipe.name, mechanism=mechanism.name))
+    record(session, actor, "task created", task=task, recipe=recipe.name, mechanism=mechanism.name)
     return task
 
 
@@ -248,7 +245,7 @@ def _model(session: Session, task: TaskRow, sum_index: int, completed: RoundRow 
     return model_of_round(state.round_number, bytes.fromhex(seen_by(session, state, device_group).digest))
 
 
-def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, now: float) -> Invitation:
+def create_invitation(session: Session, task: TaskRow, request: InvitationRequest, actor: Actor) -> Invitation:
     """Add an invitation; the result contains its token, of which only the hash is stored.
 
     Raises `Problem` conflict (409) when the task is over.
@@ -268,13 +265,11 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
             task_id=task.id,
             role=request.role,
             uses=request.uses,
-            created_at=now,
-            expires_at=now + request.expires_seconds,
+            created_at=actor.at,
+            expires_at=actor.at + request.expires_seconds,
         )
     )
-    _LOG.info(
-        "invitation made", extra=fields(task=task.id, invitation=invitation_id, role=request.role, uses=request.uses)
-    )
+    record(session, actor, "invitation made", task=task, target=invitation_id, role=request.role, uses=request.uses)
     return Invitation(
         task_id=task.id,
         invitation_id=invitation_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.messages.audit import AuditEntry, AuditPage
 from protocols.messages.base import ProblemDocument
 from protocols.messages.members import (
     CertificateRequest,
@@ -51,6 +52,8 @@ from protocols.messages.tasks import (
 __all__ = [
     "Attestation",
     "AttestationPage",
+    "AuditEntry",
+    "AuditPage",
     "BadShares",
     "CertificateRequest",
     "CohortView",

@@ -43,6 +43,7 @@ EARLY = [
     ("client_rate", "nan", "must be at least 0"),
     ("operator_rate", "lots", "must be a number"),
     ("failure_rate", "-1", "must be at least 0"),
+    ("audit_days", "0", "must be at least 1"),
     ("signature_window", "1", "must be at least 5"),
     ("hsts_seconds", "-5", "must be at least 0"),
     ("log_format", "xml", "must be 'text' or 'json'"),

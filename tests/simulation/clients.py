@@ -34,7 +34,7 @@ from tests.simulation.machine import Disk
 from tests.simulation.plan import MEMBERS, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, can_step, handout_for, next_step
-from tests.support.world import client_row, request_json
+from tests.support.world import an_operator, client_row, request_json
 
 PLACES: Final = MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
@@ -203,7 +203,7 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
     )
     asked = TaskRequest.model_validate(request)
     with disk.database.write() as session:
-        task = create_task(session, asked, plan_request(asked), now)
+        task = create_task(session, asked, plan_request(asked), an_operator(now))
         for client in clients[:MEMBERS]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
             keys = (client.identity.public_key(), client.mailbox.public_key())
@@ -221,7 +221,7 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
                 )
             )
         many = InvitationRequest(uses=100, role="member", expires_seconds=86_400.0 * 30)
-        return task.id, create_invitation(session, task, many, now).invitation
+        return task.id, create_invitation(session, task, many, an_operator(now)).invitation
 
 
 def read_view(disk: Disk, task_id: str) -> View:

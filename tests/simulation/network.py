@@ -26,6 +26,7 @@ from tests.simulation.plan import Fault, FaultInjector
 from tests.simulation.process import Message, Process
 from tests.support.api import signed_enrolment
 from tests.support.clock import ManualClock
+from tests.support.world import an_operator
 
 _REFUSED_FOR_GOOD: Final = {"round-closed", "not-in-cohort"}
 _TRY_AGAIN: Final = {"body-too-short", "bad-digest"}
@@ -168,14 +169,14 @@ class Network:
             number = 0 if newest is None else newest.number
             match fault.kind:
                 case "revoked":
-                    revoke_member(session, self.task_id, client.id, now)
+                    revoke_member(session, self.task_id, client.id, an_operator(now))
                     self.ledger.revoked[client.id] = number
                 case "closed":
-                    close_task(session, session.get_one(TaskRow, self.task_id), now)
+                    close_task(session, session.get_one(TaskRow, self.task_id), an_operator(now))
                 case "extended":
-                    extend_round(session, self.task_id, number, float(fault.size), "somebody", now)
+                    extend_round(session, self.task_id, number, float(fault.size), an_operator(now))
                 case "aborted":
-                    abort_round(session, self.task_id, number, "somebody", now)
+                    abort_round(session, self.task_id, number, an_operator(now))
 
         await self._write(process, work, fault.kind)
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from aggregator_service.access.audit import Actor
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
@@ -42,6 +43,11 @@ def sum_again(monkeypatch: pytest.MonkeyPatch, recipe: type[FactorModel]) -> Non
         return replace(self.change_layout(), sum_class=REPEATED_ROWS)
 
     monkeypatch.setattr(recipe, "changes", property(changes))
+
+
+def an_operator(at: float = 0.0) -> Actor:
+    """Who acts in tests of what stands below the routes."""
+    return Actor("tester", "api", "192.0.2.1", at)
 
 
 SECONDS = 100.0
@@ -121,7 +127,7 @@ class World:
         An id that begins with a dot follows the task's.
         """
         with self.database.write() as session:
-            task = create_task(session, request, plan_request(request), self.clock.now())
+            task = create_task(session, request, plan_request(request), an_operator(self.clock.now()))
             for sequence, (client_id, (identity_key, turn)) in enumerate(members.items(), start=1):
                 session.add(
                     client_row(

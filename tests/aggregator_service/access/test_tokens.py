@@ -44,6 +44,7 @@ from tests.support.api import (
 from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.oneshot import oneshot_task
+from tests.support.world import an_operator
 
 
 @pytest.fixture
@@ -180,10 +181,10 @@ def tokens(database: Database) -> dict[str, str]:
 
 
 def test_servers_that_start_together_create_one_first_token(database: Database) -> None:
-    made = at_once(database, lambda session: create_admin(session, 0.0, only_first=True))
+    made = at_once(database, lambda session: create_admin(session, an_operator(), only_first=True))
     (first,) = [one for one in made if isinstance(one, OperatorToken)]
     assert tokens(database) == {"admin": hash_token(first.token)}
-    more = at_once(database, lambda session: create_admin(session, 0.0))  # each gets a name of its own
+    more = at_once(database, lambda session: create_admin(session, an_operator()))  # each gets a name of its own
     hashes = {hash_token(one.token) for one in (first, *more) if isinstance(one, OperatorToken)}
     assert hashes == set(tokens(database).values())
     assert set(tokens(database)) == {"admin", *(f"admin-{number}" for number in range(2, AT_ONCE + 2))}
@@ -191,14 +192,14 @@ def test_servers_that_start_together_create_one_first_token(database: Database) 
 
 def test_a_name_is_taken_once_its_last_rotation_counts_and_it_is_revoked_once(database: Database) -> None:
     request = OperatorRequest(name="anna", role="operator")
-    made = at_once(database, lambda session: create_operator(session, request, 0.0))
+    made = at_once(database, lambda session: create_operator(session, request, an_operator()))
     (shown,) = [one for one in made if not isinstance(one, Exception)]
     assert [one.slug for one in made if isinstance(one, Problem)] == ["conflict"] * (AT_ONCE - 1)
     assert tokens(database) == {"anna": hash_token(shown.token)}
-    rotated = at_once(database, lambda session: rotate_operator(session, "anna", 1.0).token)
+    rotated = at_once(database, lambda session: rotate_operator(session, "anna", an_operator(1.0)).token)
     assert len({hash_token(str(one)) for one in rotated}) == AT_ONCE
     assert tokens(database)["anna"] in {hash_token(str(one)) for one in rotated}
-    ended = at_once(database, lambda session: revoke_operator(session, "anna", 1.0))
+    ended = at_once(database, lambda session: revoke_operator(session, "anna", an_operator(1.0)))
     assert sorted(type(one).__name__ for one in ended) == ["OperatorView", *["Problem"] * (AT_ONCE - 1)]
     with database.read() as session:
         assert not list_operators(session, 2.0).operators
@@ -288,4 +289,4 @@ def test_failed_attempts_are_limited_and_valid_tokens_from_the_same_address_are_
 def test_no_token_is_named_as_the_log_names_that_of_the_settings(database: Database) -> None:
     request = OperatorRequest(name="environment", role="admin")
     with pytest.raises(Problem, match="conflict"), database.write() as session:
-        create_operator(session, request, 0.0)
+        create_operator(session, request, an_operator())

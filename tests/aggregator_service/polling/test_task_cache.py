@@ -29,7 +29,7 @@ from aggregator_service.tasks.members import revoke_member
 from tests.support.api import Api, TestMember, contribute, services
 from tests.support.clock import ManualClock
 from tests.support.replicas import wait_until
-from tests.support.world import client_row, round_row, task_row
+from tests.support.world import an_operator, client_row, round_row, task_row
 
 
 def poll(member: TestMember, query: str = "", **headers: str) -> httpx.Response:
@@ -117,10 +117,10 @@ def test_what_another_process_revokes_or_closes_is_seen_after_the_next_check(ins
     assert poll(first).status_code == poll(second).status_code == 200
 
     def revoke(session: Session) -> None:
-        revoke_member(session, first.task.id, first.client_id, 0.0)
+        revoke_member(session, first.task.id, first.client_id, an_operator())
 
     def close(session: Session) -> None:
-        close_task(session, session.get_one(TaskRow, first.task.id), 0.0)
+        close_task(session, session.get_one(TaskRow, first.task.id), an_operator())
 
     other_process(inside, revoke)
     wait_until(lambda: poll(first).status_code == 401, "the cache follows")

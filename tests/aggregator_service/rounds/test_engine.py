@@ -24,7 +24,7 @@ from aggregator_service.storage.stores import collect_orphans
 from tests.support.api import aggregator_inside, services
 from tests.support.replicas import wait_until
 from tests.support.sums import COHORT, KeyedRound
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, an_operator
 
 
 def begun(world: World, **schedule: int) -> tuple[str, list[str]]:
@@ -118,7 +118,7 @@ def test_closing_a_task_fails_its_round(world: World) -> None:
     task, _ = begun(world)
     for _ in range(2):  # idempotent
         with world.database.write() as session:
-            close_task(session, session.get_one(TaskRow, task), world.clock.now())
+            close_task(session, session.get_one(TaskRow, task), an_operator(world.clock.now()))
     assert (world.round(task).state, world.round(task).failure) == ("failed", "the task was closed")
     assert world.run(task) is None
     assert not kinds(world.blobs)

@@ -20,7 +20,7 @@ from tests.support.api import Api, TestTask, aggregator_inside, checked, contrib
 from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.masked import STAGES, MaskedClient, enrol_masked, masked_task, steps_of
-from tests.support.world import SECONDS, World
+from tests.support.world import SECONDS, World, an_operator
 
 CLOCK = ManualClock()
 STAGE_SECONDS = 50.0
@@ -83,13 +83,13 @@ def test_a_folding_round_can_be_aborted_but_not_extended(world: World) -> None:
     world.run(task)
     world.contribute(task, *world.cohort(task))
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
-        extend_round(session, task, 1, 5.0, "me", world.clock.now() + SECONDS)
+        extend_round(session, task, 1, 5.0, an_operator(world.clock.now() + SECONDS))
     with world.database.write() as session:
         find_round(session, task, 1).state = "folding"
     with pytest.raises(Problem, match="conflict"), world.database.write() as session:
-        extend_round(session, task, 1, 5.0, "me", world.clock.now())
+        extend_round(session, task, 1, 5.0, an_operator(world.clock.now()))
     with world.database.write() as session:
-        abort_round(session, task, 1, "me", world.clock.now())
+        abort_round(session, task, 1, an_operator(world.clock.now()))
     assert (world.round(task).state, world.round(task).failure) == ("failed", ABORTED)
     assert not list(world.blobs.keys())
     assert world.run(task) == SECONDS

@@ -19,7 +19,7 @@ from aggregator_service.storage.schema import ClientRow, DisputeRow, RoundRow
 from aggregator_service.tasks.members import revoke_member
 from protocols.privacy import isolation as released_combinations
 from protocols.recipes.colr import FedMF
-from tests.support.world import SECONDS, World, sum_again
+from tests.support.world import SECONDS, World, an_operator, sum_again
 
 FLOOR = 4
 SUM = {"cohort_size": 10, "start_clients": 10, "min_clients": FLOOR, "rounds": 50}
@@ -104,7 +104,7 @@ def test_the_task_fails_when_too_few_would_remain(world: World) -> None:
 def revoke(world: World, task: str, *clients: str) -> None:
     with world.database.write() as session:
         for client in clients:
-            revoke_member(session, task, client, world.clock.now())
+            revoke_member(session, task, client, an_operator(world.clock.now()))
 
 
 @pytest.mark.parametrize("left", [0, FLOOR - 1])

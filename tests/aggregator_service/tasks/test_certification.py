@@ -36,6 +36,7 @@ from tests.support.api import (
 from tests.support.clock import ManualClock
 from tests.support.oneshot import OneshotMember, oneshot_task
 from tests.support.replicas import TestDatabase, wait_until
+from tests.support.world import an_operator
 
 SCOPE = "movies"
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
@@ -131,7 +132,7 @@ def test_of_two_that_are_stored_at_once_the_newer_stays(tmp_path: Path, postgres
             if what == "certificate":
                 renew_certificate(session, task.id, member.client_id, certificates[newer], now)
             else:
-                store_revocations(session, session.get_one(TaskRow, task.id), lists[newer], now)
+                store_revocations(session, session.get_one(TaskRow, task.id), lists[newer], an_operator(now))
 
         database = services(api).database
         with database.write() as session:

@@ -20,7 +20,7 @@ from protocols.messages.privacy import Privacy, PrivacyView
 from protocols.recipes.colr import FedMF
 from tests.aggregator_service.observability.test_metrics import figures
 from tests.support.api import Api, aggregator_inside, checked, detail
-from tests.support.world import SECONDS, World, sum_again
+from tests.support.world import SECONDS, World, an_operator, sum_again
 
 BLOCK = {"epsilon": 4.0, "delta": 1e-6}
 
@@ -182,7 +182,7 @@ def test_contributions_to_failed_rounds_count(world: World) -> None:
     with world.database.read() as session:
         assert counted(session) == contributions(world)
     with world.database.write() as session:
-        assert resume_task(session, task, "test").ended is None
+        assert resume_task(session, task, an_operator(world.clock.now())).ended is None
     world.run(task)
     assert world.row(task).state == "failed"
     assert "2 contributions of a member" in world.view(task).warnings[0]
@@ -192,10 +192,10 @@ def test_an_aborted_round_and_a_closed_task_count(world: World) -> None:
     task = private_task(world, pays_for=2, members=4)
     contribute(world, task, missing=2)
     with world.database.write() as session:
-        abort_round(session, task, 1, "test", world.clock.now())
+        abort_round(session, task, 1, an_operator(world.clock.now()))
     contribute(world, task, missing=3)
     with world.database.write() as session:
-        close_task(session, session.get_one(TaskRow, task), world.clock.now())
+        close_task(session, session.get_one(TaskRow, task), an_operator(world.clock.now()))
     with world.database.read() as session:
         assert counted(session) == contributions(world)
     assert world.row(task).ended is None
@@ -218,7 +218,7 @@ def test_a_task_with_too_few_members_waits_for_others_to_enrol(world: World) -> 
     task = private_task(world, pays_for=1, members=4, min_clients=3)
     contribute(world, task, missing=3)
     with world.database.write() as session:
-        abort_round(session, task, 1, "test", world.clock.now())
+        abort_round(session, task, 1, an_operator(world.clock.now()))
         session.execute(update(ClientRow).where(ClientRow.id.in_(["c_02", "c_03"])).values(revoked_at=1.0))
     world.run(task)
     assert world.row(task).state == "open"
@@ -232,7 +232,7 @@ def test_a_frozen_cohort_ends_the_task_though_others_have_budget(world: World, m
     for number in (2, 3, 4):
         contribute(world, task)
         with world.database.write() as session:
-            abort_round(session, task, number, "test", world.clock.now())
+            abort_round(session, task, number, an_operator(world.clock.now()))
     play(world, task)
     done, given = world.row(task), contributions(world)
     assert (done.state, done.completed_rounds) == ("complete", 2)

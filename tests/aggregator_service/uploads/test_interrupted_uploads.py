@@ -36,7 +36,7 @@ from protocols.messages import TaskRequest
 from tests.support.api import Api, TestMember, TestTask, digest_field, piece_fields, refusal
 from tests.support.server import AggregatorProcess
 from tests.support.signing import enrolled_as, raw_head
-from tests.support.world import World, request_json
+from tests.support.world import World, an_operator, request_json
 
 SERVER = {"body_idle_seconds": 5.0}
 MISMATCH = "https://iana.org/assignments/http-problem-types#mismatching-upload-offset"
@@ -260,7 +260,15 @@ def test_a_task_whose_commit_loses_its_answer_keeps_its_catalogue(tmp_path: Path
     with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
         database.breaks = breaks
         with pytest.raises(OperationalError):
-            add_task(database, world.blobs, request, plan_request(request), 0.0, lambda *_: None, catalogue=catalogue)
+            add_task(
+                database,
+                world.blobs,
+                request,
+                plan_request(request),
+                an_operator(),
+                lambda *_: None,
+                catalogue=catalogue,
+            )
     with world.database.read() as session:
         named = list(session.scalars(select(TaskRow.catalogue_key)))
     assert len(named) == (1 if breaks == "after" else 0)
