@@ -39,6 +39,7 @@ from aggregator_service.commands.common import (
     hand_over_first,
     opened,
 )
+from aggregator_service.commands.service_manager import ALIVE, READY, STOPPING, notify
 from aggregator_service.commands.startup_checks import (
     check_packages,
     check_semaphores,
@@ -59,8 +60,7 @@ _OTHER_FILES: Final = 512
 _NO_APP: Final = "none"
 _LOOK_SECONDS: Final = 0.1
 """Time between two looks at whether the server has started, or stops."""
-_LOOKS_A_CERTIFICATE: Final = 10
-"""The files of the certificate are looked at once a second."""
+_LOOKS_A_SECOND: Final = 10
 _NOT_USED: Final = "the changed TLS certificate is not used, the old one stays: %s"
 _HEAD_BYTES: Final = 16 * 1024
 """Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
@@ -251,9 +251,10 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
 async def _accompany(
     server: uvicorn.Server, files: _CertificateFiles | None, address: tuple[str, int], services: Services
 ) -> None:
-    """Log the address once requests are answered, and read a renewed certificate while they are.
+    """Log the address and tell systemd once requests are answered; meanwhile read a renewed certificate.
 
-    When the server stops, answer all long polls: it waits for them.
+    Systemd is told each second that the event loop runs. When the server stops, all long polls are answered: it waits
+    for them.
     """
     while not server.started:
         await asyncio.sleep(_LOOK_SECONDS)
@@ -261,13 +262,17 @@ async def _accompany(
     name = f"[{host}]" if ":" in host else host
     context = server.config.ssl
     _LOG.info("running on %s://%s:%d", "http" if context is None else "https", name, port)
+    notify(READY)
     looks = 0
     while not server.should_exit:
         await asyncio.sleep(_LOOK_SECONDS)
         looks += 1
-        due = looks % _LOOKS_A_CERTIFICATE == 0
-        if due and files is not None and context is not None and await run_in_threadpool(files.are_new):
+        if looks % _LOOKS_A_SECOND:
+            continue
+        notify(ALIVE)
+        if files is not None and context is not None and await run_in_threadpool(files.are_new):
             files.load(context)
+    notify(STOPPING)
     services.notifier.close()
 
 

@@ -63,7 +63,7 @@ def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the document of these routes."""
     document = get_openapi(
         title="HushRec aggregator",
-        version=metadata.version("hushrec"),
+        version=metadata.version("hushrec").partition(".dev")[0],  # builds of one version have one document
         description=_DESCRIPTION,
         routes=routes,
         tags=_TAGS,

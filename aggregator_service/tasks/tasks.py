@@ -182,7 +182,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "waiting_for": awaited_catalogue(task)
             or awaited_committee(session, task, now)
             or awaited_uncounted(session, task, plan.recipe)
-            or _awaited_people(session, task, members, schedule),
+            or _awaited_people(session, task, schedule),
             "warnings": [
                 *([ended] if (ended := ended_early(task)) else []),
                 *task_warnings(plan, schedule, task.repeatable, signatures),
@@ -196,15 +196,15 @@ def ended_early(task: TaskRow) -> str:
     return "" if task.ended is None else f"The task ended early: {task.ended}."
 
 
-def _awaited_people(session: Session, task: TaskRow, members: int, schedule: Schedule) -> str | None:
-    """Return that a task without a key holder, or with nobody at all, waits for one; else None."""
+def _awaited_people(session: Session, task: TaskRow, schedule: Schedule) -> str | None:
+    """Return that a task without a key holder, or without any member, waits for one; else None."""
     if task.state != "open":
         return None
-    if task.needs_keyring and task.public_key is None:
-        holders = select(ClientRow.id).where(ClientRow.task_id == task.id, ClientRow.role == "holder")
-        if session.execute(holders.limit(1)).first() is None:
-            return "the key holder: none has enrolled, and without its keys no member can contribute"
-    if members == 0:
+    enrolled = select(ClientRow.role).distinct().where(ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None))
+    roles = set(session.scalars(enrolled))
+    if task.needs_keyring and task.public_key is None and "holder" not in roles:
+        return "the key holder: none has enrolled, and without its keys no member can contribute"
+    if "member" not in roles:
         wanted = max(schedule.start_clients or schedule.cohort_size, schedule.min_clients)
         return f"members: none is enrolled, and the first round needs {wanted}"
     return None

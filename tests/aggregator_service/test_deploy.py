@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +49,7 @@ from tests.support.unit_filter import command_under, settings_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
-IMAGE = f"hushrec:{metadata.version('hushrec')}"
+IMAGE = f"hushrec:{metadata.version('hushrec').partition('.dev')[0]}"
 MANIFESTS = sorted(path for path in DEPLOY.glob("kubernetes*/*.yaml") if path.name != "kustomization.yaml")
 KUBERNETES = "1.31"  # the oldest supported version
 EXTRAS = ["server", "postgres", "s3", "cluster", "otel"]
@@ -141,7 +142,8 @@ def test_images_commands_ports_and_probes_exist() -> None:
     (compose,) = documents(DEPLOY / "compose.yaml")
     proxy, own = compose["services"]["proxy"], compose["services"]["hushrec"]
     assert (own["image"], own["command"][0] in commands) == (IMAGE, True)
-    assert proxy["environment"]["UPSTREAM_HOST"] in compose["services"]
+    kind, network, name, port, _ = proxy["environment"]["UPSTREAMS"].split(maxsplit=4)
+    assert (kind, network, name in compose["services"], port) == ("dynamic", "a", True, "8000")
     assert set(proxy["environment"]) == set(re.findall(r"\{\$([A-Z_]+):", CADDYFILE.read_text(encoding="utf-8")))
     routes = set(create_app(Settings()).openapi()["paths"])
     for pod, container in containers():
@@ -259,12 +261,27 @@ def test_prometheus_accepts_the_rules_and_alerts_fire_on_what_a_server_reports(t
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    text = (DEPLOY / "systemd" / "hushrec.service").read_text(encoding="utf-8")
-    unit = tmp_path / "hushrec.service"
-    unit.write_text(text.replace("/opt/hushrec/bin/hushrec-server serve", "/bin/true"), encoding="utf-8")
+@pytest.mark.parametrize("name", ["hushrec", "hushrec@"])
+def test_systemd_accepts_the_units_with_tls_of_their_own(name: str, tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / f"{name}.service").read_text(encoding="utf-8")
+    changed = text.replace("/opt/hushrec/bin/hushrec-server serve", "/bin/true")
+    (tmp_path / f"{name}.service").write_text(changed.replace("=hushrec\n", "=root\n"), encoding="utf-8")
+    folder = tmp_path / f"{name}.service.d"
+    folder.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "tls.conf", folder)
+    unit = tmp_path / ("hushrec@8000.service" if "@" in name else "hushrec.service")
     done = subprocess.run([required("systemd-analyze"), "verify", unit], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_units_differ_in_user_port_and_directories_alone() -> None:
+    one, template = (
+        [line for line in (DEPLOY / "systemd" / f"{name}.service").read_text().splitlines() if line[:1] != "#"]
+        for name in ("hushrec", "hushrec@")
+    )
+    assert {line.partition("=")[0] for line in set(one) ^ set(template)} == {
+        "Description", "ExecStart", "Environment", "DynamicUser", "User", "Group", "StateDirectory", "ReadWritePaths",
+    }  # fmt: skip
 
 
 def test_dask_accepts_its_flags_and_every_connection_of_dask_uses_tls() -> None:

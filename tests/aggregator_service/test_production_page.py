@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -25,12 +25,11 @@ from client_sdk import Client, Identity, MemoryStore
 from client_sdk.organiser import Organiser
 from client_sdk.rounds.member import request_for
 from tests.support.pages import environment, named_blocks, terminal, wait_for
-from tests.support.replicas import Cluster, own_cluster
+from tests.support.replicas import Cluster, own_cluster, wait_until
 from tests.support.server import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploy.md"
-UNIT = ROOT / "docs" / "deploy" / "systemd" / "hushrec.service"
 PACKAGES = Path(sysconfig.get_path("purelib"))
 PROGRAMS = {
     "sudo": '#!/bin/sh\nwhile [ "$1" = -u ]; do shift 2; done\nexec "$@"\n',
@@ -44,6 +43,12 @@ else
 fi
 """,
     "systemctl": '#!/bin/sh\necho "$@" >> "$SANDBOX/systemctl.log"\n',
+    "useradd": '#!/bin/sh\necho "$@" >> "$SANDBOX/useradd.log"\n',
+    # whatever the owner: the sandbox has no other users
+    "install": """#!/bin/bash
+while [ $# -gt 0 ]; do case $1 in -o|-g) shift;; *) kept+=("$1");; esac; shift; done
+exec /usr/bin/install "${kept[@]}"
+""",
 }
 
 
@@ -52,17 +57,20 @@ class Machine:
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.clone = folder, folder / "clone"
-        for name in ("aggregator_service", "client_sdk", "protocols", "docs/deploy"):
+        for name in ("aggregator_service", "client_sdk", "protocols", "docs/deploy", "scripts"):
             shutil.copytree(ROOT / name, self.clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "LICENSE"):
+        for name in ("pyproject.toml", "requirements.lock", "setup.py", "LICENSE", ".gitignore"):
             shutil.copy(ROOT / name, self.clone / name)
-        for name in ("opt", "etc/systemd/system", "var/lib/private/hushrec", "bin"):
+        who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
+        for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "clone"]):
+            subprocess.run(["git", *command], cwd=self.clone, check=True)
+        for name in ("opt", "etc/systemd/system", "var/lib/private/hushrec", "srv", "bin"):
             (folder / name).mkdir(parents=True)
         (folder / "var/lib/private/hushrec").chmod(0o700)
         for name, text in PROGRAMS.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
-        moved = ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib")
+        moved = ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib", "srv/hushrec")
         self.blocks = named_blocks(PAGE, {f"/{place}": f"{folder}/{place}" for place in moved})
         psql = subprocess.run(
             [ROOT / "scripts" / "postgres.sh", "programs"], capture_output=True, text=True, check=True
@@ -73,7 +81,6 @@ class Machine:
             "PATH": f"{folder / 'bin'}:{variables['PATH']}:{psql.stdout.strip()}",
             "SANDBOX": str(folder),
             "PIP_NO_COMPILE": "1",
-            "PIP_NO_BUILD_ISOLATION": "0",  # pip's way to say that there is none
             "PIP_NO_INDEX": "1",
             "PGPORT": port,
         }
@@ -88,6 +95,17 @@ class Machine:
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout
 
+    def on_server(self, command: str, *names: str) -> str:
+        """Run a command of the server, and blocks that use the function `on_server`; return what they printed."""
+        start = self.blocks["task"].index("on_server()")
+        own = self.blocks["task"][start : self.blocks["task"].index("on_server task create")]
+        self.blocks["on_server"] = f"{own}{command and 'on_server'} {command}\n"
+        return self.run("on_server", *names)
+
+    def systemctl(self) -> list[str]:
+        """Return the arguments with which systemctl was called."""
+        return (self.folder / "systemctl.log").read_text().splitlines()
+
     def fill_environment(self, *extras: str) -> None:
         """Link to the locked dependencies of the extras alone, which the page's `pip install` then finds there."""
         command = [sys.executable, ROOT / "docs" / "deploy" / "pins.py", *extras]
@@ -99,14 +117,16 @@ class Machine:
                 for top in tops - {"..", "__pycache__"}:
                     (installed / top).symlink_to(PACKAGES / top)
 
-    def unit_script(self) -> str:
+    def unit_script(self, name: str = "hushrec.service", instance: str = "") -> str:
         """What systemd does when it starts the unit: its variables, the file of its settings, its command."""
-        lines = [line for line in UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
+        unit = (self.folder / "etc/systemd/system" / name).read_text().replace("%i", instance)
+        lines = [line for line in unit.splitlines() if "=" in line and not line.startswith("#")]
         settings = [line.partition("=")[::2] for line in lines]
         (command,) = [value for name, value in settings if name == "ExecStart"]
         (file,) = [value.lstrip("-") for name, value in settings if name == "EnvironmentFile"]
         own = [value for name, value in settings if name == "Environment"]
-        state = str(self.folder / "var/lib/private/hushrec")  # where systemd puts the directory of a dynamic user
+        # where systemd puts the directory of a dynamic user, or another's
+        state = str(self.folder / ("var/lib/hushrec" if instance else "var/lib/private/hushrec"))
         exported = " ".join(shlex.quote(value.replace("/var/lib/hushrec", state)) for value in own)
         return f"umask 077; export {exported}; set -a; . {self.folder}{file}; exec {self.folder}{command}"
 
@@ -117,34 +137,61 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(tmp_path, cluster)
 
 
-def test_the_page_runs_from_the_clone_to_a_revoked_member(tmp_path: Path, machine: Machine) -> None:
+def test_the_page_runs_from_the_clone_to_a_revoked_member_and_to_replicas(tmp_path: Path, machine: Machine) -> None:
     port = free_port()
-    assert list(machine.blocks) == ["environment", "install", "settings", "start", "task", "revoke"]
+    first = ["environment", "install", "settings", "start", "task", "holder", "revoke"]
+    assert list(machine.blocks) == [*first, "replicas", "tls"]
     machine.run("environment")
     machine.fill_environment("server", "postgres")
-    machine.run("install")
+    machine.fill_environment("--only", "setuptools")
+    version = machine.run("install").splitlines()[-1]
+    commit = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(commit, cwd=machine.clone, capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(rf"hushrec-server [0-9.]+\.dev[0-9]{{14}}\+g{head[:12]}", version)
     machine.run("settings", PGHOST="127.0.0.1", PGUSER="postgres")
     settings = tmp_path / "etc" / "hushrec.env"
     assert settings.stat().st_mode & 0o777 == 0o600
     edited = settings.read_text().replace("https://hushrec.example.org", f"http://127.0.0.1:{port}")
     settings.write_text(edited.replace("HUSHREC_PORT=8000", f"HUSHREC_PORT={port}"))
+    url = f"http://127.0.0.1:{port}"
+    machine.blocks["holder"] = machine.blocks["holder"].replace("https://hushrec.example.org", url)
     with terminal(machine.unit_script(), tmp_path, "server.log", machine.variables):
         wait_for(port, tmp_path)
         token = machine.run("start").splitlines()[-1]
-        assert (tmp_path / "systemctl.log").read_text().splitlines() == ["daemon-reload", "enable --now hushrec"]
-        machine.run("task")
-        url = f"http://127.0.0.1:{port}"
+        assert machine.systemctl() == ["daemon-reload", "enable --now hushrec"]
+        assert machine.run("task").splitlines()[-1].strip().startswith('"waiting_for": "the key holder: none')
         answer = httpx.get(f"{url}/v1/tasks", headers={"Authorization": f"Bearer {token}"})
         assert [task["name"] for task in answer.json()["tasks"]] == ["movies"]
         assert "database: PostgreSQL hushrec on 127.0.0.1" in (tmp_path / "server.log").read_text()
-        ann = Identity.generate()
-        certificate = Organiser.open(machine.clone / "organiser").issue(request_for(ann, "movies", "member"), "ann")
-        with Client(url, ann, MemoryStore()) as client:
-            invitation = (machine.clone / "movies.invitation").read_text().strip()
-            client.join("movies", invitation=invitation, certificate=certificate)
-        (functions,) = [block for name, block in machine.blocks.items() if name == "task"]
-        machine.blocks["functions"] = functions[
-            functions.index("on_server()") : functions.index("on_server task create")
-        ]
-        (member,) = machine.run("functions", "revoke").splitlines()[-1:]
-        assert "revoked" in member, member
+        with terminal(f"{machine.blocks['holder']}wait", machine.clone, "holder.log", machine.variables):
+            ann = Identity.generate()
+            certificate = Organiser.open(machine.clone / "organiser").issue(request_for(ann, "movies", "member"), "ann")
+            with Client(url, ann, MemoryStore()) as client:
+                invitation = (machine.clone / "movies.invitation").read_text().strip()
+                client.join("movies", invitation=invitation, certificate=certificate)
+            wait_until(
+                lambda: '"keyed_members": 1' in machine.on_server("task show movies"), "the holder seals her keys"
+            )
+        assert "  member  revoked\n" in machine.on_server("", "revoke")
+    _check_replicas(machine, tmp_path, token)
+
+
+def _check_replicas(machine: Machine, folder: Path, token: str) -> None:
+    """The block moves the blobs and starts two units, which share them."""
+    machine.on_server("", "replicas")
+    assert machine.systemctl()[-3:] == [
+        "disable --now hushrec",
+        "daemon-reload",
+        "enable --now hushrec@8000 hushrec@8001",
+    ]
+    ports = [free_port(), free_port()]
+    with ExitStack() as running:
+        for port in ports:
+            script = machine.unit_script("hushrec@.service", str(port))
+            running.enter_context(terminal(script, folder, f"replica-{port}.log", machine.variables))
+        for port in ports:
+            wait_for(port, folder)
+            answer = httpx.get(f"http://127.0.0.1:{port}/v1/tasks", headers={"Authorization": f"Bearer {token}"})
+            assert [task["name"] for task in answer.json()["tasks"]] == ["movies"]
+            log = (folder / f"replica-{port}.log").read_text()
+            assert f"blobs: dir:{folder}/srv/hushrec/blobs" in log, log

@@ -6,6 +6,7 @@ Requests are bytes, however malformed; every response that a connection carries 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -142,11 +143,12 @@ http {{
 
 @contextmanager
 def running_caddy(
-    folder: Path, upstream_port: int, port: int | None = None, *, without: Sequence[str] = ()
+    folder: Path, *upstream_ports: int, port: int | None = None, without: Sequence[str] = (), **variables: str
 ) -> Iterator[Door]:
-    """Run the Caddy of the extra `dev` with docs/deploy/Caddyfile, in front of a server on this machine.
+    """Run the Caddy of the extra `dev` with docs/deploy/Caddyfile, in front of servers on this machine.
 
-    port: where it listens. without: lines of the file that are left out.
+    port: where it listens. without: lines of the file that are left out. variables: more of the file's own. Of several
+    servers the ready ones are asked.
     """
     program = required("caddy")
     door = Door(port or free_port())
@@ -156,10 +158,11 @@ def running_caddy(
     configuration.write_text("\n".join(line for line in lines if line.strip() not in without), encoding="utf-8")
     environment = os.environ | {
         "SITE_ADDRESS": f":{door.port}",
-        "UPSTREAM_HOST": "127.0.0.1",
-        "UPSTREAM_PORT": str(upstream_port),
+        "UPSTREAMS": " ".join(["to", *(f"127.0.0.1:{upstream}" for upstream in upstream_ports)]),
+        "HEALTH": "health_uri /readyz" if len(upstream_ports) > 1 else "",
         "XDG_DATA_HOME": str(folder),
         "XDG_CONFIG_HOME": str(folder),
+        **variables,
     }
     command = [program, "run", "--config", str(configuration), "--adapter", "caddyfile"]
     with _running(command, door, folder / "caddy.log", environment):
@@ -167,18 +170,28 @@ def running_caddy(
 
 
 @contextmanager
-def running_nginx(folder: Path, upstream_port: int, port: int | None = None) -> Iterator[Door]:
-    """Run the machine's nginx with docs/deploy/nginx.conf, in front of a server on this machine, with TLS.
+def running_nginx(
+    folder: Path, *upstream_ports: int, port: int | None = None, changes: Mapping[str, str] | None = None
+) -> Iterator[Door]:
+    """Run the machine's nginx with docs/deploy/nginx.conf, in front of one server or two on this machine, with TLS.
 
-    What it would write to a file of a body or a response is below `folder`, in `bodies` and `responses`.
+    changes: of other texts of the file. What it would write to a file of a body or a response is below `folder`, in
+    `bodies` and `responses`.
     """
     program = required("nginx")
     authority = Authority(folder)
     pair = authority.sign("proxy", server=True)
     door = Door(port or free_port(), ssl.create_default_context(cafile=authority.certificate))
     text = NGINX_CONF.read_text(encoding="utf-8")
+    alone, replicas = "    server 127.0.0.1:8000 max_fails=0;\n", re.compile(r"^    # (server .*\n)", re.MULTILINE)
+    several = dict(zip((8000, 8001), upstream_ports, strict=False)) if len(upstream_ports) > 1 else {}
+    if several:  # as the comment in the file says
+        text = replicas.sub(r"    \1", text.replace(alone, ""))
+    else:
+        text, several = replicas.sub("", text), {8000: upstream_ports[0]}
     for shipped, here in {
-        "127.0.0.1:8000 ": f"127.0.0.1:{upstream_port} ",
+        **(changes or {}),
+        **{f"127.0.0.1:{example} ": f"127.0.0.1:{here} " for example, here in several.items()},
         "listen 443 ssl;": f"listen 127.0.0.1:{door.port} ssl;",
         "/etc/ssl/hushrec/fullchain.pem": str(pair.certificate),
         "/etc/ssl/hushrec/key.pem": str(pair.key),

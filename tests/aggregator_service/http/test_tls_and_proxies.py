@@ -22,7 +22,7 @@ from client_sdk import Client, Identity, MemoryStore, Operator, Policy
 from client_sdk.errors import UntrustedServer
 from tests.support.api import Api
 from tests.support.proxies import CADDYFILE, NGINX_CONF, converse, running_caddy, running_nginx
-from tests.support.replicas import wait_until
+from tests.support.replicas import TestDatabase, running_replicas, wait_until
 from tests.support.server import AggregatorProcess, Authority, Pair, free_port, running_aggregator
 from tests.support.signing import raw_head
 
@@ -104,7 +104,7 @@ def test_attack_a_body_that_the_next_request_completes_or_that_shifts_responses(
     upgrade = b"POST /healthz HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: x\r\nContent-Length: %d\r\n\r\n"
     with (
         running_aggregator(tmp_path / "data", failure_rate=0, public_origins=f"http://127.0.0.1:{port}") as server,
-        running_caddy(tmp_path, server.port, port, without=NO_UPGRADE) as door,
+        running_caddy(tmp_path, server.port, port=port, without=NO_UPGRADE) as door,
         closing(Api(door.url, server.operator_token)) as api,
     ):
 
@@ -140,7 +140,7 @@ def test_long_polls_and_bodies_pass_and_failures_count_against_the_peer(kind: st
     given["public_origins"] = f"http://127.0.0.1:{port},https://127.0.0.1:{port}"
     with (
         running_aggregator(tmp_path / "data", **given) as server,
-        PROXIES[kind](tmp_path, server.port, port) as door,
+        PROXIES[kind](tmp_path, server.port, port=port) as door,
         closing(Api(door.url, server.operator_token)) as api,
     ):
         if door.context is not None:
@@ -290,3 +290,35 @@ def shown_by(server: AggregatorProcess, trusted: ssl.SSLContext) -> str:
     raw = socket.create_connection(("127.0.0.1", server.port), 10)
     with trusted.wrap_socket(raw, server_hostname="127.0.0.1") as secured:
         return str((secured.getpeercert() or {})["serialNumber"])
+
+
+@pytest.mark.parametrize("kind", list(PROXIES))
+def test_a_proxy_of_two_replicas_passes_over_one_that_does_not_answer_or_is_gone(
+    kind: str, tmp_path: Path, postgres: TestDatabase
+) -> None:
+    """Caddy asks `/readyz`; nginx finds out by the first request that waits in vain, which the other one answers."""
+    shared = {"database_url": postgres.schema(), "blobs": f"dir:{tmp_path / 'blobs'}"}
+    with running_replicas(tmp_path, 2, **shared) as replicas, ExitStack() as opened:
+        first, second = replicas.servers
+        if kind == "caddy":
+            door = opened.enter_context(running_caddy(tmp_path, first.port, second.port))
+        else:
+            shorter = {"proxy_read_timeout 40s;": "proxy_read_timeout 2s;"}
+            door = opened.enter_context(running_nginx(tmp_path, first.port, second.port, changes=shorter))
+        how = {"base_url": door.url, "verify": door.context or False, "timeout": 90}
+        http = opened.enter_context(httpx.Client(**how, headers={"Authorization": f"Bearer {first.operator_token}"}))
+
+        def statuses(count: int) -> set[int]:
+            return {http.get("/v1/tasks").status_code for _ in range(count)}
+
+        assert statuses(4) == {200}
+        hung = psutil.Process(second.pid)
+        hung.suspend()
+        try:
+            if kind == "caddy":
+                wait_until(lambda: "HTTP request failed" in (tmp_path / "caddy.log").read_text(), "Caddy finds out")
+            assert statuses(6) == {200}
+        finally:
+            hung.resume()
+        second.kill()
+        assert statuses(6) == {200}
