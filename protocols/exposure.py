@@ -16,7 +16,7 @@ from protocols.layout import Rule
 from protocols.messages import Schedule
 from protocols.privacy.equations import most_equations
 from protocols.recipes.base import Recipe
-from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import LEAST_OWNERS
 
@@ -77,7 +77,7 @@ _SAYS: Final = {
 
 def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
     """Return what each kind of sums of a task says, in the order of its sums."""
-    inner, noise = unwrapped(recipe), recipe.privacy.epsilon if isinstance(recipe, Private) else None
+    inner, noise = recipe.own, recipe.privacy.epsilon if isinstance(recipe, Private) else None
     last = min(schedule.rounds, recipe.ends_after or schedule.rounds)
     starts = [index for index in sorted(recipe.sum_kinds()) if index <= last]
     found: list[Exposure] = []

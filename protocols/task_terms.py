@@ -19,7 +19,7 @@ from protocols.errors import CodecError, CombinationError
 from protocols.messages import TaskView
 from protocols.plugins import Capability
 from protocols.recipes.base import Recipe
-from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.sums.base import OpenedBy
 from protocols.sums.masked.plan import RoundContext, model_digest
@@ -119,7 +119,7 @@ def states_chain(recipe: Recipe, interactive: bool, opened_by: OpenedBy) -> bool
     masked or one-shot (`interactive`). A device that trains on a view, not on the state, cannot compute what the next
     state is; members of such tasks state a chain only if they replay the sums, which the server cannot open.
     """
-    return opened_by == "members" or (interactive and not unwrapped(recipe).trains_on_views)
+    return opened_by == "members" or (interactive and not recipe.own.trains_on_views)
 
 
 def model_of_round(snapshot_round: int, digest: bytes) -> bytes | None:

@@ -60,13 +60,12 @@ class StartSource:
     def read(self, blobs: BlobStore) -> Start:
         """Return the model. Raises `ParameterError` for another recipe's, `BlobDamagedError` for a damaged blob."""
         # recipes that only this command needs
-        from protocols.recipes.private import unwrapped
         from protocols.recipes.privirec import PriviRecK
         from protocols.recipes.spectral_start import Source
 
         body = bytes(blobs.view(self.blob_key, self.digest))
         recipe = plan_task(self.terms).recipe
-        made = unwrapped(recipe)
+        made = recipe.own
         if not isinstance(made, PriviRecK):
             raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
         return Start(self.task_id, body, Source(recipe.decode_state(self.round, body), made.parameters.degree_exponent))

@@ -45,7 +45,7 @@ from protocols.messages.privacy import Privacy
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import Local, ModelState
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.private import NoiseTerms, Private, unwrapped, with_privacy
+from protocols.recipes.private import NoiseTerms, Private, with_privacy
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
@@ -106,7 +106,7 @@ def _run(
     )  # fmt: skip
     if local and privacy is not None:
         terms = NoiseTerms(privacy.epsilon, privacy.delta, sums, honest=1)
-        made.recipe = Private(unwrapped(made.recipe), privacy, terms)
+        made.recipe = Private(made.recipe.own, privacy, terms)
     if start is not None:
         assert isinstance(made.recipe, Private)
         made.state = made.recipe.starting(start)
@@ -139,7 +139,7 @@ def train_spectrum(
         _, before = train_spectrum(earlier, name, epsilon, seed + 1, local)
         start, _ = inner.starting_from(before.basis)
     made = _run(train, name, parameters, inner.steps, _block(train, epsilon), seed, local, start)
-    recipe = unwrapped(made.recipe)
+    recipe = made.recipe.own
     assert isinstance(recipe, PriviRecK)
     return recipe, state_as(made.state, PriviRecState)
 

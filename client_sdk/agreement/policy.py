@@ -13,7 +13,6 @@ from protocols.exposure import check_equations
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.private import unwrapped
 from protocols.sums.masked.parameters import Mode
 from protocols.sums.registry import mechanisms
 
@@ -145,8 +144,8 @@ class Policy:
                 f"task {terms.name!r} trains {epochs} epochs in a round; this client's policy allows {self.max_epochs}",
                 remedy=to_accept("max_epochs=..."),
             )
-        recipe = unwrapped(terms.recipe)
-        measured = recipe.points_after(terms.schedule.rounds) if isinstance(recipe, Evaluated) else 0
+        evaluated = terms.recipe.layer(Evaluated)
+        measured = 0 if evaluated is None else evaluated.points_after(terms.schedule.rounds)
         if measured > self.max_measurements:
             raise PolicyRefused(
                 f"task {terms.name!r} measures its model {measured} times; this client's policy allows "

@@ -30,7 +30,7 @@ from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import Private, unwrapped, with_privacy
+from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.spectral_start import Source, start_parameters, start_state
@@ -254,7 +254,7 @@ class Federation:
         None where each client computes its own. PriviRec clips nothing. Devices of `WholeRatings` take their steps at
         once in plain sums over everybody, from the first one on.
         """
-        recipe = unwrapped(self.recipe)
+        recipe = self.recipe.own
         if isinstance(recipe, PriviRecK):
             if isinstance(plan, MaskedPlan) and self.masks:
                 return None

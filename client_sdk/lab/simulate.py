@@ -37,7 +37,6 @@ from protocols.privacy_advice import Left, choose_noisy
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import MODEL_ROUND
-from protocols.recipes.private import unwrapped
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
@@ -182,7 +181,8 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
         choice, expected = _choice(split, request)
         request, chosen = replace(request, recipe=choice.recipe), choice.why
     federation = _federation(split, request)
-    recipe = unwrapped(federation.recipe)
+    evaluated = federation.recipe.layer(Evaluated)
+    recipe = evaluated or federation.recipe.own
     measure, left_out = measure_of(
         split, ratings=predicts_ratings(recipe.name), most_users=request.most_users, seed=request.seed
     )
@@ -221,8 +221,8 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
     )
     controls = measure.controls(np.random.default_rng([request.seed, 6]))
     federated: list[dict[str, float]] = []
-    if isinstance(recipe, Evaluated):
-        curve = recipe.curve(federation.state)
+    if evaluated is not None:
+        curve = evaluated.curve(federation.state)
         federated = [{MODEL_ROUND: point.model_round, **curve.metrics(point)} for point in curve.points]
     return SimulationResult(
         recipe=recipe.name,

@@ -47,7 +47,6 @@ from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.evaluation_curve import Curve
-from protocols.recipes.private import unwrapped
 
 _TRIES: Final = 4
 
@@ -307,14 +306,14 @@ class ModelFollower:
 
 def curve_of(recipe: Recipe, state: ModelState) -> Curve | None:
     """Return the measurements in `state`; None for a task without federated evaluation."""
-    measured = unwrapped(recipe)
-    return measured.curve(state) if isinstance(measured, Evaluated) else None
+    measured = recipe.layer(Evaluated)
+    return None if measured is None else measured.curve(state)
 
 
 def ends_with_best(recipe: Recipe) -> bool:
     """Return whether the task ends with the best measured model."""
-    measured = unwrapped(recipe)
-    return isinstance(measured, Evaluated) and measured.evaluation.keep == "best"
+    measured = recipe.layer(Evaluated)
+    return measured is not None and measured.evaluation.keep == "best"
 
 
 def best_round(recipe: Recipe, state: ModelState) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from client_sdk.agreement.terms import TaskTerms, broken_terms
@@ -17,8 +17,6 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, HushRecError, KeyringError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.private import unwrapped
 from protocols.sums.participation import require_participants, require_possible, without_participation
 
 REQUEST_COST: Final = 16384
@@ -229,10 +227,7 @@ def absorb_aggregate(
     try:
         return absorbed(), None
     except (HushRecError, ValueError, ArithmeticError, RuntimeError) as error:
-        reason, measured = str(error), unwrapped(terms.recipe)
-    if isinstance(measured, Evaluated):
-        return replace(measured.left_out(state, terms.round_spec(view)), l2_clip=state.l2_clip), reason
-    return replace(state, round_number=view.number), reason
+        return terms.recipe.left_out(state, terms.round_spec(view)), str(error)
 
 
 # --- checking the server's states, where anyone can open the sums ----------------------------------------------------

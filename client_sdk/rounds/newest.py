@@ -23,7 +23,6 @@ from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
-from protocols.recipes.private import unwrapped
 
 _AS_ASKED: Final = "no update was asked for"
 _LOG = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
     """Return the newest arrays; see `Task.arrays`."""
     from protocols.recipes.arrays import Arrays  # which only `arrays` tasks need
 
-    recipe = unwrapped(part.member.terms.recipe)
+    recipe = part.member.terms.recipe.own
     if not isinstance(recipe, Arrays):
         raise ParameterError(f"the model of recipe {recipe.name!r} has no named arrays: use model()")
     state = yield from newest_model(part)

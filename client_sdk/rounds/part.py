@@ -50,7 +50,6 @@ from protocols.errors import HushRecError, KeyringError, ParameterError
 from protocols.layout import Route, SumClass, check_finite
 from protocols.messages import RoundView
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
-from protocols.recipes.private import unwrapped
 
 if TYPE_CHECKING:
     from protocols.crypto.keys import Keyring
@@ -308,13 +307,11 @@ class Part:
     def _zeros(self, spec: RoundSpec, error: Exception) -> Contribution:
         """Return zeros in the place of a contribution, without noise; `Abstained` where they must not be sent."""
         terms = self.member.terms
-        recipe = unwrapped(terms.recipe)
-        layout = recipe.layout(spec.sum_index, spec.size)
+        layout = terms.recipe.layout(spec.sum_index, spec.size)
         same_data = layout.sum_class.once or (layout.sum_class.repeated and terms.opened_by == "anyone")
         if same_data or layout.chosen:
             raise Abstained(_reason(error)) from error
-        route = recipe.route(spec, self.member.client_id)
-        return Contribution([np.zeros(block.length) for block in layout.contribution_blocks(route)])
+        return terms.recipe.zeros(spec, self.member.client_id)
 
     def _sum_class(self, spec: RoundSpec) -> SumClass:
         return self.member.terms.recipe.layout(spec.sum_index).sum_class

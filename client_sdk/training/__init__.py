@@ -9,7 +9,6 @@ from client_sdk.training.base import ClientHalf, TrainingConfig
 from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
-from protocols.recipes.private import unwrapped
 from protocols.recipes.registry import recipe_entry
 
 MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
@@ -26,9 +25,9 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
     `graph_filters.FILTERS`; the default for the recipe if None. Raises `ParameterError` for an unknown recipe, and for
     settings that the recipe does not have.
     """
-    recipe = unwrapped(recipe)
-    if isinstance(recipe, Evaluated):
+    measured = recipe.layer(Evaluated)
+    if measured is not None:
         from client_sdk.training.evaluated import EvaluatedHalf  # which only tasks with evaluation need
 
-        return EvaluatedHalf(recipe, client_half(recipe.inner, training, graph_filter))
-    return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe, training, graph_filter)
+        return EvaluatedHalf(measured, client_half(measured.inner, training, graph_filter))
+    return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe.own, training, graph_filter)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from protocols.recipes.state import (
     sum_index_of,
 )
 
+K = TypeVar("K")
 MAX_ITEMS: Final = 5_000_000
 Clip = Annotated[float, Field(gt=0, le=1e6)]
 MOVES_ALIKE: Final = (
@@ -226,6 +227,15 @@ class Recipe(ABC):
         """The name by which tasks choose the recipe, such as `fedmf` or `colr`."""
 
     @property
+    def own(self) -> Recipe:
+        """The recipe by itself, without what a task adds to it: federated evaluation and a privacy block."""
+        return self
+
+    def layer(self, kind: type[K]) -> K | None:
+        """Return what a task adds to the recipe of this kind, `Evaluated` or `Private`; None if it does not."""
+        return self if isinstance(self, kind) else None
+
+    @property
     def predicts_ratings(self) -> bool:
         """Whether the model predicts ratings; otherwise it ranks items."""
         return False
@@ -327,6 +337,11 @@ class Recipe(ABC):
         of this recipe or holds values that are not finite.
         """
 
+    def zeros(self, spec: RoundSpec, client_id: str) -> Contribution:
+        """Return what a client sends in place of its contribution, if it has none: zeros, before noise."""
+        blocks = self.layout(spec.sum_index, spec.size).contribution_blocks(self.route(spec, client_id))
+        return Contribution([np.zeros(block.length) for block in blocks])
+
     def noised(
         self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
     ) -> Contribution:
@@ -339,6 +354,10 @@ class Recipe(ABC):
 
         contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
         """
+
+    def left_out(self, state: ModelState, spec: RoundSpec) -> ModelState:
+        """Return the state of a member that cannot use the sum of a round: as it was, under the round's number."""
+        return replace(state, round_number=spec.number)
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -435,6 +454,13 @@ class RecipeAround(Recipe):
     """A recipe around `inner`, a recipe with one device group, of which it keeps what it does not define itself."""
 
     inner: Recipe
+
+    @property
+    def own(self) -> Recipe:
+        return self.inner.own
+
+    def layer(self, kind: type[K]) -> K | None:
+        return self if isinstance(self, kind) else self.inner.layer(kind)
 
     @property
     def name(self) -> str:

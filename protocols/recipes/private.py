@@ -207,6 +207,12 @@ class Private(RecipeAround):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         return self.noised(state, spec, self.inner.contribute(state, spec, local), local.entropy)
 
+    def zeros(self, spec: RoundSpec, client_id: str) -> Contribution:
+        return self.inner.zeros(spec, client_id)
+
+    def left_out(self, state: ModelState, spec: RoundSpec) -> ModelState:
+        return replace(self.inner.left_out(state, spec), l2_clip=state.l2_clip)
+
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         values, noisy = self.in_own_units(state, spec, total, contributions)
         after = self.inner.absorb(state, noisy, values, contributions)
@@ -319,8 +325,3 @@ def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_si
 def sums_needed(recipe: Recipe, rounds: int) -> int:
     """Return how many sums complete a task of so many rounds: fewer where the recipe ends by itself."""
     return min(rounds, recipe.ends_after or rounds)
-
-
-def unwrapped(recipe: Recipe) -> Recipe:
-    """Return the recipe without its privacy block, whose states have the same classes."""
-    return recipe.inner if isinstance(recipe, Private) else recipe

@@ -31,7 +31,7 @@ from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import BiasedParameters, CountedFactors, StartFrom
-from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rows import FactorModel
@@ -101,7 +101,7 @@ def start_parameters(
     recipe: made from `parameters`. task, snapshot: id of the source task, and the encoding of its state. Raises
     `ParameterError` as `start_state` does.
     """
-    inner = unwrapped(recipe)
+    inner = recipe.own
     if isinstance(inner, PriviRecK):
         _, body = inner.starting_from(state_as(source.state, PriviRecState).basis)
     else:

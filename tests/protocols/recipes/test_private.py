@@ -21,7 +21,7 @@ from protocols.privacy.noise import epsilon_of, within_steps
 from protocols.recipes.base import Contribution, Local, ModelState, Recipe
 from protocols.recipes.colr import FedMF
 from protocols.recipes.evaluated import with_evaluation
-from protocols.recipes.private import FAILED_SUMS, Private, unwrapped, with_privacy
+from protocols.recipes.private import FAILED_SUMS, Private, with_privacy
 from protocols.recipes.registry import recipe
 
 SEED, ITEMS, CLIENTS, ROUNDS = bytes(range(32)), 12, 20, 6
@@ -71,8 +71,11 @@ def test_sums_are_of_whole_numbers_with_room_for_bound_and_noise(name: str) -> N
         spec = made.round_spec(SEED, number)
         assert spec == made.inner.round_spec(SEED, number)
         assert made.route(spec, "c") == tuple((place,) for place in range(len(layout.blocks)))
-    assert unwrapped(made) is made.inner
-    assert unwrapped(made.inner) is made.inner
+        zeros = made.zeros(spec, "c")
+        assert [block.size for block in zeros.blocks] == [block.length for block in made.inner.layout(number).blocks]
+        assert not zeros.vector.any(), "before noise"
+    assert made.layer(Private) is made and made.inner.layer(Private) is None
+    assert made.own is made.inner.own
     assert with_privacy(made.inner, None, ROUNDS, CLIENTS, CLIENTS) is made.inner
 
 

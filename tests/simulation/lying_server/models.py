@@ -51,7 +51,7 @@ from protocols.layout import Floats
 from protocols.messages import OrganiserPin, SnapshotView, TaskView
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.factors import CountedFactors
-from protocols.recipes.private import Private, unwrapped
+from protocols.recipes.private import Private
 from protocols.recipes.rows import RowRecipe
 from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
@@ -192,7 +192,7 @@ class World:
 
 
 def state_as_row_recipe(terms: TaskTerms) -> RowRecipe:
-    made = unwrapped(terms.recipe)
+    made = terms.recipe.own
     assert isinstance(made, RowRecipe)
     return made
 
