@@ -18,7 +18,7 @@ from client_sdk.history import History
 from client_sdk.lab.shared_model import FleetPart
 from client_sdk.rounds.events import Progress, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.join import Account, ClientOptions, join
-from client_sdk.rounds.loop import run_round, tell_refusals
+from client_sdk.rounds.loop import REFUSED, play, tell_refusal
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import CertificateSource
 from client_sdk.rounds.polling import Outage, is_over
@@ -121,7 +121,7 @@ def play_unmasked_round(
         if member.drops:
             return RoundMissed(view.number, _DROPPED)
         try:
-            return (yield from run_round(member.client, member.view(view), member.history))
+            return (yield from play(member.client, member.view(view), member.history))
         except PolicyRefused:
             raise
         except (ClientSDKError, RefusalError) as error:
@@ -163,8 +163,11 @@ class _MaskedMember:
 
     def send_message(self, view: RoundView) -> Program[None]:
         try:
-            advance = self.round.advance(self.member.view(view))
-            yield from tell_refusals(self.member.client.member, view.number, advance)
+            try:
+                yield from self.round.advance(self.member.view(view))
+            except REFUSED as error:
+                yield from tell_refusal(self.member.client.member, view.number, error)
+                raise
         except PolicyRefused:
             raise
         except (ClientSDKError, RefusalError, ThresholdError, CodecError) as error:

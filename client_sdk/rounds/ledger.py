@@ -1,15 +1,12 @@
 """Where this client's data are: the released sums that contain them, and what they have cost of its privacy budget.
 
-The server's list of sums is compared with the client's own records.
-
 A malicious server can omit sums from its ledger, but it cannot change this client's records. So each contribution is
-recorded before it is sent, and the two lists are compared.
+recorded before it is sent (`OwnRound.deliver`), and the two lists are compared.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,9 +16,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.requests import or_none
 from client_sdk.api.wire import Program
-from client_sdk.errors import PolicyRefused, RoundLost
-from client_sdk.rounds.member import Member
-from client_sdk.rounds.polling import is_over
+from client_sdk.errors import PolicyRefused
 from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import Spending, total_epsilon
 from protocols.errors import to_accept
@@ -41,24 +36,6 @@ class OwnLedger:
     task_name: str
     entries: tuple[LedgerEntry, ...]
     warnings: tuple[str, ...]
-
-
-def deliver(member: Member, spec: RoundSpec, body: bytes, statements: Mapping[str, str] | None = None) -> Program[None]:
-    """Record a contribution and what it costs, then upload it: if the answer is lost, it may still have been counted.
-
-    In a task with a privacy block a round that is over by now costs nothing: `RoundLost`. What was sent is not
-    refunded, since a server may say of any round that it failed. statements: see `ApiCalls.contribute`. Raises what
-    `spend_budget` and `ApiCalls.contribute` raise.
-    """
-    digest, task_id, number = hashlib.sha256(body).hexdigest(), member.task_id, spec.number
-    if isinstance(member.terms.recipe, Private):
-        view = yield from member.calls.round(task_id, number)
-        if is_over(view):
-            raise RoundLost(view.failure or f"round {number} ended before this client had sent its contribution")
-        spend_budget(member.store, member.terms, spec)
-    member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
-    yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
-    member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
 
 def listed_sums(calls: ApiCalls, task_id: str) -> Program[list[LedgerEntry]]:
@@ -199,7 +176,7 @@ def release_budget(store: ClientStore, task_id: str) -> None:
 def spend_budget(store: ClientStore, terms: TaskTerms, spec: RoundSpec) -> None:
     """Store what a contribution costs, if the task has a privacy block; called when its upload begins.
 
-    Raises `PolicyRefused` when nothing is left: `Part.require_data` abstains before.
+    Raises `PolicyRefused` when nothing is left: `require_data` abstains before.
     """
     recipe = terms.recipe
     if not isinstance(recipe, Private):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, Turn, through
@@ -60,7 +60,6 @@ from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
 from protocols.sums.base import WorksAhead
 
-T = TypeVar("T")
 CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it and creates another"
 
 
@@ -251,9 +250,14 @@ class _Contributor(Role):
         """Take part in the round, if it asks this client for the first time."""
         if view.number > self._handled and self._is_asked(view):
             self._handled = view.number
-            outcome = yield from self._attempt(view)
-            if isinstance(outcome, RoundReport):
+            outcome: RoundReport | RoundMissed | RoundAbstained
+            try:
+                outcome = yield from play(self.part, view, self.history, self.progress)
                 self.reports.append(outcome)
+            except Abstained as error:
+                outcome = RoundAbstained(view.number, str(error))
+            except _MISSED as error:
+                outcome = RoundMissed(view.number, str(error))
             self.progress(outcome)
             if isinstance(self.part.half, AsksApplication):
                 yield Turn(outcome)
@@ -262,14 +266,6 @@ class _Contributor(Role):
         """Whether the round awaits this client's first message; an earlier process may have sent it already."""
         opening = opening_state(self.member.terms.mechanism.name)
         return view.state == opening and bool(view.in_cohort) and not (view.contributed or view.delivered)
-
-    def _attempt(self, view: RoundView) -> Program[RoundReport | RoundMissed | RoundAbstained]:
-        try:
-            return (yield from run_round(self.part, view, self.history, self.progress))
-        except Abstained as error:
-            return RoundAbstained(view.number, str(error))
-        except _MISSED as error:
-            return RoundMissed(view.number, str(error))
 
     def on_end(self, ended: TaskEnded) -> Program[None]:
         """Fetch the last model, and of a task that failed the reason of its newest round."""
@@ -284,25 +280,24 @@ class _Contributor(Role):
             self.progress(ModelBehind(str(error)))
 
 
-def run_round(part: Part, view: RoundView, history: History, progress: Progress = ignore_event) -> Program[RoundReport]:
+def play(part: Part, view: RoundView, history: History, progress: Progress = ignore_event) -> Program[RoundReport]:
     """Take part in the round `view` and return the report.
 
     Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
     one-shot rounds, `Abstained`, and the error of a training that failed in a `plain` task. The server is told when
     this client refuses the round or abstains.
     """
+    take = take_unmasked_part
     match part.member.terms.mechanism.name:  # a mechanism is imported by the tasks that use it
         case "masked":
-            from client_sdk.rounds.masked import take_masked_part
-
-            program = take_masked_part(part, view, history, progress)
+            from client_sdk.rounds.masked import take_masked_part as take
         case "oneshot":
-            from client_sdk.rounds.oneshot import take_oneshot_part
-
-            program = take_oneshot_part(part, view, history, progress)
-        case _:
-            program = take_unmasked_part(part, view, history, progress)
-    return tell_refusals(part.member, view.number, program)
+            from client_sdk.rounds.oneshot import take_oneshot_part as take
+    try:
+        return (yield from take(part, view, history, progress))
+    except REFUSED as error:
+        yield from tell_refusal(part.member, view.number, error)
+        raise
 
 
 # --- telling the server that this client leaves a round, with one reason of a fixed list -----------------------------
@@ -317,6 +312,7 @@ _REASONS: Final[dict[type[Exception], RefusalReason]] = {
 }
 """Errors that follow from what the server sent, and a client that has no data for a sum. What depends on the values of
 sums, such as an aggregate that does not open, is none of them."""
+REFUSED: Final = tuple(_REASONS)
 _REFUSED_IN: Final[dict[str, RefusalReason]] = {
     "sharing": "roster",
     "collecting": "sharers",
@@ -326,17 +322,10 @@ _REFUSED_IN: Final[dict[str, RefusalReason]] = {
 """What a client refuses a masked round for, by the state of the round."""
 
 
-def tell_refusals(member: Member, number: int, program: Program[T]) -> Program[T]:
-    """Return the result of `program`, a client's part in round `number`; tell the server if it refuses or abstains.
-
-    The error is raised then; the server need not take note of the refusal.
-    """
-    try:
-        return (yield from program)
-    except tuple(_REASONS) as error:
-        reason = next(reason for kind, reason in _REASONS.items() if isinstance(error, kind))
-        if isinstance(error, RefusalError) and not isinstance(error, AlreadySummed):
-            reason = _REFUSED_IN.get(error.stage, reason)
-        with suppress(ClientSDKError):  # the round has ended, or the server does not take notices
-            yield from member.calls.refuse(member.task_id, number, reason)
-        raise
+def tell_refusal(member: Member, number: int, error: Exception) -> Program[None]:
+    """Tell the server that this client leaves round `number`, one of `REFUSED`; it need not take note of it."""
+    reason = next(reason for kind, reason in _REASONS.items() if isinstance(error, kind))
+    if isinstance(error, RefusalError) and not isinstance(error, AlreadySummed):
+        reason = _REFUSED_IN.get(error.stage, reason)
+    with suppress(ClientSDKError):  # the round has ended, or the server does not take notices
+        yield from member.calls.refuse(member.task_id, number, reason)

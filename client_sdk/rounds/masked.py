@@ -16,9 +16,10 @@ from client_sdk.api.wire import Program, work
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
+from client_sdk.rounds.contribution import OwnRound, require_data
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.member import require_known_people
-from client_sdk.rounds.part import OwnRound, Part
+from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
@@ -111,7 +112,7 @@ class MaskedRound(OwnRound):
         member.policy.check_round(self.view)
         spec = self.spec
         self._caught_up = yield from self.catch_up()
-        part.require_data(spec, self._caught_up.state, self.history)
+        require_data(part, spec, self._caught_up.state, self.history)
         context = round_context(member.terms, self.view, spec, part.model_digest(spec, self._caught_up.state))
         if context.plan.mode != "curious":
             require_known_people(member)

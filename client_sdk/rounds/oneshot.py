@@ -13,9 +13,10 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
+from client_sdk.rounds.contribution import OwnRound, require_data
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.member import Member, require_known_people
-from client_sdk.rounds.part import OwnRound, Part
+from client_sdk.rounds.part import Part
 from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.states import member_tag
@@ -32,7 +33,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     """Send this client's only message of the one-shot round `view`; return the report.
 
     Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, and the errors
-    of catching up, of training (`Part.train`) and of the upload.
+    of catching up, of training (`contribution.train`) and of the upload.
     """
     member, own = part.member, OwnRound(part, view, history, progress)
     require_known_people(member)
@@ -40,7 +41,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     spec = own.spec
     with own.timed("catch_up"):
         caught_up = yield from own.catch_up()
-        part.require_data(spec, caught_up.state, history)
+        require_data(part, spec, caught_up.state, history)
         context = oneshot_context(member.terms, view, part.model_digest(spec, caught_up.state))
         committee = yield from own.metered(committee_of(member, context))
         remember_committee(member.store, committee)

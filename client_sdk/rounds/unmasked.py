@@ -19,8 +19,9 @@ from client_sdk.api.wire import Program
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
+from client_sdk.rounds.contribution import OwnRound, require_data
 from client_sdk.rounds.events import Progress, RoundReport, SnapshotPublished
-from client_sdk.rounds.part import OwnRound, Part
+from client_sdk.rounds.part import Part
 from protocols.messages import RoundView
 
 _SNAPSHOT_VOLUNTEERS = 3.0
@@ -30,7 +31,7 @@ _SNAPSHOT_VOLUNTEERS = 3.0
 def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
     """Catch up, train, seal and upload one contribution to the round `view`; return the report.
 
-    Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `Part.train` and of the upload.
+    Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `contribution.train` and of the upload.
     """
     member, own = part.member, OwnRound(part, view, history, progress)
     member.policy.check_round(view)
@@ -45,7 +46,7 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
                 "operator closes it and creates another"
             )
         caught_up = yield from own.catch_up()
-        part.require_data(spec, caught_up.state, history)
+        require_data(part, spec, caught_up.state, history)
     local = yield from own.train(caught_up)
     made = yield from own.make(caught_up, local)
     with own.timed("upload"):

@@ -64,7 +64,7 @@ class ArraysRound:
 Trainer = Callable[[ArraysRound], None]
 """Trains on `round.arrays()` and calls `round.contribute`. If it raises, the contribution is zeros.
 
-In `plain` tasks its error ends the client's part in the task (`client_sdk.rounds.part.Part.train`)."""
+In `plain` tasks its error ends the client's part in the task (`client_sdk.rounds.contribution.train`)."""
 
 
 @dataclass(frozen=True, eq=False)

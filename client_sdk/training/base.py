@@ -27,7 +27,7 @@ class LocalResult:
     contribution: what is sent. client_state: state to store when the server has accepted the contribution. loss: mean
     training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
     run after the contribution has been sent, or None; it returns the state to store instead of `client_state`. failure:
-    why training failed, None if it did not; the contribution is zeros then (`client_sdk.rounds.part.Part.train`).
+    why training failed, None if it did not; the contribution is zeros then (`client_sdk.rounds.contribution.train`).
     """
 
     contribution: Contribution

@@ -52,7 +52,7 @@ def aggregate_of(terms: TaskTerms, keyring: Keyring | None, clients: int = SURVI
 
 def attempt(part: Part, view: RoundView, progress: Progress) -> Program[None]:
     """Take part in a round as `take_part` does, with its outcome as an event."""
-    progress((yield from _Contributor(part, HISTORY, progress)._attempt(view)))
+    yield from _Contributor(part, HISTORY, progress).on_round(view.model_copy(update={"in_cohort": True}))
 
 
 NOW = 1_790_000_000

@@ -16,9 +16,10 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.organiser import TrialOrganiser
+from client_sdk.rounds.contribution import train
 from client_sdk.rounds.events import Progress, ignore_event
 from client_sdk.rounds.key_holder import KeyHolder
-from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.loop import play
 from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
@@ -151,7 +152,7 @@ def play_round(task: Task, view: RoundView, interactions: object, progress: Prog
     """Take part in one round, and raise the errors that `take_part` reports as events."""
     part = task.part
     part.seen = part.history(interactions)
-    return task._driver.run(run_round(part, view, part.seen, progress or ignore_event))
+    return task._driver.run(play(part, view, part.seen, progress or ignore_event))
 
 
 def deliver_keys(task: Task, progress: Progress | None = None) -> list[str]:
@@ -180,6 +181,6 @@ def model_in_the_clear(fleet: Fleet, histories: Sequence[Any]) -> ModelState:
     for index, (client, items) in enumerate(zip(fleet.clients, histories, strict=True)):
         own = replace(client.member, store=ClientStore(MemoryStore(), "twin"))
         twin = replace(client, rng=np.random.default_rng((3, index)), member=own, _client_state=None)
-        blocks = twin._train(spec, state, twin.history(items)).blocks
+        blocks = train(twin, spec, state, twin.history(items)).blocks
         total += terms.recipe.layout(1).scatter(client.route(spec), blocks)
     return terms.recipe.absorb(state, spec, total, len(histories))

@@ -20,9 +20,10 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import FalseModel, NotAttested
 from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.member import Member, MembershipCheck
-from client_sdk.rounds.part import OwnRound, Part
+from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.training import client_half

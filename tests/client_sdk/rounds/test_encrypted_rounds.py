@@ -25,7 +25,7 @@ from client_sdk import ArraysRound, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.rounds.events import AggregateRejected, RoundAbstained, RoundReport, TrainingFailed
-from client_sdk.rounds.loop import run_round
+from client_sdk.rounds.loop import play
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.rounds.unmasked import WorkAhead
 from client_sdk.store.states import FollowedState
@@ -85,7 +85,7 @@ def victim(attest: list[Attestation] | None = None, released: dict[int, bytes] |
 
 def take_part(member: OneMember) -> str | None:
     """Take part, and return the chain that the member stated; raise what ends the round for it."""
-    member.runner.run(run_round(member.part, member.asked, HISTORY))
+    member.runner.run(play(member.part, member.asked, HISTORY))
     return member.stated()
 
 

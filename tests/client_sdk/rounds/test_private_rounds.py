@@ -24,7 +24,7 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.cli.member import JoinOptions
 from client_sdk.errors import RoundLost
 from client_sdk.lab.fleet import Fleet
-from client_sdk.rounds.ledger import deliver
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import Spending, total_epsilon
@@ -177,11 +177,12 @@ def test_bad_shares_in_a_round_or_two_do_not_keep_others_from_the_sums_they_pay_
 
 def test_a_round_that_ended_while_a_client_trained_costs_nothing(server: AggregatorProcess, operator: Operator) -> None:
     with enrolled(server, operator, request("aborted", "colr", "masked")) as fleet, SyncDriver() as driver:
-        member = fleet.clients[0].member
-        spec = member.terms.round_spec(next(operator.watch(member.task_id)))
-        operator.abort_round(member.task_id, spec.number)
+        part, member = fleet.clients[0], fleet.clients[0].member
+        own = OwnRound(part, next(operator.watch(member.task_id)), part.history([0]))
+        caught_up = driver.run(own.catch_up())
+        operator.abort_round(member.task_id, own.view.number)
         with pytest.raises(RoundLost):
-            driver.run(deliver(member, spec, b"never sent"))
+            driver.run(own.deliver(b"never sent", caught_up))
         assert member.store.spending(member.task_id).sums == 0
         assert member.store.contributions(member.task_id) == {}
 

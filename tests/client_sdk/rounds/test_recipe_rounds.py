@@ -15,9 +15,9 @@ import pytest
 
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Abstained, PolicyRefused
 from client_sdk.lab.fleet_rounds import FleetRound
+from client_sdk.rounds.contribution import require_data, train
 from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.arrays import ArraysRound
@@ -190,11 +190,11 @@ def test_counted_members_are_no_crowd_for_a_victim(sums: int, step: int, why: st
 def test_a_client_is_recorded_as_counted_before_it_sends(server: AggregatorProcess, operator: Operator) -> None:
     """Else one whose answer is lost would be counted again, in another sum."""
     task, store, identity = counting_task(operator, "record", cohort_size=6), MemoryStore(), Identity.generate()
-    with Client(server.url, identity, store, TRUSTING) as client, SyncDriver() as driver:
+    with Client(server.url, identity, store, TRUSTING) as client:
         core = task.join(client).part
         recipe, seed = core.member.terms.recipe, core.member.terms.seed
-        training = core.train(recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
-        assert np.flatnonzero(driver.run(training).blocks[0]).tolist() == [2, 5]
+        local = train(core, recipe.round_spec(seed, 1), recipe.initial_state(seed), core.history([2, 5]))
+        assert np.flatnonzero(local.blocks[0]).tolist() == [2, 5]
     with Client(server.url, identity, store, TRUSTING) as restarted:
         kept = restarted.join(task.name).part.member.store.given(task.task_id, None, "rows")
     assert kept.counted == (task.task_id, 1)
@@ -273,14 +273,14 @@ def test_a_client_measures_no_more_often_than_its_policy_allows(server: Aggregat
     with Client(server.url, identity, store, few) as client, pytest.raises(PolicyRefused, match="measures its model 5"):
         client.join("bounded", invitation=invitation)
     for _ in range(2):  # the record outlives the process
-        with Client(server.url, identity, store, enough) as client, SyncDriver() as driver:
+        with Client(server.url, identity, store, enough) as client:
             core = client.join("bounded", invitation=invitation).part
             spec, history = core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 1), core.history([2, 5])
             state = core.member.terms.recipe.initial_state(core.member.terms.seed)
             given = core.member.store.given(core.member.terms.task_id, None, "held-out")
             for _ in range(given.measured, 5):
-                core.require_data(spec, state, history)
-                driver.run(core.train(spec, state, history))
+                require_data(core, spec, state, history)
+                train(core, spec, state, history)
             with pytest.raises(Abstained, match="measured models 5 times"):
-                core.require_data(spec, state, history)
-            core.require_data(core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 2), state, history)
+                require_data(core, spec, state, history)
+            require_data(core, core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 2), state, history)

@@ -89,11 +89,11 @@ def test_a_round_below_the_policy_also_if_the_server_does_not_take_the_notice(me
 def test_the_reason_follows_from_the_error(
     member: OneMember, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str | None
 ) -> None:
-    """`run_round` raises the error that `take_part` reports. Some reasons are not told."""
+    """`play` raises the error that `take_part` reports. Some reasons are not told."""
     monkeypatch.setattr(loop, "take_unmasked_part", raising(error))
     runner = ProgramRunner(lambda _: problem("round-closed"))
     with pytest.raises(type(error)):
-        runner.run(loop.run_round(member.part, member.asked, HISTORY))
+        runner.run(loop.play(member.part, member.asked, HISTORY))
     told = [json.loads(request.body) for request in runner.requests]
     assert told == ([] if reason is None else [{"reason": reason}])
     if isinstance(error, Abstained):

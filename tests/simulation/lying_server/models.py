@@ -33,16 +33,15 @@ from numpy.typing import NDArray
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
-from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
 from client_sdk.model.follow import ModelFollower
 from client_sdk.model.sync import read_snapshot
+from client_sdk.rounds.contribution import train
 from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.training import client_half
-from client_sdk.training.base import LocalResult
 from protocols.advice import parameters_for
 from protocols.codec import b64encode
 from protocols.contribution import make
@@ -163,7 +162,7 @@ class World:
         total = np.zeros(plan.layout.length, plan.dtype)
         for member in who:
             part = self.parts[member]
-            local = _run(part.train(spec, model, self.people[member]))
+            local = train(part, spec, model, self.people[member])
             self.reading.failed += local.failure is not None
             part.keep_client_state(local.client_state)
             total += make(of, model, part.member.client_id, local.contribution).elements
@@ -204,17 +203,6 @@ def _part(terms: TaskTerms, member: int, seed: int) -> Part:
     own = Member(calls, terms, membership, Identity.generate(), store, Policy(), check)
     half = client_half(terms.recipe)
     return Part(own, ModelFollower(calls, terms), half, np.random.default_rng([seed, member]))
-
-
-def _run(program: Program[LocalResult]) -> LocalResult:
-    try:
-        effect = next(program)
-        while True:
-            assert isinstance(effect, Work)
-            effect = program.send(effect.call())
-    except StopIteration as done:
-        result: LocalResult = done.value
-        return result
 
 
 # --- the lies ---------------------------------------------------------------------------------------------------------

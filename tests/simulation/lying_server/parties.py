@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from client_sdk import Identity, Policy
 from client_sdk.api.wire import Program, Work
 from client_sdk.history import History
+from client_sdk.rounds.contribution import require_data, train
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
@@ -118,7 +119,7 @@ class _GivenElements(MaskedRound):
 
     def train(self, *_: object) -> Program[LocalResult]:
         yield from ()
-        return self.part._train(self.spec, ModelState(0), _ROW)
+        return train(self.part, self.spec, ModelState(0), _ROW)
 
     def make(self, *_: object) -> Program[Made]:
         yield from ()
@@ -174,7 +175,7 @@ class Honest:
         if state == "advertising":
             if self._summed in TERMS:
                 recipe(*TERMS[self._summed])  # as when a client joins
-            part.require_data(spec, ModelState(0), _ROW)
+            require_data(part, spec, ModelState(0), _ROW)
         self.answers, self.sent, self._part.elements = answers, {}, elements
         _run(self._part.advance(SimpleNamespace(state=state)))
         return self.sent

@@ -1,0 +1,291 @@
+"""One client's contribution to one round, of any mechanism: catch up, train, make it, record it, upload it.
+
+`OwnRound` is the round as its client sees it. Each kind of round calls its methods in this order: `catch_up`, `train`,
+`make`, `deliver`, `settle`, `report`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Final, Literal, TypeVar, get_args
+
+import numpy as np
+
+from client_sdk.api.wire import Program, Traffic, Turn, through, work
+from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
+from client_sdk.history import History
+from client_sdk.model.follow import CaughtUp
+from client_sdk.rounds.attestations import require_attested
+from client_sdk.rounds.events import ClipWarning, Progress, RoundReport, TrainingFailed, ignore_event
+from client_sdk.rounds.ledger import spend_budget
+from client_sdk.rounds.part import Part
+from client_sdk.rounds.polling import is_over
+from client_sdk.store.client_store import OwnContribution
+from client_sdk.store.states import GivenData
+from client_sdk.training.base import AsksApplication, LocalResult, MayAbstain, why_abstain
+from protocols.contribution import Made, make
+from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
+from protocols.errors import HushRecError, ParameterError
+from protocols.layout import check_finite
+from protocols.messages import RoundView
+from protocols.recipes.base import Contribution, ModelState, RoundSpec
+from protocols.recipes.private import Private
+
+T = TypeVar("T")
+Phase = Literal["catch_up", "train", "seal", "upload"]
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass
+class OwnRound:
+    """One client's part in one round, of any mechanism: what it is given, and the bytes and the time that it takes.
+
+    view: the round as it opened. traffic: bytes of the programs that were `metered`. seconds: wall clock by phase.
+    """
+
+    part: Part
+    view: RoundView
+    history: History
+    progress: Progress = ignore_event
+    traffic: Traffic = field(default_factory=Traffic)
+    seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+
+    @cached_property
+    def spec(self) -> RoundSpec:
+        """The round's specification; see `Part.spec` for the errors."""
+        return self.part.spec(self.view)
+
+    @contextmanager
+    def timed(self, phase: Phase) -> Iterator[None]:
+        """Count the time of the block as that of `phase`."""
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] += perf_counter() - started
+
+    def metered(self, program: Program[T]) -> Program[T]:
+        """Run `program`, and count its bytes."""
+        return through(program, self.traffic)
+
+    def catch_up(self) -> Program[CaughtUp]:
+        """Return the model before the round; see `ModelFollower.follow` and `require_attested` for the errors.
+
+        Reports what it lacks and what it measured. Raises `ContractBroken` when the round has a sum of another size
+        than follows from that model.
+        """
+        part = self.part
+        caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+        terms = part.member.terms
+        if self.spec.size != (size := terms.recipe.size_after(caught_up.state)):
+            fault = f"has a sum of size {self.spec.size}, and the model before it says {size}"
+            raise terms.broken_round(self.view, fault)
+        part.report_followed(caught_up, self.progress)
+        if part.checks_aggregates(caught_up):
+            yield from self.metered(require_attested(part.member, part.follower, caught_up.followed))
+        return caught_up
+
+    def train(self, caught_up: CaughtUp) -> Program[LocalResult]:
+        """Return the result of training on this model; report that it failed, or that many values were clipped.
+
+        An application that trains in a loop of its own has its turn here. See `train` for the errors.
+        """
+        part, spec = self.part, self.spec
+        state = part.follower.view(caught_up.state)
+        with self.timed("train"):
+            if isinstance(part.half, AsksApplication):
+                asked = part.half.ask(spec, state, self.history)
+                if asked is not None:
+                    yield Turn(asked)
+            local = yield from work(partial(train, part, spec, state, self.history))
+        if local.failure is not None:
+            task = part.member.terms.name
+            _LOG.warning("task %s, round %d: training failed, zeros were sent in its place", task, self.view.number)
+            self.progress(TrainingFailed(self.view.number, local.failure))
+        elif part.member.terms.mechanism.name == "plain" and _clips_too_much(part, local.contribution):
+            self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
+        return local
+
+    def make(self, caught_up: CaughtUp, local: LocalResult) -> Program[Made]:
+        """Return what is sent of a result of training; see `protocols.contribution.make` for the errors.
+
+        A training that failed is not counted among those that carry data.
+        """
+        part, member = self.part, self.part.member
+        job = partial(
+            make, member.terms.sum_of(self.spec), caught_up.state, member.client_id, local.contribution,
+            part.follower.keyring, has_data=local.failure is None, take_ahead=part.take_ahead,
+        )  # fmt: skip
+        with self.timed("seal"):
+            return (yield from work(job))
+
+    def deliver(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
+        """Record a contribution made from the model `caught_up` and what it costs, then upload it.
+
+        If the answer is lost, it may still have been counted. In a task with a privacy block a round that is over by
+        now costs nothing: `RoundLost`. What was sent is not refunded, since a server may say of any round that it
+        failed. The upload states the chain of the model's aggregates. Raises `AggregateMismatch` when the server has
+        another chain: then a model that is from a snapshot, or that the server has too, is made anew. Raises what
+        `spend_budget` and `ApiCalls.contribute` raise.
+        """
+        member, followed, follower = self.part.member, caught_up.followed, self.part.follower
+        task_id, number, digest = member.task_id, self.view.number, hashlib.sha256(body).hexdigest()
+        if isinstance(member.terms.recipe, Private):
+            view = yield from member.calls.round(task_id, number)
+            if is_over(view):
+                raise RoundLost(view.failure or f"round {number} ended before this client had sent its contribution")
+            spend_budget(member.store, member.terms, self.spec)
+        member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
+        statements = {} if followed.chain is None else {AGGREGATE_CHAIN: followed.chain.digest.hex()}
+        try:
+            yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
+        except AggregateMismatch:
+            if member.terms.checks_states:
+                follower.start_again()
+            elif followed.from_snapshot:
+                follower.replay_all()  # the snapshot may be false
+            raise
+        member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
+
+    def settle(self, local: LocalResult) -> Program[None]:
+        """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
+
+        If that fails, the state stays as it was stored, which is reported.
+        """
+        self.part.keep_client_state(local.client_state)
+        if local.finish is None:
+            return
+        try:
+            with self.timed("train"):
+                finished = yield from work(local.finish)
+            for array in finished.values():
+                if array.dtype.kind == "f":
+                    check_finite(array, "the client state")
+        except (HushRecError, ValueError, ArithmeticError) as error:
+            self.progress(TrainingFailed(self.view.number, _reason(error)))
+        else:
+            self.part.keep_client_state(finished)
+
+    def report(self, caught_up: CaughtUp, local: LocalResult, made: Made, contribution_bytes: int) -> RoundReport:
+        """Return the report of a contribution of so many bytes."""
+        return RoundReport(
+            round=self.view.number,
+            client_id=self.part.member.client_id,
+            loss=local.loss,
+            samples=local.samples,
+            values=made.contribution.values,
+            clipped=made.contribution.clipped,
+            scaled=made.contribution.scaled,
+            contribution_bytes=contribution_bytes,
+            bytes_up=self.traffic.up,
+            bytes_down=self.traffic.down,
+            catch_up_seconds=self.seconds["catch_up"],
+            train_seconds=self.seconds["train"],
+            seal_seconds=self.seconds["seal"],
+            upload_seconds=self.seconds["upload"],
+            caught_up=caught_up.plan.kind,
+        )
+
+
+# --- whether a client contributes, and its training: pure but for the client's own store ------------------------------
+
+
+def require_data(part: Part, spec: RoundSpec, state: ModelState, history: History) -> None:
+    """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
+    member, sum_class = part.member, part.sum_class(spec)
+    task_id, store, label = member.task_id, member.store, member.terms.view.data_set
+    given = GivenData() if sum_class.data is None else store.given(task_id, label, sum_class.data)
+    reason = why_abstain(sum_class, spec, state, history, given, task_id)
+    if reason is None and isinstance(part.half, MayAbstain):
+        reason = part.half.why_abstain(spec, history, part.client_state())
+    if reason is None and (spending := store.spending(task_id)) is not None:
+        reason = spending.why_not()
+    if reason is None and sum_class.data == "held-out" and given.measured >= member.policy.max_measurements:
+        reason = f"this client measured models {given.measured} times on its held-out rows, as often as it allows"
+    if reason is not None:
+        raise Abstained(reason)
+
+
+def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> LocalResult:
+    """Train for one round on `state`, the client's view of the model, and return the result.
+
+    It is stored at once that this client is counted in this sum, or measured in it: if the answer to its upload is
+    lost, its data may be in the sum all the same. The new client state is stored by `OwnRound.settle`.
+
+    Whether training works depends on this client's data and on a model that the server may have made up. If only
+    clients with some item failed, and a client that fails sent nothing, the server would learn who has the item. So
+    training fails like this: the contribution is zeros, which look like any other once they are masked or encrypted,
+    and get this client's noise in a task with a privacy block; the result says why (`failure`). It fails if it raises
+    or gives no update, if a value of the contribution or of the client state is not finite, or if more than
+    `Policy.max_clip_share` of the values that are not zero were clipped: these are the clip, not training.
+
+    Exceptions to this, in which zeros would hide nothing or do harm:
+
+    - In `plain` tasks the server sees every contribution: zeros are as visible as none, and weaken the mean. The
+      error of training is raised; clipped values are sent.
+    - Counts of items (sums of class `once`) depend on no model: `Abstained`.
+    - A contribution that names its blocks in the clear shows what was touched: `Abstained`.
+    - In sums of class `repeated` whose total anyone can open, zeros would be the difference of two sums over one set
+      of clients, which no check of sets sees: `Abstained`, so that the set shows who is missing.
+    """
+    member, client_state = part.member, part.client_state() or part.half.initial_client_state(part.rng)
+    try:
+        local = part.half.contribute(spec, member.client_id, state, history, client_state, part.rng)
+        _require_usable(part, local)
+    except Exception as error:  # the trainer is the application's: it may raise anything
+        if member.terms.mechanism.name == "plain":
+            raise
+        _require_zeros_allowed(part, spec, error)
+        zeros = member.terms.recipe.zeros(spec, member.client_id)
+        local = LocalResult(zeros, client_state, float("nan"), 0, failure=_reason(error))
+    sum_class, task_id, store = part.sum_class(spec), member.task_id, member.store
+    if sum_class.data is not None:
+        of = task_id, member.terms.view.data_set, sum_class.data
+        with store.exclusive():
+            given = store.given(*of)
+            if sum_class.once:
+                given = given.with_counted(task_id, spec.sum_index)
+            if sum_class.data == "held-out":
+                given = replace(given, measured=given.measured + 1)
+            store.keep_given(*of, given)
+    return local
+
+
+def _require_usable(part: Part, local: LocalResult) -> None:
+    """Raise `ParameterError` for a result of training that must not be used; see `train`."""
+    made = local.contribution
+    for array in (*made.blocks, *local.client_state.values()):
+        if array.dtype.kind == "f":
+            check_finite(array, "the result of training")
+    if _clips_too_much(part, made) and part.member.terms.mechanism.name != "plain":
+        raise ParameterError(
+            f"{made.clipped:,} values exceed the task's clip, a larger share than this client's policy allows, "
+            f"{part.member.policy.max_clip_share:g} (Policy(max_clip_share=...)): training diverged, or the clip "
+            "is too small"
+        )
+
+
+def _clips_too_much(part: Part, made: Contribution) -> bool:
+    """Return whether more of the values that are not zero were clipped than the policy allows."""
+    used = sum(int(np.count_nonzero(block)) for block in made.blocks)
+    return made.clipped > part.member.policy.max_clip_share * used
+
+
+def _require_zeros_allowed(part: Part, spec: RoundSpec, error: Exception) -> None:
+    """Raise `Abstained` where zeros must not be sent in the place of a training that failed with `error`."""
+    terms = part.member.terms
+    layout = terms.recipe.layout(spec.sum_index, spec.size)
+    same_data = layout.sum_class.once or (layout.sum_class.repeated and terms.opened_by == "anyone")
+    if same_data or layout.chosen:
+        raise Abstained(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """Return why training failed, for the device's owner; with the type of an error that is not the SDK's own."""
+    return str(error) if isinstance(error, HushRecError) else f"{type(error).__name__}: {error}"
