@@ -24,7 +24,7 @@ class RoundEvent(StrEnum):
     CONFIRMED = "enough survivors, or members of the committee, agree"
     STAGE_MISSED = "too few for the threshold"
     COMMITTEE_ABSENT = "too few members of the committee"
-    SUM_WRONG = "the masks do not come off the sum"
+    SUM_WRONG = "what comes out is no sum of honest contributions"
     TOO_SIMILAR = "survivors too similar to those of an earlier sum"
     RELEASED = "aggregate released"
     STORAGE_DAMAGED = "a stored blob is missing or altered"
@@ -61,7 +61,7 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     RoundState.FOLDING: {
         RoundEvent.BATCH_FOLDED: RoundState.FOLDING,
         RoundEvent.RELEASED: RoundState.COMPLETE,
-        **_failing(RoundEvent.STORAGE_DAMAGED),
+        **_failing(RoundEvent.SUM_WRONG, RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.CONFIRMING: {
         RoundEvent.BATCH_FOLDED: RoundState.CONFIRMING,

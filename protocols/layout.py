@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from math import inf, sqrt
 from typing import Final, Literal
 
 import numpy as np
@@ -88,8 +89,11 @@ class Segment:
 
     integral: the values are whole numbers, and the opened sum is rounded to such. signed: they may be negative, as with
     noise; False for counts. sum_bound: a proven bound on every value of the SUM, if the recipe has one below
-    contributions * clip; a ring needs no more room. Raises `ParameterError` for a length below 1 or a bound that is not
-    finite and positive.
+    contributions * clip; a ring needs no more room. norm, sum_norm: bounds on the L2 norm of all `length` values
+    together, in one contribution and in a sum; None where the values' own bounds are all that is known. noise: standard
+    deviation of the noise in each value of one contribution, which `norm` leaves out. gram: the values are the upper
+    triangle of r^T r, row by row, for a vector r with |r|^2 at most `norm`. Raises `ParameterError` for a length below
+    1 or a bound that is not finite and positive.
     """
 
     name: str
@@ -98,11 +102,16 @@ class Segment:
     integral: bool = False
     sum_bound: float | None = None
     signed: bool = False
+    norm: float | None = None
+    sum_norm: float | None = None
+    noise: float = 0.0
+    gram: bool = False
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ParameterError(f"segment {self.name!r}: length must be at least 1, got {self.length}")
-        for name, bound in (("clip", self.clip), ("sum_bound", self.sum_bound)):
+        for name in ("clip", "sum_bound", "norm", "sum_norm"):
+            bound = getattr(self, name)
             if bound is not None and not (np.isfinite(bound) and bound > 0):
                 raise ParameterError(f"segment {self.name!r}: {name} must be finite and positive, got {bound}")
 
@@ -110,6 +119,16 @@ class Segment:
         """Return the bound on the size of any value of a sum over `contributions` contributions."""
         worst = self.clip * contributions
         return worst if self.sum_bound is None else min(worst, self.sum_bound)
+
+    def norm_of_sum(self, contributions: int) -> float:
+        """Return the bound on the L2 norm of a sum over `contributions` contributions; infinite if none is known.
+
+        Noise is allowed twice the norm that it has on average, and 8 deviations more: it exceeds that with a
+        probability below 2^-64.
+        """
+        longest = inf if self.norm is None else self.norm * contributions
+        longest = longest if self.sum_norm is None else min(longest, self.sum_norm)
+        return longest + 2.0 * self.noise * sqrt(contributions) * (sqrt(self.length) + 8.0)
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,16 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks
+from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks, SumUnopenedError
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, matches_tag, new_key
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
+from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
 from protocols.sums.base import Buffer, OpensByParts
 from protocols.sums.masked.server import BadShare
+from protocols.sums.possible import require_possible, require_possible_parts
 
 Contributed = tuple[Route, memoryview]
 
@@ -209,7 +211,8 @@ def release_sum(job: ReleaseJob) -> Released:
     """Write the aggregate as clients download it and, with `absorb`, the new model state and its views.
 
     Raises `ThresholdError` and `AtFaultError` as `protocols.sums.masked.server.unmask` does, `SumUnopenedError` when
-    the masks of a one-shot sum do not come off (nothing is written then), `BlobDamagedError` as `fold_batch` does.
+    the masks of a one-shot sum do not come off, or the sum is none of so many contributions (nothing is left then),
+    `BlobDamagedError` as `fold_batch` does.
     """
     task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     partial: Buffer = job.blobs.view(job.partial.key, job.partial.digest)
@@ -254,19 +257,27 @@ def release_sum(job: ReleaseJob) -> Released:
 def _absorbed(task: TaskPlan, job: ReleaseJob, state: ModelState, released: BlobRef) -> ModelState:
     """Return the state after the released sum, which is opened in parts if mechanism and recipe can do that.
 
-    The aggregate is mapped from its blob, so that of its bytes only those in use take memory.
+    The aggregate is mapped from its blob, so that of its bytes only those in use take memory. Raises `SumUnopenedError`
+    for a sum that is none of so many contributions, and deletes its blob.
     """
     how, recipe, plan, survivors = task.mechanism, task.recipe, task.sum_plan, job.survivors
     aggregate = job.blobs.view(released.key, released.digest)
-    if isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
+    try:
+        if isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
 
-        def part(start: int, stop: int) -> NDArray[np.float64]:
-            values = how.open_part(plan, aggregate, survivors, start, stop)
-            forget_pages(aggregate)
-            return values
+            def part(start: int, stop: int) -> NDArray[np.float64]:
+                values = how.open_part(plan, aggregate, survivors, start, stop)
+                forget_pages(aggregate)
+                return values
 
-        return recipe.absorb_parts(state, job.spec, part, survivors)
-    return recipe.absorb(state, job.spec, how.open(plan, aggregate, survivors, None), survivors)
+            require_possible_parts(plan, part, survivors)
+            return recipe.absorb_parts(state, job.spec, part, survivors)
+        total = how.open(plan, aggregate, survivors, None)
+        require_possible(plan, total, survivors)
+    except CodecError as error:
+        job.blobs.delete(released.key)
+        raise SumUnopenedError(str(error)) from error
+    return recipe.absorb(state, job.spec, total, survivors)
 
 
 def _stored(job: ReleaseJob, kind: str, body: bytes, *parts: int) -> StoredState:

@@ -90,7 +90,11 @@ class SomeMasks:
 
 
 class SumUnopenedError(Exception):
-    """The masks do not come off: a client's contribution does not match its shares, or a summed share is wrong."""
+    """The masks do not come off, or what comes out is no sum of honest contributions.
+
+    A client sent values beyond its bounds, a contribution does not match its client's shares, or a summed share is
+    wrong.
+    """
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,9 @@ _IDLE_SECONDS: Final = 3600.0
 _LOST_RACE_SECONDS: Final = 0.1
 _OUTAGE_SECONDS: Final = 0.2
 _SUM_WRONG: Final = (
-    "the masks do not come off the sum, so nothing is released: a contribution does not match its client's sealed "
-    "shares, or a member of the committee sent a wrong summed share"
+    "nothing is released, because what comes out is no sum of honest contributions: a client sent values beyond its "
+    "bounds, or a contribution does not match its client's sealed shares, or a member of the committee sent a wrong "
+    "summed share; nobody can tell which client it was ({})"
 )
 _AFTER_STAGE: Final[Mapping[str, CrashPoint]] = {
     RoundState.ADVERTISING: "stage.advertising-ended",
@@ -103,6 +104,8 @@ class RoundAdvancer:
             if active.round.state == RoundState.UNMASKING:
                 return await self._unmask(active)
             return await self._wait_for_clients(active)
+        except SumUnopenedError as error:
+            await run_in_threadpool(self._fail_stage, active, error)
         except BlobDamagedError as error:
             await run_in_threadpool(self._fail_damaged, active, error)
         except LostRaceError:
@@ -180,7 +183,7 @@ class RoundAdvancer:
                 await run_in_threadpool(self._fail_stage, active, None)
                 return 0.0
             return await self._release(active, masks)
-        except (ThresholdError, AtFaultError, SumUnopenedError) as error:
+        except (ThresholdError, AtFaultError) as error:
             await run_in_threadpool(self._fail_stage, active, error)
             return 0.0
 
@@ -190,17 +193,17 @@ class RoundAdvancer:
             return (read_oneshot_masks if active.round.committee else read_masks)(session, active.round)
 
     def _fail_stage(self, active: ActiveRound, error: ThresholdError | AtFaultError | SumUnopenedError | None) -> None:
-        """Fail a round that cannot be unmasked; error: None when too few members of the committee answered."""
+        """Fail a round whose sum cannot be released; error: None when too few members of the committee answered."""
 
         def write(session: Session) -> None:
             task, round_ = lock_round_exclusive(session, active.round.id)
-            if round_.state != RoundState.UNMASKING:
+            if round_.state not in (RoundState.UNMASKING, RoundState.FOLDING):
                 return
             now = self._clock.now()
             if error is None:
                 fail_committee_absent(session, task, round_, now)
             elif isinstance(error, SumUnopenedError):
-                fail_round(session, task, round_, RoundEvent.SUM_WRONG, _SUM_WRONG, now)
+                fail_round(session, task, round_, RoundEvent.SUM_WRONG, _SUM_WRONG.format(error), now)
             elif isinstance(error, AtFaultError):
                 fail_at_fault(session, task, round_, error, now)
             else:

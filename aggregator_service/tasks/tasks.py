@@ -330,7 +330,11 @@ def _scales_of_shapes(plan: SumPlan) -> Mapping[tuple[object, str], float]:
 
 
 def _block(block: Block, count: int, scales: Mapping[tuple[object, str], float]) -> BlockView:
+    shown = SegmentView.model_fields.keys() - {"scale"}
     segments = [
-        SegmentView(**vars(segment), scale=scales.get((block.segments, segment.name))) for segment in block.segments
+        SegmentView(
+            **{name: getattr(segment, name) for name in shown}, scale=scales.get((block.segments, segment.name))
+        )
+        for segment in block.segments
     ]
     return BlockView(name=block.name, count=count, segments=segments)

@@ -17,7 +17,8 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, HushRecError, KeyringError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-from protocols.sums.participation import require_participants, require_possible, without_participation
+from protocols.sums.participation import require_participants, without_participation
+from protocols.sums.possible import require_possible
 
 REQUEST_COST: Final = 16384
 """Bytes that a request counts as: at 10 Mbit/s they take 13 ms, and most round trips take longer."""
@@ -208,14 +209,14 @@ def absorb_aggregate(
 
     In a task whose members open the sums, an aggregate that cannot be opened, used, or be the sum of so many honest
     contributions, or in which fewer than `min_clients` contributions carry data, gives the state as it was, under the
-    round's number, and the reason, which the server must not learn. In other tasks the errors of opening are raised.
+    round's number, and the reason, which the server must not learn. In other tasks the errors are raised.
     """
 
     def absorbed() -> ModelState:
         plan = terms.sum_plan_at(view.step, tuple(view.size))
         total = terms.mechanism.open(plan, body, view.survivors, keyring)
+        require_possible(plan, total, view.survivors)
         if terms.opened_by == "members":
-            require_possible(plan, total, view.survivors)
             require_participants(plan, total, terms.schedule.min_clients)
         summed = without_participation(plan, total)
         after = terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)

@@ -168,7 +168,7 @@ def block_of(p: ArraysParameters) -> Block:
     """
     segments, weighted = [], p.max_weight is not None
     for name, place in p.places().items():
-        segments.append(Segment(name, place.stop - place.start, p.clip_of(name)))
+        segments.append(Segment(name, place.stop - place.start, p.clip_of(name), norm=p.l2_clip))
         if name in p.rows:
             segments.append(Segment(touched_name(name), p.shapes[name][0], 1.0, integral=not weighted))
     if weighted:

@@ -268,7 +268,7 @@ class SCoLR(FactorRecipe):
         p = self.parameters
         counts = (Segment(_CLIENTS, 1, 1.0, integral=True), *touch_segments(p))
         blocks = (
-            Block(f"level {level}", (Segment("update", p.items * (b - a), p.clip), *counts))
+            Block(f"level {level}", (Segment("update", p.items * (b - a), p.clip, norm=p.longest_update), *counts))
             for level, (a, b) in enumerate(pairwise(p.edges), start=1)
         )
         return VectorLayout(tuple(blocks), sum_class=TRAINED)

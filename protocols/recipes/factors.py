@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import sqrt
 from typing import Any, Final, Literal, Self
 
 import numpy as np
@@ -189,6 +190,11 @@ class BiasedParameters(FactorParameters):
             raise ValueError("start_from needs item_bias 'counts': the counts come from the same task")
         return self
 
+    @property
+    def longest_update(self) -> float:
+        """Bound on the L2 norm of an update, whichever items it is of: see `bounded`."""
+        return self.row_clip * sqrt(self.items)
+
     def training_settings(self) -> dict[str, Any]:
         """Return the training settings that the task sets, by name."""
         names = {"learning_rate", "buffer_learning_rate", "epochs", "batch_size", "weight_decay", "negatives"}
@@ -289,10 +295,13 @@ class WeightedParameters(RecipeParameters):
         return (WEIGHTS_WARNING,) if self.reveal_weights else ()
 
 
-def weighted_block(p: WeightedParameters, name: str, length: int, bound: float) -> Block:
-    """Return a block of `length` values of at most `bound` in size and, with weights, the weight, at most 1."""
+def weighted_block(p: WeightedParameters, name: str, length: int, bound: float, norm: float | None = None) -> Block:
+    """Return a block of `length` values of at most `bound` in size and, with weights, the weight, at most 1.
+
+    norm: bound on the L2 norm of the values, None without one.
+    """
     weight = () if p.max_interactions is None else (Segment("weight", 1, 1.0),)
-    return Block(name, (Segment("update", length, bound), *weight))
+    return Block(name, (Segment("update", length, bound, norm=norm), *weight))
 
 
 def weight_of(p: WeightedParameters, interactions: float | None) -> float:

@@ -182,17 +182,17 @@ class Private(RecipeAround):
 
         Sums with noise have one size: `size` is ().
         """
-        inner, largest = self.inner.layout(sum_index), float(self.noise(sum_index).largest)
+        inner, noise = self.inner.layout(sum_index), self.noise(sum_index)
         if inner.chosen:
             raise ParameterError(
                 "privacy: contributions that choose their blocks reveal the choice, with noise or without"
             )
         blocks = [
-            Block(block.name, tuple(_in_steps(segment.name, segment.length, largest) for segment in block.segments))
+            Block(block.name, tuple(_in_steps(segment.name, segment.length, noise) for segment in block.segments))
             for block in inner.blocks
         ]
         if self._adapts(sum_index):
-            blocks.append(Block("within", (_in_steps("within", 1, largest),)))
+            blocks.append(Block("within", (_in_steps("within", 1, noise),)))
         return VectorLayout(tuple(blocks), sum_class=inner.sum_class)
 
     def longest_vector(self) -> int:
@@ -291,8 +291,10 @@ class Private(RecipeAround):
         return replace(self.inner.decode_state(round_number, bytes(body[: -_CLIP.size])), l2_clip=clip)
 
 
-def _in_steps(name: str, length: int, largest: float) -> Segment:
-    return Segment(name, length, largest, integral=True, signed=True)
+def _in_steps(name: str, length: int, noise: SumNoise) -> Segment:
+    """Return a segment of whole numbers, of the norm of a whole contribution at most, with its share of noise."""
+    largest, deviation = float(noise.largest), sqrt(noise.share)
+    return Segment(name, length, largest, integral=True, signed=True, norm=noise.bound, noise=deviation)
 
 
 def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.int64], int]:

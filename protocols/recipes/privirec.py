@@ -40,6 +40,9 @@ after step 1 take rows out of R~, which lowers its norm.
 and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. An entry of r_u^T (r_u q) is at most
 the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
 
+**The norms.** All of a client's part has a norm of at most ||r_u|| ||r_u Q|| <= ||r_u||^2 <= c, as Q has orthonormal
+columns; so has its part of the Gram sum. A sum over all clients has columns P q of a norm of at most ||P||.
+
 **The sensitivity.** The L2 norm of a client's part is at most 1 for a >= 1/2. ||r_u|| <= d_u^(1/2-a) <= 1, as above. An
 iteration adds the outer product of r_u and r_u Q, of norm ||r_u|| ||r_u Q|| <= ||r_u||^2 ||Q|| <= 1, as Q has
 orthonormal columns. The Gram sum adds the upper triangle of r_u^T r_u, of squared norm (||r_u||^4 + sum_i r_ui^4) / 2:

@@ -94,7 +94,15 @@ class PriviRecPlan(Recipe):
             part = 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
             of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
             bound = float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
-            segment = Segment(kind, length, part, sum_bound=bound)
+            segment = Segment(
+                kind,
+                length,
+                part,
+                sum_bound=bound,
+                norm=float(of_users) * _UNIT,
+                sum_norm=None if kind == "gram" else bound * sqrt(columns) * _UNIT,
+                gram=kind == "gram",
+            )
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
 
     def _within(self, size: tuple[int, ...]) -> tuple[int, int]:

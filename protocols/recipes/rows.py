@@ -287,7 +287,7 @@ class RowRecipe(FactorRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
         p = self.parameters
-        update = Segment("update", p.items * self.width, p.clip)
+        update = Segment("update", p.items * self.width, p.clip, norm=p.longest_update)
         return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:

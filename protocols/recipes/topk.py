@@ -179,7 +179,7 @@ class SharedTopK(TopKRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: the support's values (K) and, if any, touch counts (items) and votes (items)."""
         p = self.parameters
-        segments = [Segment("update", self.kept, p.clip), *touch_segments(p)]
+        segments = [Segment("update", self.kept, p.clip, norm=p.longest_update), *touch_segments(p)]
         if p.support_from == "vote":
             segments.append(Segment("votes", p.items, 1.0, integral=True))
         return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)

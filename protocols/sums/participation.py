@@ -1,4 +1,4 @@
-"""Whether an opened sum may be used: how many contributions carry data, and which values a sum can have.
+"""Whether enough contributions to an opened sum carry data.
 
 Whether training works can depend on an opened sum. In tasks over `ckks` and `paillier`, whose server must not learn
 what opening shows, a client whose training failed therefore uploads a ciphertext of zeros, which looks like any other.
@@ -10,7 +10,6 @@ data.
     with_participation     (plan, blocks, participates)           -> blocks    client: what is sealed
     require_participants   (plan, total, min_clients)             -> None      client: may the sum be used?
     without_participation  (plan, total)                          -> total     what the recipe absorbs
-    require_possible       (plan, total, contributions)           -> None      client: can it be a sum of so many?
 
 Sums of other mechanisms stay as they are: there a client that has nothing to add sends nothing. So do sums whose
 contributions choose their blocks (`VectorLayout.chosen`): the choice is public, and no block is every client's.
@@ -28,8 +27,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Segment, VectorLayout, spans_of
+from protocols.errors import CodecError
+from protocols.layout import Block, Segment, VectorLayout
 from protocols.sums.base import Mechanism, SumPlan, plan_sum
 
 _PARTICIPANTS: Final = Segment("participants", 1, 1.0, integral=True)
@@ -84,39 +83,6 @@ def require_participants(plan: SumPlan, total: NDArray[np.float64], min_clients:
 def without_participation(plan: SumPlan, total: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return an opened sum, float64 (plan.layout.length,), as the recipe's layout has it."""
     return np.delete(total, _places(plan.layout)) if _counts(plan) else total
-
-
-def require_possible(plan: SumPlan, total: NDArray[np.float64], contributions: int) -> None:
-    """Raise `CodecError` unless `total`, float64 (layout.length,), can be the sum of so many contributions.
-
-    Any party can make a ciphertext of something else and put it in the place of the sum. What opening such a ciphertext
-    shows depends on the secret key or on one client's contribution, so nobody may react to it visibly, and a key holder
-    must not publish it.
-
-    Counts must be whole numbers from 0 to contributions * clip, signed whole numbers within that bound, and all other
-    values within the segment's bound on the sum plus the plan's error bound. Raises `ParameterError` for a vector of
-    another shape.
-    """
-    layout = plan.layout
-    if total.shape != (layout.length,):
-        raise ParameterError(f"expected a vector of {layout.length} values, got shape {total.shape}")
-    if layout.chosen:  # all blocks have the segments of the first
-        rows, blocks = [total.reshape(len(layout.blocks), -1)], layout.blocks[:1]
-    else:
-        rows, blocks = [part[np.newaxis] for part in layout.split(total)], layout.blocks
-    for block, values in zip(blocks, rows, strict=True):
-        for segment, (first, last) in zip(block.segments, spans_of(s.length for s in block.segments), strict=True):
-            part = values[:, first:last]
-            largest = segment.bound_on_sum(contributions) * CLIP_SLACK + (
-                0.0 if segment.integral else plan.predicted_error
-            )
-            smallest = 0.0 if segment.integral and not segment.signed else -largest
-            possible = bool(part.min() >= smallest and part.max() <= largest)  # False for NaN
-            if not possible or (segment.integral and not np.array_equal(part, np.rint(part))):
-                raise CodecError(
-                    f"{block.name}/{segment.name} of the opened sum holds a value that no sum of {contributions} "
-                    "contributions has"
-                )
 
 
 def _counts(plan: SumPlan) -> bool:

@@ -171,7 +171,7 @@ _RECIPES: Final[dict[Job, tuple[str, dict[str, Any]]]] = {
     ),
     "groups": ("fair", {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}),
 }
-_PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0}
+_PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0, "row_clip": 1e6}
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class World:
         self,
         members: int | Mapping[str, tuple[bytes, int]],
         name: str = "engine",
-        recipe: tuple[str, Mapping[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 5000.0}),
+        recipe: tuple[str, Mapping[str, object]] = ("fedmf", {"items": 2, "dim": 2, "clip": 5000.0, "row_clip": 1e6}),
         mechanism: str = "plain",
         **changes: Any,
     ) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
+from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
 from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
@@ -137,6 +139,15 @@ def _layouts() -> Outputs:
 def _plan(layout: str, mechanism: str, parameters: Any, contributions: int) -> Outputs:
     plan: Any = mechanism_of(mechanism).plan(parameters, _LAYOUTS[layout], contributions)
     return {"scales": plan.segment_scales, "aggregate_bytes": plan.aggregate_bytes, "opened_by": plan.opened_by}
+
+
+@vectors("possible_sums.json", "cases")
+def _possible(segments: Any, bits: int, cohort: int, contributions: int, total: Any) -> Outputs:
+    layout = VectorLayout((Block("sum", tuple(Segment(**one) for one in segments)),), sum_class=TRAINED)
+    plan: Any = mechanism_of("masked").plan({"bits": bits, "corrupt": 0.0}, layout, cohort)
+    norms = [one.norm_of_sum(contributions) for one in layout.blocks[0].segments]
+    require_possible(plan, np.array(total), contributions)
+    return {"errors": list(plan.segment_errors.values()), "norms": [one if isfinite(one) else None for one in norms]}
 
 
 @vectors("neighbourhoods.json", "cases")

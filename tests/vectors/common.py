@@ -99,4 +99,4 @@ def facts(value: object, names: str) -> Outputs:
 
 def segment_facts(segment: Segment) -> Outputs:
     """Return a segment as JSON."""
-    return facts(segment, "name length clip integral sum_bound")
+    return facts(segment, "name length clip integral sum_bound norm")

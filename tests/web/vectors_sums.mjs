@@ -12,6 +12,7 @@ import * as recipes from "../../examples/web/hushrec/recipes.js";
 import { concat, fromHex, littleEndian, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
 import { CodecError } from "../../examples/web/hushrec/errors.js";
+import { normOfSum, requirePossible } from "../../examples/web/hushrec/possible.js";
 import { near, refused, same } from "./checks.mjs";
 
 /** Bytes that stand for a label, as `about` says. */
@@ -38,6 +39,21 @@ export const RUNNERS = {
     }
     const bounds = [0.5, 0.5, 1, 0.5, 0.5, 1];
     for (const { body, error, what } of check) await refused(error, () => plain.check(fromHex(body), bounds), what);
+  },
+
+  async "possible_sums.json"({ cases }) {
+    for (const { what, error, segments, bits, cohort, contributions, total, errors, norms } of cases) {
+      const own = segments.map((one) => ({ ...one, error: fixed.segmentError(one, fixed.segmentScale(bits, one, cohort), cohort) }));
+      const check = () => requirePossible(own, total, contributions);
+      if (error) {
+        await refused(error, check, what);
+        continue;
+      }
+      check();
+      near(own.map((one) => one.error), errors, what);
+      const longest = own.map((one) => normOfSum(one, contributions));
+      near(longest.map((one) => (one === Infinity ? -1 : one)), norms.map((one) => one ?? -1), what);
+    }
   },
 
   async "chosen.json"({ contributions }) {

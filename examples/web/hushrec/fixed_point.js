@@ -36,6 +36,12 @@ export function segmentScale(bits, segment, contributions) {
   return Math.min(powerBelow(room / bound), 2 ** Math.floor(Math.log2(EXACT / segment.clip)));
 }
 
+/** Bound on the error of a segment's sum over so many contributions at `scale`: of rounding, and of floating point. */
+export function segmentError(segment, scale, contributions) {
+  const bound = Math.min(segment.clip * contributions, segment.sum_bound ?? Infinity);
+  return segment.integral ? 0 : contributions / 2 / scale + (contributions * bound) / EXACT;
+}
+
 /** Ring elements (bigints) of values that are first held within +-clip, and how many were. */
 export function encode(values, bits, scale, clip) {
   let clipped = 0;

@@ -5,6 +5,7 @@ import { sha256 } from "./domain.js";
 import { CertificateError, CodecError, FalseModelError, NotAttestedError, RefusalError, SignatureError } from "./errors.js";
 import { decode, packedBytes, unpackElements } from "./fixed_point.js";
 import { checkCertificate, decodeCertificate, firstChain, nextChain, statedChain } from "./identities.js";
+import { requirePossible } from "./possible.js";
 import { absorb, absorbCounts, decodeState, encodeState, initialFactors, roundSeed } from "./recipes.js";
 
 const TOLERANCE = 1e-5;
@@ -48,12 +49,13 @@ const chainAfter = (before, { number, aggregate_digest: aggregate, state_digest:
 function openedSum({ segments, bits, length }, body, survivors) {
   const elements = unpackElements(body, bits, length);
   let at = 0;
-  return segments.flatMap((segment) => {
-    const values = decode(elements.slice(at, (at += segment.length)), bits, segment.scale);
-    const bound = Math.min(segment.clip * survivors, segment.sum_bound ?? Infinity) + (segment.integral ? 0 : survivors / 2 / segment.scale);
-    if (values.some((value) => Math.abs(value) > bound * (1 + 2 ** -40))) throw new FalseModelError(`${segment.name} of a sum is beyond its bound`);
-    return values;
-  });
+  const total = segments.flatMap(({ length, scale }) => decode(elements.slice(at, (at += length)), bits, scale));
+  try {
+    requirePossible(segments, total, survivors);
+  } catch (error) {
+    throw error instanceof CodecError ? new FalseModelError(error.message) : error;
+  }
+  return total;
 }
 
 /** Whether two states are equal but for rounding: counts exactly, factors within 1e-5 of the largest one. */

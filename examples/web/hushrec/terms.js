@@ -6,7 +6,7 @@
 import { boundTerms, canonicalJson } from "./canonical.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { PolicyError, RefusalError } from "./errors.js";
-import { packedBytes, roundHalfEven, segmentScale } from "./fixed_point.js";
+import { packedBytes, roundHalfEven, segmentError, segmentScale } from "./fixed_point.js";
 import { roundSeed } from "./recipes.js";
 import { chooseRing, coefficientsOf } from "./ring.js";
 
@@ -39,7 +39,8 @@ const isCount = (value, least, most) => Number.isSafeInteger(value) && value >= 
 /** The layout of a sum: segments of its only block, in order. */
 function segmentsOf(width, p, counting) {
   if (counting) return [{ name: "counts", length: p.items, clip: 1, integral: true }];
-  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false }];
+  const longest = p.row_clip * Math.sqrt(p.items);
+  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false, norm: longest }];
 }
 
 /** What the mechanisms need of a sum: `binding` and `contribute` of oneshot.js, and masked_round.js. */
@@ -58,7 +59,10 @@ const PLANS = {
 function planOf(mechanism, segments, parameters, cohort) {
   const { bits } = parameters;
   const length = segments.reduce((sum, segment) => sum + segment.length, 0);
-  const scaled = segments.map((segment) => ({ ...segment, scale: segmentScale(bits, segment, cohort) }));
+  const scaled = segments.map((segment) => {
+    const scale = segmentScale(bits, segment, cohort);
+    return { ...segment, scale, error: segmentError(segment, scale, cohort) };
+  });
   return { segments: scaled, length, bits, ...PLANS[mechanism](length, parameters, cohort) };
 }
 

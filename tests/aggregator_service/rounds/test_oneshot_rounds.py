@@ -129,7 +129,8 @@ def test_a_contribution_that_does_not_match_its_secret(api: Api) -> None:
     assert clients[-1].send(1, mixed.encode()).status_code == 201
     committee_turn(task, members)
     failed = task.wait_round(1, "failed", "complete")
-    assert failed["failure"].startswith("the masks do not come off the sum, so nothing is released")
+    assert failed["failure"].startswith("nothing is released, because what comes out is no sum of honest contributions")
+    assert "the masks do not come off" in failed["failure"]
     assert (failed["aggregate_digest"], failed["survivors"]) == (None, 0)
 
 

@@ -36,7 +36,7 @@ def job(
     name: str,
     people: Collection[int],
     data_set: str | None = "ratings",
-    recipe: tuple[str, dict[str, Any]] = ("fedmf", {"items": 2, "dim": 2, "clip": 1e6}),
+    recipe: tuple[str, dict[str, Any]] = ("fedmf", {"items": 2, "dim": 2, "clip": 1e6, "row_clip": 1e6}),
     **schedule: int,
 ) -> str:
     """A task with these people as members. A person has the same key in every task, and a client id in each."""

@@ -26,11 +26,11 @@ from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.participation import (
     plan_of_task,
     require_participants,
-    require_possible,
     with_participation,
     without_participation,
 )
 from protocols.sums.plain import PLAIN
+from protocols.sums.possible import require_possible
 from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
 from protocols.sums.run import run_sum
 from tests.protocols.sums.conformance import one_block, opened
