@@ -92,7 +92,9 @@ def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
     chosen = {name: value for name, value in given.items() if value is not None}
     if every is None:
         if chosen:
-            raise CommandError("--holdout, --negatives, --keep, --stop-after and --final-rounds need --evaluate-every")
+            raise CommandError(
+                "--holdout, --negatives, --keep, --stop-after, --gate and --final-rounds need --evaluate-every"
+            )
         return None
     if chosen.get("holdout", "last") != "last":
         chosen["holdout"] = _share(chosen["holdout"])
@@ -161,6 +163,13 @@ def task_create(
     stop_after: Annotated[
         int | None, Option(help="End the task after so many measurements without improvement.", show_default="never")
     ] = None,
+    gate: Annotated[
+        float | None,
+        Option(
+            help="Adopt a model only if it measures at most so many standard errors below the last one, such as 2.",
+            show_default="adopt all",
+        ),
+    ] = None,
     final_rounds: Annotated[
         int | None, Option(help="Last rounds that train on the held-out rows too.", show_default="0")
     ] = None,
@@ -217,6 +226,7 @@ def task_create(
         negatives=negatives,
         keep=keep,
         stop_after=stop_after,
+        gate=gate,
         final_rounds=final_rounds,
     )
     del help_parameters  # used by its callback

@@ -90,7 +90,7 @@ class EvaluatedHalf:
         return {**theirs, HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.ones(1, np.int64)}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        return self.inner.scores(state_as(state, EvaluatedState).model, _without_ours(client_state), history)
+        return self.inner.scores(state_as(state, EvaluatedState).used, _without_ours(client_state), history)
 
     def check(self, history: History) -> None:
         if isinstance(self.inner, ChecksHistory):

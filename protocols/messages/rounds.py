@@ -231,7 +231,7 @@ class ResolvedTask(Message):
 Share = Annotated[float, Field(gt=0, le=0.5)]
 
 
-class Evaluation(Message):
+class Evaluation(SparseMessage):
     """Federated evaluation: each client holds out rows and scores the model on them; the cohort's metrics are summed.
 
     The metrics follow from the recipe: HR@10 and NDCG@10 where it ranks items, squared and absolute error where it
@@ -239,6 +239,7 @@ class Evaluation(Message):
     count, then one after every `every` training sums. All are over one cohort that only shrinks.
     """
 
+    left_out: ClassVar[Mapping[str, Any]] = {"gate": None}
     every: int = Field(ge=1, le=1_000_000, description="Training sums between two measurements.")
     holdout: Literal["last"] | Share = Field(
         default="last",
@@ -267,12 +268,20 @@ class Evaluation(Message):
         description="Last rounds in which clients train on the held-out rows too; nothing is measured in them.",
     )
 
+    gate: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        description="Standard errors by which a measurement may be below that of the model that was adopted last; the "
+        "model before it stays otherwise. Null, and left out: every model is adopted.",
+    )
+
     @model_validator(mode="after")
     def _check_final_rounds(self) -> Self:
-        if self.final_rounds and (self.keep == "best" or self.stop_after is not None):
+        if self.final_rounds and (self.keep == "best" or self.stop_after is not None or self.gate is not None):
             raise ValueError(
-                "final_rounds needs keep 'last' and no stop_after: a model that trained on the held-out rows cannot be "
-                "measured on them"
+                "final_rounds needs keep 'last', no stop_after and no gate: a model that trained on the held-out rows "
+                "cannot be measured on them"
             )
         return self
 

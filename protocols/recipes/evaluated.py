@@ -17,6 +17,11 @@ rows abstains, so `min_clients` counts clients that measure. The sums of all mea
 so whoever may see the state may see the curve.
 
 A measurement whose cohort has become too small is abandoned: the curve then has a point of no clients.
+
+**The gate.** With `gate` a model is adopted only if its measurement is not clearly below that of the model that was
+adopted last. Otherwise training goes on from that one, which is part of the state. Recommendations are made with the
+model that was adopted last. So whatever the contributions to a sum were, a model that measures worse is not used; but
+the measuring clients can lie, too.
 """
 
 from __future__ import annotations
@@ -43,7 +48,7 @@ from protocols.recipes.base import (
     Sensitivity,
     check_follows,
 )
-from protocols.recipes.evaluation_curve import MEASURES, POPULARITY, Curve, CurvePoint
+from protocols.recipes.evaluation_curve import ADOPTED_ROUND, MEASURES, POPULARITY, Curve, CurvePoint
 from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as
 
@@ -55,18 +60,27 @@ class EvaluatedState(ModelState):
     """model: the state of the wrapped recipe. points: the measurements so far, oldest first.
 
     popularity: the sums of the first one for the ranking by item counts; () without a measurement or without counts.
+    adopted: with a gate and after the first measurement, the model that was adopted last; otherwise None.
     """
 
     model: ModelState
     points: tuple[CurvePoint, ...]
     popularity: tuple[float, ...] = ()
+    adopted: ModelState | None = None
 
     @property
     def sums(self) -> int:
         return self.model.sums
 
+    @property
+    def used(self) -> ModelState:
+        """The model that recommendations are made with."""
+        return self.model if self.adopted is None else self.adopted
+
     def freeze(self) -> None:
         self.model.freeze()
+        if self.adopted is not None:
+            self.adopted.freeze()
 
 
 @dataclass(frozen=True)
@@ -200,7 +214,19 @@ class Evaluated(RecipeAround):
         clients, sums = float(total[0]), tuple(map(float, total[1:]))
         point = CurvePoint(own.round_number, spec.number, clients, sums[: len(self.measures)])
         popularity = sums[len(self.measures) :] if self.measures_constants(spec.sum_index) else own.popularity
-        return replace(_later(own, spec), points=(*own.points, point), popularity=popularity)
+        return self._gated(replace(_later(own, spec), points=(*own.points, point), popularity=popularity))
+
+    def _gated(self, state: EvaluatedState) -> EvaluatedState:
+        """Return the state after a measurement, with the model that the gate lets pass; without a gate as it is."""
+        gate, newest = self.evaluation.gate, state.points[-1]
+        if gate is None:
+            return state
+        if state.adopted is None or self.curve(state).adopted(gate) is newest:
+            return replace(state, adopted=state.model)
+        if newest.clients < 1:
+            return state
+        kept = replace(state.adopted, round_number=state.model.round_number)
+        return replace(state, model=kept, adopted=kept)
 
     def left_out(self, state: ModelState, spec: RoundSpec) -> EvaluatedState:
         """Return the state of a member that cannot use the sum of a round: as it was, under the round's number.
@@ -216,7 +242,8 @@ class Evaluated(RecipeAround):
             return state
         point = CurvePoint(state.round_number, spec.number, 0.0, (0.0,) * len(self.measures))
         popularity = state.popularity or (0.0,) * len(self.constants)
-        return replace(state, points=state.points + (point,) * missing, popularity=popularity)
+        adopted = state.adopted if self.evaluation.gate is None else state.used
+        return replace(state, points=state.points + (point,) * missing, popularity=popularity, adopted=adopted)
 
     # --- states --------------------------------------------------------------------------------------------------
 
@@ -230,7 +257,12 @@ class Evaluated(RecipeAround):
         return np.dtype([("model_round", "<u8"), ("round", "<u8"), ("clients", "<f8"), sums])
 
     def _measured_bytes(self, points: int) -> int:
-        return self._point.itemsize * points + (8 * len(self.constants) if points else 0)
+        return self._point.itemsize * points + (8 * len(self.constants) + self._adopted_bytes if points else 0)
+
+    @property
+    def _adopted_bytes(self) -> int:
+        """Length of the adopted model in a state with measurements."""
+        return 0 if self.evaluation.gate is None else self.inner.state_bytes(1)
 
     def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
         return self.inner.state_bytes(self._inner_index(sum_index)) + self._measured_bytes(self.points_after(sum_index))
@@ -241,18 +273,21 @@ class Evaluated(RecipeAround):
     def encode_state(self, state: ModelState) -> bytes:
         """Return the wrapped recipe's encoding, the sums for the ranking by item counts, then each measurement.
 
-        The sums are float64; of a measurement: rounds (uint64), clients and sums (float64).
+        The sums are float64; of a measurement: rounds (uint64), clients and sums (float64). With a gate and
+        measurements the encoding of the adopted model comes last.
         """
         own = state_as(state, EvaluatedState)
         popularity = np.array(own.popularity, "<f8")
         points = np.array([(one.model_round, one.round, one.clients, one.sums) for one in own.points], self._point)
-        return self.inner.encode_state(own.model) + popularity.tobytes() + points.tobytes()
+        adopted = b"" if own.adopted is None else self.inner.encode_state(own.adopted)
+        return self.inner.encode_state(own.model) + popularity.tobytes() + points.tobytes() + adopted
 
     def decode_state(self, round_number: int, body: bytes) -> EvaluatedState:
         length = self.inner.state_bytes(1)
         constants = 8 * len(self.constants) if len(body) > length else 0
-        count, rest = divmod(len(body) - length - constants, self._point.itemsize)
-        if rest or not 0 <= count <= self.points_after(self.rounds) or (constants and not count):
+        adopted = self._adopted_bytes if len(body) > length else 0
+        count, rest = divmod(len(body) - length - constants - adopted, self._point.itemsize)
+        if rest or not 0 <= count <= self.points_after(self.rounds) or ((constants or adopted) and not count):
             raise CodecError("a model state has another length than its model and whole measurements")
         popularity = np.frombuffer(body, "<f8", constants // 8, length)
         measured = np.frombuffer(body, self._point, count, length + constants)
@@ -270,16 +305,21 @@ class Evaluated(RecipeAround):
         if last > round_number:
             raise CodecError(f"a model state of round {round_number} has a measurement of round {last}")
         model = self.inner.decode_state(round_number, bytes(body[:length]))
-        return EvaluatedState(round_number, model, points, tuple(popularity.tolist()))
+        last_adopted = self.inner.decode_state(round_number, bytes(body[-adopted:])) if adopted else None
+        return EvaluatedState(round_number, model, points, tuple(popularity.tolist()), last_adopted)
 
     def require_reachable(self, state: ModelState, reach: Reach) -> None:
-        self.inner.require_reachable(state_as(state, EvaluatedState).model, reach)
+        own = state_as(state, EvaluatedState)
+        for model in (own.model, own.used):
+            self.inner.require_reachable(model, reach)
 
     def report(self, state: ModelState) -> dict[str, float]:
         own = state_as(state, EvaluatedState)
         figures = self.inner.report(own.model)
         if own.points and own.points[-1].round == state.round_number:
             figures |= self.curve(state).figures()
+            if self.evaluation.gate is not None and (adopted := self.curve(state).adopted(self.evaluation.gate)):
+                figures[ADOPTED_ROUND] = float(adopted.model_round)
         return figures
 
     def is_done(self, state: ModelState) -> bool:

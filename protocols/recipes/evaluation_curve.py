@@ -12,6 +12,8 @@ NDCG: Final = "ndcg@10"
 POPULARITY: Final = "popularity "  # start of the names of metrics of the ranking by item counts
 BEST_ROUND: Final = "best model round"
 """Name of the figure that says after which round the best measured model was reached."""
+ADOPTED_ROUND: Final = "adopted model round"
+"""Name of the figure that says after which round the model was reached that was adopted last, in tasks with a gate."""
 MODEL_ROUND: Final = "evaluated model round"
 """Name of the figure that says after which round the measured model was reached."""
 _SQUARED: Final = "squared error"
@@ -66,6 +68,18 @@ class Curve:
         figures = {**self.metrics(newest), "evaluated clients": newest.clients}
         figures[MODEL_ROUND] = float(newest.model_round)
         return figures if best is None else figures | {BEST_ROUND: float(best.model_round)}
+
+    def adopted(self, gate: float) -> CurvePoint | None:
+        """Return the measurement of the model that is adopted; None without any.
+
+        The first model is, and each that is not below the last one that was by more than `gate` standard errors of
+        their difference, which are taken as half that of a mean, as for `fallen`.
+        """
+        last: CurvePoint | None = None
+        for point in self._counted:
+            if last is None or self._level(point) >= self._level(last) - gate * self._error(last) / 2:
+                last = point
+        return last
 
     @property
     def best(self) -> CurvePoint | None:

@@ -53,6 +53,7 @@ from protocols.recipes.base import (
     RoundSpec,
     Sensitivity,
 )
+from protocols.recipes.evaluated import Evaluated
 
 FAILED_SUMS: Final = 2
 """Sums that may fail before the members of a task have spent what its sums need: a client pays for what it sent."""
@@ -319,6 +320,10 @@ def with_privacy(recipe: Recipe, privacy: Privacy | None, rounds: int, cohort_si
     """
     if privacy is None:
         return recipe
+    if isinstance(recipe, Evaluated) and recipe.evaluation.gate is not None:
+        raise ParameterError(
+            "a gate compares measurements without noise, and a privacy block adds noise to them: leave out the gate"
+        )
     sums = privacy.rounds or sums_needed(recipe, rounds) + FAILED_SUMS
     terms = NoiseTerms.of(privacy.epsilon, privacy.delta, sums, privacy.corrupt, cohort_size, min_clients)
     return Private(recipe, privacy, terms)

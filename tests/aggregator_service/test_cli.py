@@ -322,8 +322,17 @@ def test_a_task_with_an_evaluation_is_shown_with_its_curve(command: Command, mon
     made = command(
         "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",
         "--evaluate-every", "5", "--holdout", "0.25", "--negatives", "3", "--keep", "best", "--stop-after", "3",
+        "--gate", "2",
     )  # fmt: skip
-    block = {"every": 5, "holdout": 0.25, "negatives": 3, "keep": "best", "stop_after": 3, "final_rounds": 0}
+    block = {
+        "every": 5,
+        "holdout": 0.25,
+        "negatives": 3,
+        "keep": "best",
+        "stop_after": 3,
+        "final_rounds": 0,
+        "gate": 2.0,
+    }
     assert json.loads(made)["evaluation"] == block
     assert json.loads(command("task", "show", "movies"))["curve"] == []
     report = {"hr@10": 0.5, "ndcg@10": 0.25, "evaluated clients": 4.0, "evaluated model round": 5.0}

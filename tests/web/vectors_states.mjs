@@ -13,6 +13,7 @@ const DEFAULTS = {
     ...{ second_momentum: 0.99, adaptivity: 1e-3, std: 0.02, stds: {} },
   },
   fair: { mixing: "replace" },
+  colr: { row_clip: 1, server_rate: 1 },
   fedmf: { row_clip: 2, server_rate: 1 },
   pfedclr: { row_clip: 2, start_scale: 1, server_rate: 1 },
   privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
@@ -216,9 +217,10 @@ export const RUNNERS = {
       same(size, 4 * items * dim + (mainSum === 2 ? 4 * (items + 1) : 0) + (name === "rfrec" ? 4 : 0));
       const named = layouts.filter(({ recipe }) => recipe === name);
       const constants = mainSum === 2 ? count : 0;
-      const split = (body, round) => states.splitPoints(body, size, count, schedule.rounds, round, constants);
+      const split = (body, round) => states.splitPoints(body, size, count, schedule.rounds, round, constants, Boolean(evaluation.gate));
       const decode = (body, round) => {
-        const { model } = split(body, round);
+        const { model, adopted } = split(body, round);
+        if (adopted) recipes.decodeState(adopted, items, dim, mainSum === 2);
         return name === "rfrec" ? states.decodeRfrec(name, p, round, model) : recipes.decodeState(model, items, dim, mainSum === 2);
       };
       const absorb = async (state, total, round, index, contributions) => {
@@ -227,7 +229,7 @@ export const RUNNERS = {
         return recipes.absorb(name, p, state, total, contributions, await recipes.roundSeed(seed, round));
       };
       const points = [];
-      let [model, index, popularity] = [decode(fromHex(shown.initial), 0), 0, []];
+      let [model, index, popularity, adopted] = [decode(fromHex(shown.initial), 0), 0, [], null];
       for (const { round, clients, total, measures, state } of shown.sums) {
         const own = states.measuresIn(evaluation, schedule.rounds, mainSum, round);
         same(own, measures);
@@ -240,7 +242,9 @@ export const RUNNERS = {
           same(total, [counted, ...values]);
           if (!points.length) popularity = values.slice(count);
           points.push({ modelRound: round - 1, round, clients: counted, sums: values.slice(0, count) });
+          if (evaluation.gate && adopted && states.lastAdopted(points, evaluation.gate, name === "rfrec") !== points.at(-1)) model = adopted;
           same(numbers(after), numbers(model));
+          adopted = evaluation.gate ? model : null;
         } else {
           index += 1;
           near(numbers(await absorb(model, total, round, index, clients.length)), numbers(after), name);
@@ -249,7 +253,8 @@ export const RUNNERS = {
         const found = split(fromHex(state), round);
         same([found.points, found.popularity], [points, popularity]);
         const start = points.length ? size + 8 * constants : size;
-        same(points.map((point) => toHex(states.encodePoint(point))).join(""), state.slice(2 * start));
+        const last = adopted ? toHex(recipes.encodeState(adopted)) : "";
+        same(points.map((point) => toHex(states.encodePoint(point))).join("") + last, state.slice(2 * start));
       }
       for (const { what, round, state, error } of shown.refused) await refused(error, () => decode(fromHex(state), round), what);
     }

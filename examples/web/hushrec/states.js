@@ -330,14 +330,16 @@ export const encodePoint = ({ modelRound, round, clients, sums }) =>
 
 /**
  * Split a state into that of the recipe, of `length` bytes, and at most `most` measurements. constants: number of measures
- * of the ranking by item counts, whose sums are between the two after the first measurement.
+ * of the ranking by item counts, whose sums are between the two after the first measurement. gated: whether the state that
+ * was adopted last follows the measurements.
  */
-export function splitPoints(body, length, measures, most, round, constants = 0) {
+export function splitPoints(body, length, measures, most, round, constants = 0, gated = false) {
   const size = 24 + 8 * measures;
   const popularity = body.length > length ? 8 * constants : 0;
+  const adopted = gated && body.length > length ? length : 0;
   const start = length + popularity;
-  const count = (body.length - start) / size;
-  if (popularity && count < 1) throw new CodecError("a state of another length");
+  const count = (body.length - start - adopted) / size;
+  if ((popularity || adopted) && count < 1) throw new CodecError("a state of another length");
   if (!Number.isInteger(count) || count < 0 || count > most) throw new CodecError("a state of another length");
   const points = Array.from({ length: count }, (_, i) => {
     const bytes = body.slice(start + i * size, start + (i + 1) * size);
@@ -348,5 +350,17 @@ export function splitPoints(body, length, measures, most, round, constants = 0) 
   const rounds = points.flatMap((point) => [point.modelRound, point.round]);
   const unsorted = rounds.some((number, i) => i && number < rounds[i - 1]) || points.some((point) => point.modelRound >= point.round);
   if (unsorted || rounds.some((number) => number > round)) throw new CodecError("measurements are out of order");
-  return { model: body.slice(0, length), popularity: toFloat64(body.slice(length, start)), points };
+  const last = adopted ? body.slice(-adopted) : null;
+  return { model: body.slice(0, length), popularity: toFloat64(body.slice(length, start)), points, adopted: last };
+}
+
+/** The measurement, of `points`, whose model was adopted last; null without any. ratings: whether errors are measured. */
+export function lastAdopted(points, gate, ratings = false) {
+  const level = ({ clients, sums }) => (ratings ? -sums[0] : sums[1]) / clients;
+  const error = (point) => {
+    const mean = Math.min(1, Math.max(0, Math.abs(level(point))));
+    return Math.sqrt((ratings ? 2 * mean ** 2 : mean * (1 - mean)) / point.clients);
+  };
+  const passes = (last, point) => !last || level(point) >= level(last) - (gate * error(last)) / 2;
+  return points.filter(({ clients }) => clients >= 1).reduce((last, point) => (passes(last, point) ? point : last), null);
 }

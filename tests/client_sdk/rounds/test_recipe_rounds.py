@@ -27,6 +27,7 @@ from client_sdk.training.rfrec import SUM_INDEX
 from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
+from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import OWN
 from protocols.recipes.rfrec import RFRecState
@@ -260,6 +261,29 @@ def test_a_task_whose_best_model_is_the_initial_one_recommends_from_it(
         assert best is not None and best.model_round == 0
         assert len(parts[0].recommend(3, ratings[0]).items) == 3
         assert parts[0].model().round_number == 0
+
+
+def test_a_gate_keeps_the_model_before_a_worse_one(server: AggregatorProcess, operator: Operator) -> None:
+    """Server and members agree on it, the round says so, and devices recommend with it."""
+    parameters = {"items": FILMS, "dim": 4, "learning_rate": 100.0}
+    schedule = Schedule(rounds=4, cohort_size=CROWD, start_clients=CROWD)
+    request = task_request(
+        "gated", "rfrec", "plain", schedule, parameters, None, bytes(range(32)),
+        evaluation=Evaluation(every=1, gate=1.0),
+    )  # fmt: skip
+    ratings = noisy_ratings()
+    with joined(server.url, SmallTask.of(operator, request, CROWD), CROWD, PLAIN) as parts:
+        take_part_together(parts, ratings)
+        recipe = parts[0].terms.recipe
+        assert isinstance(recipe, Evaluated)
+        first, last = recipe.initial_state(bytes(range(32))), parts[0].model()
+        assert isinstance(last, EvaluatedState)
+        kept, newest = (recipe.inner.encode_state(one) for one in (last.used, last.model))
+        assert kept == recipe.inner.encode_state(first.model) != newest
+        reports = [view.report for view in operator.rounds(operator.task("gated").task_id) if view.report]
+        (report,) = [one for one in reports if one.get("evaluated model round") == 2.0]
+        assert report["adopted model round"] == 0.0
+        assert len(parts[0].recommend(3, ratings[0]).items) == 3
 
 
 def test_a_client_measures_no_more_often_than_its_policy_allows(server: AggregatorProcess, operator: Operator) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,9 +13,11 @@ from pydantic import ValidationError
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT
 from protocols.messages import Evaluation
+from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Local, ModelState
 from protocols.recipes.evaluated import MAX_POINTS, Evaluated, EvaluatedState, with_evaluation
-from protocols.recipes.evaluation_curve import BEST_ROUND, MEASURES, Curve, CurvePoint
+from protocols.recipes.evaluation_curve import ADOPTED_ROUND, BEST_ROUND, MEASURES, MODEL_ROUND, Curve, CurvePoint
+from protocols.recipes.private import with_privacy
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 
@@ -223,3 +226,50 @@ def test_too_many_and_no_measurements_are_refused() -> None:
 def test_no_model_of_held_out_rows_is_best_and_half_are_held_out_at_most(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         Evaluation.model_validate({"every": 1, **changes})
+
+
+def test_a_model_that_measures_clearly_worse_is_not_adopted() -> None:
+    """Over 100 clients the standard error of .5 is .05, and half of it the error of a difference."""
+    made = measured("colr", rounds=20, every=1, gate=2.0)
+    levels = iter([0.5, 0.46, 0.4, 0.55, 0.4])  # adopted, adopted, not, adopted, not
+    state: ModelState = made.initial_state(SEED)
+    seen = []
+    for number in range(1, 12):
+        layout = made.layout(number)
+        if made.measures_in(number):
+            total = np.full(layout.length, 100 * next(levels))
+            total[0] = 100.0
+        else:
+            total = np.full(layout.length, 0.25)
+        before, spec = state_as(state, EvaluatedState), made.round_spec(SEED, number)
+        state = made.absorb(before, spec, total, 4)
+        own = state_as(state, EvaluatedState)
+        assert len(made.encode_state(own)) == made.state_bytes(number) <= made.longest_state_bytes()
+        held = state_as(made.decode_state(number, made.encode_state(own)), EvaluatedState)
+        assert made.same_state(own, replace(held, adopted=own.adopted))
+        assert (held.adopted is None) == (number < made.inner.main_sum)
+        if made.measures_in(number):
+            is_new = made.inner.encode_state(own.used) == made.inner.encode_state(before.model)
+            assert made.inner.encode_state(own.model) == made.inner.encode_state(own.used)
+            report = made.report(own)
+            assert is_new == (report[ADOPTED_ROUND] == report[MODEL_ROUND])
+            seen.append(is_new)
+    assert seen == [True, True, False, True, False]
+
+
+def test_a_measurement_of_nobody_changes_nothing_behind_a_gate() -> None:
+    made = measured("fedmf", every=1, gate=1.0)
+    state = after(made, 3, [0.5, 0.0], clients=0.0)
+    assert made.inner.encode_state(state.used) == made.inner.encode_state(made.initial_state(SEED).model)
+    skipped = made.absorb(after(made, 2), made.round_spec(SEED, 4), np.zeros(made.layout(4).length), 4)
+    assert len(made.encode_state(skipped)) == made.state_bytes(4)
+    first = made.absorb(made.initial_state(SEED), replace(made.round_spec(SEED, 2)), np.zeros(made.layout(2).length), 4)
+    assert state_as(first, EvaluatedState).adopted is not None, "the first measurement was abandoned"
+
+
+def test_a_gate_needs_measurements_without_noise() -> None:
+    with pytest.raises(ParameterError, match="leave out the gate"):
+        with_privacy(measured("colr", gate=2.0), Privacy(epsilon=8.0, delta=1e-6), 10, 20, 20)
+    with pytest.raises(ValidationError, match="no gate"):
+        Evaluation(every=1, gate=2.0, final_rounds=2)
+    assert "gate" not in Evaluation(every=1).model_dump()
