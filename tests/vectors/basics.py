@@ -17,12 +17,13 @@ from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
+from protocols.sums.groups import keep_groups, mean_of_kept
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
 from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
-from tests.vectors.common import Outputs, segment_facts, unhex, vectors
+from tests.vectors.common import Outputs, facts, segment_facts, unhex, vectors
 
 
 @vectors("codec.json", "pack")
@@ -148,6 +149,13 @@ def _possible(segments: Any, bits: int, cohort: int, contributions: int, total: 
     norms = [one.norm_of_sum(contributions) for one in layout.blocks[0].segments]
     require_possible(plan, np.array(total), contributions)
     return {"errors": list(plan.segment_errors.values()), "norms": [one if isfinite(one) else None for one in norms]}
+
+
+@vectors("groups.json", "cases")
+def _groups(means: Any, tau: float) -> Outputs:
+    found = keep_groups([np.array(mean, float) for mean in means], tau)
+    kept = mean_of_kept([3.0 * np.array(mean) for mean in means], [3] * len(means), found.kept)
+    return {**facts(found, "distances median kept"), "mean": kept.tolist()}
 
 
 @vectors("neighbourhoods.json", "cases")

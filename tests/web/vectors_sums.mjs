@@ -11,7 +11,7 @@ import * as random from "../../examples/web/hushrec/random.js";
 import * as recipes from "../../examples/web/hushrec/recipes.js";
 import { concat, fromHex, littleEndian, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
-import { CodecError } from "../../examples/web/hushrec/errors.js";
+import { CodecError, ParameterError } from "../../examples/web/hushrec/errors.js";
 import { normOfSum, requirePossible } from "../../examples/web/hushrec/possible.js";
 import { near, refused, same } from "./checks.mjs";
 
@@ -23,6 +23,22 @@ async function drawn(label, count) {
 const ones = (bits) => bits.toString(2).replaceAll("0", "").length;
 const ternary = async (label, degree) => Array.from(await drawn(label, degree), (byte) => BigInt((byte % 3) - 1));
 const noise = async (label, degree) => Array.from(await drawn(label, degree), (byte) => BigInt(ones(byte & 15) - ones(byte >> 4)));
+
+function middle(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+}
+
+/** The rule of protocols/sums/groups.py, which no client applies: for the vectors alone. */
+function keepGroups(means, tau) {
+  const isOdd = means.length < 3 || !(tau >= 1) || means.some((mean) => mean.length !== means[0].length);
+  if (isOdd) throw new ParameterError("no such groups");
+  const centre = means[0].map((_, i) => middle(means.map((mean) => mean[i])));
+  const distances = means.map((mean) => Math.sqrt(mean.reduce((sum, x, i) => sum + (x - centre[i]) ** 2, 0)));
+  const median = middle(distances);
+  const kept = distances.flatMap((distance, g) => (distance <= tau * median * (1 + 2 ** -22) ? [g] : []));
+  return { distances, median, kept };
+}
 
 export const RUNNERS = {
   async "plain.json"({ fold, check }) {
@@ -53,6 +69,19 @@ export const RUNNERS = {
       near(own.map((one) => one.error), errors, what);
       const longest = own.map((one) => normOfSum(one, contributions));
       near(longest.map((one) => (one === Infinity ? -1 : one)), norms.map((one) => one ?? -1), what);
+    }
+  },
+
+  async "groups.json"({ cases }) {
+    for (const { what, error, means, tau, distances, median, kept, mean } of cases) {
+      if (error) {
+        await refused(error, () => keepGroups(means, tau), what);
+        continue;
+      }
+      const found = keepGroups(means, tau);
+      near([found.distances, found.median], [distances, median], what);
+      same(found.kept, kept, what);
+      near(means[0].map((_, i) => kept.reduce((sum, g) => sum + means[g][i], 0) / kept.length), mean, what);
     }
   },
 
