@@ -263,7 +263,7 @@ def build_services(
     resources.callback(services.deliveries.close)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
-    metrics.watch(database, blobs, spent_budgets, settings.tls_cert)
+    metrics.watch(database, blobs, spent_budgets, workers.check, settings.tls_cert)
     database.listeners.append(listeners.committed_here)
     resources.callback(database.listen(listeners.committed_elsewhere))
     return services, leadership

@@ -10,12 +10,12 @@ each scrape; all processes on one database report the same of what it holds.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Final, get_args
 
 from opentelemetry.trace import NoOpTracer, Tracer
@@ -107,14 +107,24 @@ class Metrics:
         for event in _FINAL_EVENTS:
             self._outcomes.labels(event.name.lower())
 
-    def watch(self, database: Database, blobs: BlobStore, budgets: Budgets, tls_cert: Path | None = None) -> None:
-        """Report the state of both stores, and count outcomes and dropouts of the database's transactions.
+    def watch(
+        self,
+        database: Database,
+        blobs: BlobStore,
+        budgets: Budgets,
+        check_executor: Callable[[], str],
+        tls_cert: Path | None = None,
+    ) -> None:
+        """Report the state of both stores and the executor, and count outcomes and dropouts of transactions.
 
-        budgets: of tasks with a privacy block, see `DatabaseGauges`. tls_cert: file of the certificate, which the
-        server reads again when it changes.
+        budgets: of tasks with a privacy block, see `DatabaseGauges`. check_executor: see `ExecutorGauges`. tls_cert:
+        file of the certificate, which the server reads again when it changes.
         """
         self._stored = DatabaseGauges(database, budgets)
+        full = "1 if a write failed in the last 30 s because the disk of the database is full, else 0."
+        Gauge("hushrec_database_disk_full", full, registry=self._registry).set_function(lambda: database.is_full)
         self._registry.register(BlobGauges(blobs))
+        self._registry.register(ExecutorGauges(check_executor))
         database.listeners.append(self._count_effects)
         if tls_cert is not None:
             name = "hushrec_tls_certificate_expiry_timestamp_seconds"
@@ -177,9 +187,9 @@ class Instruments:
     ) -> Iterator[None]:
         attributes: dict[str, str | int] = {"hushrec.task": task_id, "hushrec.round": number, **counted}
         with self.tracer.start_as_current_span(name, attributes=attributes), self.metrics.jobs.track_inprogress():
-            started = perf_counter()
+            started = time.perf_counter()
             yield
-            seconds.observe(perf_counter() - started)
+            seconds.observe(time.perf_counter() - started)
 
 
 def _outcome(status: int, problem: str | None) -> tuple[str, str]:
@@ -225,11 +235,43 @@ class DatabaseGauges(Collector):
         yield _gauge("hushrec_members", "Enrolled clients by role.", "role", _grouped(session, ClientRow.role))
         unfolded = session.execute(waiting_contributions()).scalar_one()
         yield GaugeMetricFamily("hushrec_queue_depth", "Stored contributions that are not folded yet.", unfolded)
+        idle = max(0.0, time.time() - _oldest_progress(session))
+        yield GaugeMetricFamily(
+            "hushrec_task_idle_seconds", "Longest time since an open task released a sum, or was created.", idle
+        )
         budgets = list(self._budgets(session))
         spent = {name: epsilon for name, epsilon, _ in budgets}
         total = {name: epsilon for name, _, epsilon in budgets}
         yield _gauge("hushrec_task_privacy_epsilon", "Cost so far to a member asked most often.", "task", spent)
         yield _gauge("hushrec_task_privacy_epsilon_budget", "Epsilon of the privacy block.", "task", total)
+
+
+def _oldest_progress(session: Session) -> float:
+    """Return when the open task that has made no progress for longest released its last sum; now without a task."""
+    newest = func.coalesce(func.max(RoundRow.released_at), TaskRow.created_at)
+    tasks = select(newest.label("at")).outerjoin(RoundRow, RoundRow.task_id == TaskRow.id)
+    each = tasks.where(TaskRow.state == "open").group_by(TaskRow.id, TaskRow.created_at).subquery()
+    found = session.scalar(select(func.min(each.c.at)))
+    return time.time() if found is None else found
+
+
+class ExecutorGauges(Collector):
+    """Whether sums can be computed: always with local workers."""
+
+    def __init__(self, check: Callable[[], str]) -> None:
+        """check: returns a remark for the operator, "" where all is well; raises where no job can run."""
+        self._check = check
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            remark = self._check()
+        except Exception:  # `/readyz` logs it, with the reason
+            works, remark = False, "down"
+        else:
+            works = True
+        up, ready = "hushrec_executor_up", "hushrec_executor_ready"
+        yield GaugeMetricFamily(up, "1 if the scheduler of the Dask cluster answers, or without one, else 0.", works)
+        yield GaugeMetricFamily(ready, "1 if it has workers, all of them fit to compute sums, else 0.", not remark)
 
 
 class BlobGauges(Collector):

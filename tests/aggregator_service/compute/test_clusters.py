@@ -156,6 +156,8 @@ def test_workers_killed_at_work(bare_cluster: DaskCluster, server: AggregatorPro
         worker.wait_killed()
     waiting = {"status": "ready", "executor": "waiting for workers"}
     wait_until(lambda: api.http.get("/readyz").json() == waiting, "the server waits for workers")
+    scraped = api.http.get("/metrics", headers=api.operator).text
+    assert "hushrec_executor_up 1.0" in scraped and "hushrec_executor_ready 0.0" in scraped
     assert round_.task.round(1)["folded"] == 0
     victim = bare_cluster.start_worker(crash_at="worker.unmasking")
     bare_cluster.start_worker()

@@ -14,10 +14,11 @@ import httpx
 import pytest
 from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import event, make_url
+from sqlalchemy import event, make_url, text
 
 from aggregator_service.clock import SystemClock
 from aggregator_service.dashboard.facts import health_facts
+from aggregator_service.observability.metrics import ExecutorGauges
 from tests.support.api import Api, aggregator_inside, checked, contribute, digest_field, services, serving
 from tests.support.dashboard import new_operator
 from tests.support.replicas import TestDatabase, connect, wait_until
@@ -126,6 +127,38 @@ def test_no_label_holds_text_from_a_request(api: Api) -> None:
     assert not re.search(r"[tc]_[0-9a-f]{20}|somewhere|BREW|hr[oci]_", text)
     assert all(key[0].startswith(("hushrec_requests_", "hushrec_request_seconds_")) for key in seen - before)
     assert len({key[2] for key in seen if key[0] == "hushrec_requests_total"}) <= 10
+
+
+def test_the_open_task_that_is_idle_for_longest_is_a_metric(tmp_path: Path) -> None:
+    """Since its last sum; before that, since its creation. What is over does not count."""
+    with aggregator_inside(tmp_path / "data", clock=SystemClock()) as api:
+        assert figures(api)["hushrec_task_idle_seconds",] == 0
+        old, new = api.create_task("old", cohort=2, rounds=5), api.create_task("new", cohort=2)
+        members = old.begin(2)
+        contribute(members, 1)
+        old.wait_round(1, "complete")
+
+        def age(table: str, column: str, seconds: float, where: str) -> None:
+            with services(api).database.write() as session:
+                session.execute(text(f"UPDATE {table} SET {column} = {column} - {seconds} WHERE {where}"))  # noqa: S608
+
+        age("tasks", "created_at", 9000, f"id = '{old.id}'")
+        age("tasks", "created_at", 500, f"id = '{new.id}'")
+        assert 500 <= figures(api)["hushrec_task_idle_seconds",] < 900
+        age("rounds", "released_at", 3000, f"task_id = '{old.id}'")
+        assert 3000 <= figures(api)["hushrec_task_idle_seconds",] < 3400
+        old.close()
+        assert 500 <= figures(api)["hushrec_task_idle_seconds",] < 900
+
+
+def test_the_executor_is_up_and_ready_or_not() -> None:
+    def down() -> str:
+        raise RuntimeError("no scheduler")
+
+    for check, expected in ((str, (1, 1)), (lambda: "waiting for workers", (1, 0)), (down, (0, 0))):
+        (up, ready) = ExecutorGauges(check).collect()
+        assert (up.samples[0].value, ready.samples[0].value) == expected
+        assert (up.name, ready.name) == ("hushrec_executor_up", "hushrec_executor_ready")
 
 
 def test_only_operators_may_read_by_default(api: Api, tmp_path: Path) -> None:
@@ -296,6 +329,7 @@ def test_a_database_whose_disk_is_full_is_not_ready(tmp_path: Path) -> None:
     """SQLite is told that it may have no more pages, which it reports as a full disk."""
     with aggregator_inside(tmp_path / "data") as api:
         assert checked(api.http.get("/readyz")).json() == {"status": "ready"}
+        assert figures(api)["hushrec_database_disk_full",] == 0
 
         def allow_no_page(connection: Any, *_: object) -> None:
             connection.execute("PRAGMA max_page_count = 1")  # it takes this for the present number
@@ -310,4 +344,5 @@ def test_a_database_whose_disk_is_full_is_not_ready(tmp_path: Path) -> None:
         time.sleep(1.1)  # a result is kept for a second
         answer = api.http.get("/readyz")
         assert answer.status_code == 503 and "the disk of the database is full" in answer.json()["detail"]
-        assert figures(api)["hushrec_database_up",] == 0
+        seen = figures(api)
+        assert (seen["hushrec_database_up",], seen["hushrec_database_disk_full",]) == (0, 1)
