@@ -16,9 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from client_sdk.rounds import masked as masked_rounds
-from client_sdk.rounds import oneshot as oneshot_rounds
 from examples.web.demo import WebDemo, running_demo
+from protocols.sums.masked.plan import MaskedMechanism
+from protocols.sums.oneshot.mechanism import OneshotMechanism
 from protocols.sums.wire import unpack
 from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
@@ -105,8 +105,8 @@ def recorded_demo(
     fork_programs(monkeypatch)
     with running_demo(folder, clients=CLIENTS, rounds=rounds, **changes) as demo:
         recorded = RecordedDemo(demo)
-        for module in (masked_rounds, oneshot_rounds):
-            monkeypatch.setattr(module, "encode", recorded.recording(module.encode))
+        for mechanism in (MaskedMechanism, OneshotMechanism):
+            monkeypatch.setattr(mechanism, "encode", recorded.recording(mechanism.encode))
         stop = threading.Event()
         thread = threading.Thread(target=demo.fleet.run, kwargs={"stop": stop.is_set})
         thread.start()
