@@ -24,10 +24,11 @@ from client_sdk.store.states import SignedSets, member_tags
 from protocols.codec import b64encode
 from protocols.crypto.random import Randomness
 from protocols.errors import RefusalError, ThresholdError
-from protocols.layout import VectorLayout
+from protocols.layout import VectorLayout, whole_route
 from protocols.messages import InvitationRequest, TaskRequest
 from protocols.messages.stages import MaskedMessage
 from protocols.sums.masked import client
+from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
@@ -60,7 +61,8 @@ class Client:
     """One client and its state in the current round. It never dies, but may stop sending.
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
-    asks the server. garbage: whether it seals random bytes instead of shares. signed: the sets of survivors that it
+    asks the server. garbage: whether it seals random bytes instead of shares. lies: the rounds in which it
+    adds a value that no honest contributions add up to. signed: the sets of survivors that it
     agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
     its contribution states of the sums before the round; None: nothing.
     """
@@ -77,6 +79,7 @@ class Client:
     retry_at: float = 0.0
     state: Any = None
     garbage: bool = False
+    lies: frozenset[int] = frozenset()
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
     chain: str | None = None
@@ -137,8 +140,11 @@ class Client:
         if handed is None:
             return None
         state, self.state = self.state, None
-        own = partial(vector, number=round_.number, index=self.index)
-        self.state, body = next_step(state, part, handed, own, self.random)
+        if part == "contribute" and round_.number in self.lies:
+            self.state, body = self._lie(state, handed, round_.number)
+        else:
+            own = partial(vector, number=round_.number, index=self.index)
+            self.state, body = next_step(state, part, handed, own, self.random)
         if part == "share" and self.garbage:
             body = bytes([self.index + 1]) * len(body)
         elif part == "contribute":
@@ -146,6 +152,14 @@ class Client:
         elif kind == "survivors":
             self._sign(state.roster, handed, round_.sum_index)
         return body
+
+    def _lie(self, state: Any, inbox: bytes, number: int) -> tuple[Any, bytes]:
+        """Contribute the client's vector with half the ring added to its last value: a sum far beyond n clips."""
+        plan = state.context.plan
+        blocks = plan.layout.split(vector(plan.layout, number, self.index))
+        elements = encode(plan, whole_route(plan.layout), blocks)
+        elements[-1] += elements.dtype.type(1 << (plan.bits - 1))
+        return client.contribute(client.open_inbox(state, inbox), elements)
 
     def _sign(self, roster: Roster, survivors: bytes, sum_index: int) -> None:
         """Agree to a set of survivors as the SDK does; a server that follows the protocol asks for no other one."""

@@ -1,7 +1,7 @@
 """The invariants of every schedule, whatever fails, checked at each release and at the end:
 
-1. The released sum is exactly the sum of the survivors' contributions. (All values are whole numbers below 2^24, so
-   that float32, float64 and the masked ring hold each sum exactly.)
+1. The released sum is exactly the sum of the survivors' contributions, and holds none of a client that lies about its
+   values. (All are whole numbers below 2^24, so that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
 3. No sum over fewer than `min_clients` clients is released.
 4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.

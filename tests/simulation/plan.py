@@ -35,6 +35,8 @@ _KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 FAULTS: Final = {kind: place for place, kinds in _KINDS.items() for kind in kinds}
 _WINDOWS: Final = ("database unavailable", "disk full", "store unavailable")
 _LONGEST: Final = 40
+_LIES: Final = 0.3
+"""Share of the masked rounds in which a client lies about its values, if it is asked."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Plan:
 
     processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
     nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
-    garbage: clients that seal random bytes instead of shares, in every round.
+    garbage: clients that seal random bytes instead of shares, in every round. lying: by round, a client that adds a
+    value beyond all bounds to a masked sum.
     """
 
     seed: int
@@ -137,6 +140,7 @@ class Plan:
     chunks: Mapping[tuple[int, int], int] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
     garbage: frozenset[int] = frozenset()
+    lying: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def inline_bytes(self) -> int:
@@ -161,13 +165,14 @@ class Plan:
         for (number, client), part in sorted(self.silent.items()):
             yield f"  round {number}: client {client} is silent from {part!r} on"
         yield from (f"  client {client} seals random bytes" for client in sorted(self.garbage))
+        yield from (f"  round {number}: client {client} lies" for number, client in sorted(self.lying.items()))
         for (number, client), pieces in sorted(self.chunks.items()):
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
         yield from (f"  {fault}" for fault in self.faults)
 
     def smaller(self) -> Iterator[Plan]:
         """Yield the plans that lack one thing of this one."""
-        ordinary: dict[str, Any] = {"silent": {}, "garbage": frozenset(), "chunks": {}, "processes": 1}
+        ordinary: dict[str, Any] = {"silent": {}, "garbage": frozenset(), "lying": {}, "chunks": {}, "processes": 1}
         yield from (replace(self, **{name: value}) for name, value in ordinary.items() if vars(self)[name] != value)
         for fault in self.faults:
             yield replace(self, faults=tuple(one for one in self.faults if one is not fault))
@@ -185,13 +190,14 @@ def draw_plan(seed: int) -> Plan:
     sends = plan.rounds * plan.cohort * len(plan.parts)
     drawn = () if seed % 8 == 7 else tuple(islice(draw_faults(choose, sends), choose.randint(1, 10)))
     chosen = tuple(sorted(drawn, key=lambda one: (one.at, one.kind)))
-    garbage = frozenset[int]()
+    garbage, lying = frozenset[int](), dict[int, int]()
     if plan.masked:
         for number in range(1, 4):
             leaving = choose.sample(range(MEMBERS), choose.choice([0, 0, 3, 4]))  # too many for the thresholds
             silent |= {(number, client): "unmask" for client in leaving}
         garbage = frozenset(choose.sample(range(MEMBERS), choose.choice([0, 0, 1])))
-    return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage)
+        lying = {number: choose.randrange(MEMBERS) for number in range(1, 4) if choose.random() < _LIES}
+    return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage, lying=lying)
 
 
 def _draw_task(seed: int, choose: random.Random) -> Plan:

@@ -20,9 +20,12 @@ import pytest
 
 from aggregator_service.compute import jobs
 from aggregator_service.rounds import differencing, openings, transactions
+from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.storage import stores
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.uploads import contributions
+from protocols.sums import possible
+from protocols.sums.ring import RingPlan
 from tests.simulation.plan import FAULTS, Job, draw_plan
 from tests.simulation.process import Process
 from tests.simulation.runner import Play, failure
@@ -123,6 +126,14 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     ]),
     "a round that fails with fixed survivors counts towards the end of the task": (34, {11}, [
         (transactions.fail_round, {"counts and counts_as_failure(session, task, round_)": "counts"}),
+    ]),
+    "a sum that no honest contributions have stops the engine": (4, {6, 8}, [
+        (RoundAdvancer.advance, {"except SumUnopenedError as error:": "except ZeroDivisionError as error:"}),
+    ]),
+    "a value beyond its bounds is taken for one within": (4, {1}, [
+        (RingPlan.decode, {"if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):": "if False:"}),
+        (possible._are_possible, {"return inside and": "return"}),
+        (possible._fault, {"sqrt(squares) <= longest * CLIP_SLACK": "True"}),
     ]),
 }  # fmt: skip
 """Missing defences: a seed, the invariants that some schedule from it on breaks, and the changes of the code."""

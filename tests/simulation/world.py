@@ -64,7 +64,16 @@ class World:
         self.injector = FaultInjector(self.plan.faults, self._note)
         self._choose = random.Random(self.plan.seed * 2 + 1)
         keys = random.Random(f"keys of {self.plan.seed}").randbytes
-        self._clients = [Client(index, keys, garbage=index in self.plan.garbage) for index in range(PLACES)]
+        lying = self.plan.lying
+        self._clients = [
+            Client(
+                index,
+                keys,
+                garbage=index in self.plan.garbage,
+                lies=frozenset(number for number, liar in lying.items() if liar == index),
+            )
+            for index in range(PLACES)
+        ]
         self._joined = MEMBERS
         self._processes: list[Process | None] = [None] * self.plan.processes
         self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients)
