@@ -1,11 +1,13 @@
-"""`hushrec-server backup` and `migrate-storage`: copy what a server stores."""
+"""`hushrec-server backup`, `restore` and `migrate-storage`: copy what a server stores."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
 
 import typer
 from sqlalchemy import make_url
@@ -14,8 +16,17 @@ from typer import Argument, Option
 from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
 from aggregator_service.crash_points import crash_point
 from aggregator_service.settings import Settings
-from aggregator_service.storage.backup import back_up, copy_blobs, copy_rows, refuse_rows
+from aggregator_service.storage.backup import (
+    BLOBS_NAME,
+    DATABASE_NAME,
+    back_up,
+    back_up_snapshot,
+    copy_blobs,
+    copy_rows,
+    refuse_rows,
+)
 from aggregator_service.storage.blobs import BlobStore
+from aggregator_service.storage.data_directory import create_data_directory, make_private
 from aggregator_service.storage.database import Database, database_place, dialect_of
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import (
@@ -28,31 +39,69 @@ from aggregator_service.storage.stores import (
     refuse_moved,
 )
 
+_RESTORING: Final = "restore-"
+
 
 def backup(
     target: Annotated[Path, Argument(help="New directory for the backup.")],
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Copy an SQLite database and its blobs into a new directory. The server may run meanwhile.
+    """Copy the database and the blobs into a new directory. Servers may run meanwhile.
 
-    The directory can serve as a data directory: to restore, stop the server, put
-    it in the place of the data directory and start the server. For PostgreSQL
-    use pg_dump.
+    The backup of any storage, also of PostgreSQL and S3, is an SQLite database and
+    a directory of blobs, and can serve as a data directory. hushrec-server restore
+    copies it into an empty database and its blob store.
 
     Example: hushrec-server backup /backup/2026-01-31 --data-dir /var/lib/hushrec
     """
     settings = server_settings(data_dir, database_url)
-    if dialect_of(settings.database)[1].get_backend_name() != "sqlite":
-        raise CommandError("hushrec-server backup copies SQLite databases: for PostgreSQL use pg_dump")
     store = open_store(settings.blob_location, settings.scratch_dir)
-    blobs = store if isinstance(store, DirectoryBlobs) else None
+    is_sqlite = dialect_of(settings.database)[1].get_backend_name() == "sqlite"
     with opened(settings.database, connections=2) as database:
-        made = back_up(database, blobs, target.resolve())
+        if is_sqlite and isinstance(store, DirectoryBlobs):
+            made = back_up(database, store, target.resolve())
+        else:
+            refuse_moved(database)
+            made = back_up_snapshot(database, bind_store(database, store), target.resolve(), opened)
     typer.echo(f"{made.path}: the database and {made.blobs} blobs")
-    if blobs is None:
-        typer.echo(f"The blobs are in {settings.blob_location}, which this command does not copy: copy the prefix now.")
     _report_damage(made.damaged)
+
+
+def restore(
+    source: Annotated[Path, Argument(help="Directory of a backup, from hushrec-server backup.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Copy a backup into the server's database, which must be empty, and its blob store. No server may run.
+
+    Each blob is checked against its digest. The backup stays as it is: one of an
+    older version is migrated in the copy. After an interruption run it again.
+
+    Example: hushrec-server restore /backup/2026-01-31 --data-dir /var/lib/hushrec
+    """
+    settings = Settings.load(data_dir=data_dir, database_url=database_url)
+    if not source.joinpath(DATABASE_NAME).is_file():
+        raise CommandError(f"{source} is no backup: it has no file {DATABASE_NAME}")
+    create_data_directory(settings.data_dir)
+    make_private(settings)
+    with (
+        TemporaryDirectory(dir=settings.data_dir, prefix=_RESTORING) as folder,
+        opened(settings.database, connections=2) as target,
+        _led(target),
+    ):
+        for left in settings.data_dir.glob(f"{_RESTORING}*"):
+            if left != Path(folder):
+                shutil.rmtree(left)  # of a run that was killed
+        for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
+            if source.joinpath(name).exists():
+                shutil.copy(source / name, folder)
+        with opened(f"sqlite:///{Path(folder) / DATABASE_NAME}", connections=2) as copy:
+            mark_moved(copy, database_place(settings.database))  # so that an unfinished copy is known as this one's
+            store = DirectoryBlobs(source.resolve() / BLOBS_NAME)
+            damaged = _copy(settings, copy, store, settings.database, settings.blob_location)
+    typer.echo(f"restored {source}. Start the server; docs/deploy.md says what it no longer knows")
+    _report_damage(damaged)
 
 
 def migrate_storage(
@@ -137,9 +186,9 @@ def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None)
 def _led(database: Database) -> Iterator[None]:
     """Hold the leader lock, so that no server drives rounds. Raises: `CommandError` if a server has it."""
     candidacy = database.candidacy()
-    if not candidacy.leads():
-        raise CommandError("a server runs on this database: stop it first")
     try:
+        if not candidacy.leads():
+            raise CommandError("a server runs on this database: stop it first")
         yield
     finally:
         candidacy.resign()

@@ -1,10 +1,15 @@
-"""A backup of an SQLite database and its blobs, while a server uses them.
+"""A backup of a database and its blobs, while servers use them: a directory that can serve as a data directory.
 
-Database and blobs must fit together, although the server deletes blobs all the time. For a moment no other transaction
-can write: in it the backup starts to read the database and gives each blob that a row names a second name, which
-outlives its deletion. Both are copied afterwards, while the server writes again.
+Database and blobs must fit together, although the server deletes blobs all the time.
 
-`copy_rows` and `copy_blobs` move a server's data to another database or store.
+- `back_up`, of an SQLite database and a directory: for a moment no other transaction can write. In it the backup starts
+  to read the database and gives each blob that a row names a second name, which outlives its deletion. Both are copied
+  afterwards, while the server writes again.
+- `back_up_snapshot`, of any other storage: blobs are copied first, then those that a snapshot of the database names
+  besides. When one of these was deleted meanwhile, another snapshot is taken, which does not name it. The rows of the
+  last snapshot follow.
+
+`copy_rows` and `copy_blobs` also move a server's data to another database or store.
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +33,7 @@ from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
-from aggregator_service.storage.stores import is_unfinished_copy, named_blobs
+from aggregator_service.storage.stores import is_unfinished_copy, named_blobs, stored_id
 from protocols.errors import HushRecError
 
 DATABASE_NAME: Final = "hushrec.db"
@@ -49,32 +55,103 @@ class Backup:
     damaged: list[str]
 
 
-def back_up(database: Database, blobs: DirectoryBlobs | None, target: Path) -> Backup:
+def back_up(database: Database, blobs: DirectoryBlobs, target: Path) -> Backup:
     """Copy an SQLite database and its blobs to the new directory `target`, which can serve as a data directory.
 
-    blobs: None copies the database alone. The directory has its name only when the backup is complete; until then it
+    The directory has its name only when the backup is complete; until then it
     ends with `.partial`. Raises `BackupError` if `target` exists or another backup of these blobs runs.
     """
+    path = Path(database.engine.url.database or "")
+    with _becoming(target) as partial:
+        copied, damaged = _copy(database, path, blobs, partial)
+    return Backup(target, copied, damaged)
+
+
+@contextmanager
+def _becoming(target: Path) -> Iterator[Path]:
+    """Yield a new directory, which becomes `target` at the end of the block, and is removed when that raises."""
     if target.exists():
         raise BackupError(f"{target} exists already: name a new directory")
-    path = Path(database.engine.url.database or "")
     partial = target.with_name(f"{target.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir(parents=True, mode=0o700)
     try:
-        copied, damaged = _copy(database, path, blobs, partial)
+        yield partial
         sync_directory(partial)
         partial.rename(target)
         sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return Backup(target, copied, damaged)
 
 
-def _copy(database: Database, path: Path, blobs: DirectoryBlobs | None, partial: Path) -> tuple[int, list[str]]:
+_MOST_PASSES: Final = 50
+_SHORT_PASS: Final = 1.0
+"""Seconds. PostgreSQL ends a session that does nothing in a transaction for 8 s (`storage.postgres`)."""
+
+
+def back_up_snapshot(
+    database: Database, blobs: BlobStore, target: Path, new_database: Callable[[str], AbstractContextManager[Database]]
+) -> Backup:
+    """Copy a database and its blobs to the new directory `target`, as an SQLite database and a directory of blobs.
+
+    new_database: opens an SQLite database with the newest schema, at this URL. Raises `BackupError` if `target` exists,
+    and `BlobsUnavailableError`.
+    """
+    with _becoming(target) as partial:
+        with database.read() as session:
+            copies = _Copies(blobs, partial, stored_id(session))
+        for _ in range(_MOST_PASSES):
+            begun = time.monotonic()
+            with database.read() as session:
+                named = named_blobs(session)
+            copies.add(named)
+            if time.monotonic() - begun < _SHORT_PASS:
+                break
+        with new_database(f"sqlite:///{partial / DATABASE_NAME}") as copy:
+            for _ in range(_MOST_PASSES):
+                with database.read() as session:
+                    named = named_blobs(session)  # from this first statement on the session sees one state
+                    if copies.add(named):
+                        with copy.write() as writing:
+                            _copy_tables(session, writing)
+                        break
+            else:
+                raise BackupError("blobs are deleted faster than they can be copied: try again when less is going on")
+        damaged = copies.keep(named)
+        with (partial / DATABASE_NAME).open("rb+") as file:
+            os.fsync(file.fileno())
+    return Backup(target, len(named) - len(damaged), damaged)
+
+
+class _Copies:
+    """The blobs of a backup by snapshot, in `folder`. store_id: of the database's store, "" for none."""
+
+    def __init__(self, source: BlobStore, folder: Path, store_id: str) -> None:
+        self._source, self._target = source, DirectoryBlobs(folder / BLOBS_NAME)
+        self._target.prepare(store_id)
+        self._held, self._lost = set[str](), set[str]()
+
+    def add(self, named: Mapping[str, str]) -> bool:
+        """Copy what is new among these blobs; return whether all are there that are not damaged.
+
+        A blob that is not there was deleted since `named` was read, if it was not missing before.
+        """
+        missing = set(copy_blobs({key: named[key] for key in named.keys() - self._held}, self._source, self._target))
+        self._held |= named.keys() - missing
+        is_complete = missing <= self._lost
+        self._lost |= missing
+        return is_complete
+
+    def keep(self, named: Mapping[str, str]) -> list[str]:
+        """Delete copies of others; return the keys of blobs that are damaged."""
+        self._target.delete(*sorted(self._held - named.keys()))
+        return sorted(named.keys() - self._held)
+
+
+def _copy(database: Database, path: Path, blobs: DirectoryBlobs, partial: Path) -> tuple[int, list[str]]:
     """Copy to `partial`; return the number of blobs that were copied, and the keys of those that could not be."""
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)) as reading:
-        if blobs is None or _has_none(database, blobs):
+        if _has_none(database, blobs):
             _begin_reading(reading)
             _copy_database(reading, partial / DATABASE_NAME)
             return 0, []
@@ -150,7 +227,12 @@ def copy_rows(source: Database, target: Database, place: str) -> dict[str, int]:
             for table in reversed(Base.metadata.sorted_tables):
                 writing.execute(delete(table))
         refuse_rows(writing)
-        return {table.name: _copy_table(table, reading, writing) for table in Base.metadata.sorted_tables}
+        return _copy_tables(reading, writing)
+
+
+def _copy_tables(reading: Session, writing: Session) -> dict[str, int]:
+    """Copy all rows to empty tables; return their number for each table."""
+    return {table.name: _copy_table(table, reading, writing) for table in Base.metadata.sorted_tables}
 
 
 def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -> list[str]:

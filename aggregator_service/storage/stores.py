@@ -91,6 +91,11 @@ def bind_store(database: Database, blobs: BlobStore) -> BlobStore:
     return bound
 
 
+def stored_id(session: Session) -> str:
+    """Return the id of the database's store, "" if it has none yet."""
+    return session.scalar(select(_TABLE.c.store_id)) or ""
+
+
 def record_store(database: Database, store_id: str) -> None:
     """Let the database, which has a store already, belong to this one; if it is a copy, the copy is then finished."""
     with database.write() as session:

@@ -372,6 +372,14 @@ def test_systemd_accepts_the_units_with_tls_of_their_own(name: str, tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_systemd_accepts_the_timer_of_backups_and_what_it_starts(tmp_path: Path) -> None:
+    for kind in ("service", "timer"):
+        shutil.copy(DEPLOY / "systemd" / f"hushrec-backup.{kind}", tmp_path)
+    timer = tmp_path / "hushrec-backup.timer"
+    done = subprocess.run([required("systemd-analyze"), "verify", timer], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_units_differ_in_user_port_and_directories_alone() -> None:
     one, template = (
         [line for line in (DEPLOY / "systemd" / f"{name}.service").read_text().splitlines() if line[:1] != "#"]

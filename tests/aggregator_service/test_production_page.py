@@ -31,6 +31,9 @@ from tests.support.server import free_port
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "deploy.md"
 PACKAGES = Path(sysconfig.get_path("purelib"))
+ADMIN = {"PGHOST": "127.0.0.1", "PGUSER": "postgres"}
+"""Where psql connects, and as whom, in place of `sudo -u postgres`."""
+COMMIT = ["git", "-c", "user.name=tests", "-c", "user.email=tests@localhost", "commit", "-q"]
 PROGRAMS = {
     "sudo": '#!/bin/sh\nwhile [ "$1" = -u ]; do shift 2; done\nexec "$@"\n',
     "python3": f"""#!/bin/sh
@@ -61,16 +64,15 @@ class Machine:
             shutil.copytree(ROOT / name, self.clone / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "requirements.lock", "setup.py", "LICENSE", ".gitignore"):
             shutil.copy(ROOT / name, self.clone / name)
-        who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost"]
-        for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "clone"]):
-            subprocess.run(["git", *command], cwd=self.clone, check=True)
+        for command in (["git", "init", "-q"], ["git", "add", "-A"], [*COMMIT, "-m", "clone"]):
+            subprocess.run(command, cwd=self.clone, check=True)
         for name in ("opt", "etc/systemd/system", "var/lib/private/hushrec", "srv", "bin"):
             (folder / name).mkdir(parents=True)
         (folder / "var/lib/private/hushrec").chmod(0o700)
         for name, text in PROGRAMS.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
-        moved = ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib", "srv/hushrec")
+        moved = ("opt/hushrec", "etc/hushrec", "etc/systemd", "var/lib", "var/backups", "srv/hushrec")
         self.blocks = named_blocks(PAGE, {f"/{place}": f"{folder}/{place}" for place in moved})
         psql = subprocess.run(
             [ROOT / "scripts" / "postgres.sh", "programs"], capture_output=True, text=True, check=True
@@ -95,12 +97,12 @@ class Machine:
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def on_server(self, command: str, *names: str) -> str:
+    def on_server(self, command: str, *names: str, **more: str) -> str:
         """Run a command of the server, and blocks that use the function `on_server`; return what they printed."""
         start = self.blocks["task"].index("on_server()")
         own = self.blocks["task"][start : self.blocks["task"].index("on_server task create")]
         self.blocks["on_server"] = f"{own}{command and 'on_server'} {command}\n"
-        return self.run("on_server", *names)
+        return self.run("on_server", *names, **more)
 
     def systemctl(self) -> list[str]:
         """Return the arguments with which systemctl was called."""
@@ -137,10 +139,13 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(tmp_path, cluster)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # it builds and installs the project twice
 def test_the_page_runs_from_the_clone_to_a_revoked_member_and_to_replicas(tmp_path: Path, machine: Machine) -> None:
     port = free_port()
     first = ["environment", "install", "settings", "start", "task", "holder", "revoke"]
-    assert list(machine.blocks) == [*first, "replicas", "tls"]
+    later = ["backup", "drill", "upgrade", "restart", "rollback"]
+    assert list(machine.blocks) == [*first, "replicas", "tls", *later]
     machine.run("environment")
     machine.fill_environment("server", "postgres")
     machine.fill_environment("--only", "setuptools")
@@ -148,7 +153,7 @@ def test_the_page_runs_from_the_clone_to_a_revoked_member_and_to_replicas(tmp_pa
     commit = ["git", "rev-parse", "HEAD"]
     head = subprocess.run(commit, cwd=machine.clone, capture_output=True, text=True, check=True).stdout
     assert re.fullmatch(rf"hushrec-server [0-9.]+\.dev[0-9]{{14}}\+g{head[:12]}", version)
-    machine.run("settings", PGHOST="127.0.0.1", PGUSER="postgres")
+    machine.run("settings", **ADMIN)
     settings = tmp_path / "etc" / "hushrec.env"
     assert settings.stat().st_mode & 0o777 == 0o600
     edited = settings.read_text().replace("https://hushrec.example.org", f"http://127.0.0.1:{port}")
@@ -173,7 +178,36 @@ def test_the_page_runs_from_the_clone_to_a_revoked_member_and_to_replicas(tmp_pa
                 lambda: '"keyed_members": 1' in machine.on_server("task show movies"), "the holder seals her keys"
             )
         assert "  member  revoked\n" in machine.on_server("", "revoke")
+        _check_backups(machine, port)
+    _check_rollback(machine, tmp_path, url, token)
     _check_replicas(machine, tmp_path, token)
+
+
+def _check_backups(machine: Machine, port: int) -> None:
+    """While the server runs: a backup, a drill that leaves nothing behind, and the blocks of an upgrade."""
+    assert "the database and " in machine.on_server("", "backup")
+    assert machine.systemctl()[-1] == "enable --now hushrec-backup.timer"
+    assert "movies" in machine.run("drill", **ADMIN)
+    assert not (machine.folder / "var/lib/hushrec-drill").exists()
+    machine.on_server("", "upgrade")
+    subprocess.run([*COMMIT, "--allow-empty", "-m", "a newer version"], cwd=machine.clone, check=True)
+    newer = machine.run("install").splitlines()[-1]
+    assert newer != (machine.clone / "version-before").read_text().strip()
+    machine.blocks["restart"] = machine.blocks["restart"].replace(
+        "https://hushrec.example.org", f"http://127.0.0.1:{port}"
+    )
+    assert '"status":"ready"' in machine.run("restart")
+    assert machine.systemctl()[-1] == "restart hushrec"
+
+
+def _check_rollback(machine: Machine, folder: Path, url: str, token: str) -> None:
+    """A restore into a new database, from which the server starts."""
+    assert "restored " in machine.on_server("", "rollback", **ADMIN)
+    assert machine.systemctl()[-2:] == ["stop hushrec", "start hushrec"]
+    with terminal(machine.unit_script(), folder, "restored.log", machine.variables):
+        wait_for(int(url.rpartition(":")[2]), folder)
+        answer = httpx.get(f"{url}/v1/tasks", headers={"Authorization": f"Bearer {token}"})
+        assert [task["name"] for task in answer.json()["tasks"]] == ["movies"]
 
 
 def _check_replicas(machine: Machine, folder: Path, token: str) -> None:

@@ -9,17 +9,19 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from aggregator_service.commands.common import opened
 from aggregator_service.storage import backup
-from aggregator_service.storage.backup import BackupError, back_up
+from aggregator_service.storage.backup import BackupError, back_up, back_up_snapshot, copy_blobs
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.schema import ClientRow
+from aggregator_service.storage.schema import ClientRow, StorageRow
 from aggregator_service.storage.stores import named_blobs
 from tests.support.api import Api, TestMember, TestTask, aggregator_inside, contribute
 from tests.support.replicas import TestDatabase
@@ -27,8 +29,19 @@ from tests.support.server import AggregatorProcess
 from tests.support.world import client_row, task_row
 
 COHORT = 4
+KEPT = {"fold_batch": 100, "inline_bytes": 0}
+"""Settings with which a contribution stays a blob until the round ends."""
 
 Run = Callable[..., str]
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set variables of this process, and of the commands that it starts, within the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 def half_a_round(api: Api, sent: int = COHORT // 2) -> tuple[TestTask, list[TestMember]]:
@@ -218,15 +231,103 @@ def test_a_failed_backup_leaves_nothing_behind(
     assert list(blobs.root.glob(".backup-*")) == []
 
 
-def test_one_backup_at_a_time_only_of_sqlite_and_moves_need_a_destination(
+def test_one_backup_at_a_time_and_moves_need_a_destination(
     storage: tuple[Database, DirectoryBlobs], tmp_path: Path, run: Run
 ) -> None:
     database, blobs = storage
     with backup._staging(blobs), pytest.raises(BackupError, match="another backup"):
         back_up(database, blobs, tmp_path / "copy")
     for arguments, words in (
-        (("backup", str(tmp_path / "copy"), "--database-url", "postgresql://h@127.0.0.1/h"), "pg_dump"),
         (("migrate-storage", "--data-dir", str(tmp_path)), "--to-database-url"),
         (("migrate-storage", "--data-dir", str(tmp_path), "--to-blobs", f"dir:{blobs.root}"), "in use"),
     ):
         assert words in run(*arguments, status=1)
+
+
+def test_a_backup_of_postgresql_and_its_blobs_is_restored_in_a_drill(
+    tmp_path: Path, run: Run, postgres: TestDatabase, new_prefix: Callable[[], str]
+) -> None:
+    """Each is an SQLite database and a directory, also of S3; it is served as it is, and restored to an empty storage.
+
+    The round that was open goes on with the contributions that the backup holds, to the exact sum.
+    """
+    for number, place in enumerate((f"dir:{tmp_path / 'blobs'}", new_prefix())):
+        folder = tmp_path / str(number)
+        now = ("--data-dir", str(folder / "data"), "--database-url", postgres.schema())
+        with aggregator_inside(folder / "data", database_url=now[3], blobs=place, **KEPT) as api:
+            task, members = half_a_round(api)
+            with environment(HUSHREC_BLOBS=place):
+                assert "2 blobs" in run("backup", str(folder / "backup"), *now)
+                assert "a server runs on this database" in run("restore", str(folder / "backup"), *now, status=1)
+            complete(api, task, members)
+        served = folder / "served"
+        shutil.copytree(folder / "backup", served)
+        with aggregator_inside(served) as drill:
+            complete(drill, task, members)
+        drilled = ("--data-dir", str(folder / "drill"), "--database-url", postgres.schema())
+        new_place = new_prefix() if place.startswith("s3:") else f"dir:{folder / 'drill' / 'blobs'}"
+        with environment(HUSHREC_BLOBS=new_place):
+            restore = ("restore", str(folder / "backup"), *drilled)
+            with environment(HUSHREC_CRASH_AT="move.copied-before-finished"):
+                died = subprocess.run([sys.executable, "-m", "aggregator_service.cli", *restore], check=False)
+            assert died.returncode == -signal.SIGKILL
+            assert "copied 2 blobs" in run(*restore)  # and again after the interruption
+            assert "not empty" in run(*restore, status=1)
+            assert task.id in run("task", "list", *drilled)
+        with aggregator_inside(folder / "drill", database_url=drilled[3], blobs=new_place) as restored:
+            complete(restored, task, members)
+            restored.create_task("another", cohort=2).enrol(2)  # rows get new numbers
+
+
+def test_a_backup_of_sqlite_is_restored_into_an_empty_data_directory(tmp_path: Path, run: Run) -> None:
+    data, copy, new = tmp_path / "data", tmp_path / "copy", tmp_path / "new"
+    with aggregator_inside(data, **KEPT) as api:
+        task, members = half_a_round(api)
+    run("backup", str(copy), "--data-dir", str(data))
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    run("restore", str(copy), "--data-dir", str(new))
+    assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
+    assert [path for path in (new, *new.rglob("*")) if path.stat().st_mode & 0o077] == []
+    assert [path.name for path in new.glob("restore-*")] == []
+    with aggregator_inside(new) as restored:
+        complete(restored, task, members)
+    assert "is no backup" in run("restore", str(tmp_path), "--data-dir", str(tmp_path / "third"), status=1)
+    assert not (tmp_path / "third").exists()
+
+
+def test_backups_of_postgresql_fit_while_blobs_are_replaced(
+    tmp_path: Path, postgres: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blob that is deleted between a snapshot and its copy is named by no row of the snapshot that is kept."""
+    blobs = DirectoryBlobs(tmp_path / "blobs")
+    store_id = blobs.prepare()
+    with opened(postgres.schema()) as database:
+        with database.write() as session:
+            session.add(StorageRow(id=1, store_id=store_id))
+            session.add(task_row())
+            session.flush()
+            digest = blobs.put("envelopes/t_1-0", b"0")
+            session.add(client_row("c_1", envelope_key="envelopes/t_1-0", envelope_digest=digest, envelope_bytes=1))
+        numbers = iter(range(1, 100))
+
+        def replace_and_copy(named: dict[str, str], source: BlobStore, target: BlobStore) -> list[str]:
+            """The first three times, another envelope takes the place of the one that is to be copied."""
+            if (number := next(numbers)) <= 3:
+                key, body = f"envelopes/t_1-{number}", str(number).encode()
+                digest = blobs.put(key, body)
+                with database.write() as session:
+                    row = session.get_one(ClientRow, "c_1")
+                    old, row.envelope_key, row.envelope_digest = str(row.envelope_key), key, digest
+                blobs.delete(old)
+            return copy_blobs(named, source, target)
+
+        monkeypatch.setattr(backup, "copy_blobs", replace_and_copy)
+        made = back_up_snapshot(database, blobs, tmp_path / "copy", opened)
+        assert (made.blobs, made.damaged) == (1, [])
+        assert [path.name for path in (made.path / "blobs" / "envelopes").iterdir()] == ["t_1-3"]
+        with opened(f"sqlite:///{made.path / 'hushrec.db'}") as copy, copy.read() as session:
+            assert named_blobs(session).keys() == {"envelopes/t_1-3"}
+        monkeypatch.undo()
+        blobs.delete("envelopes/t_1-3")
+        made = back_up_snapshot(database, blobs, tmp_path / "damaged", opened)
+        assert (made.blobs, made.damaged) == (0, ["envelopes/t_1-3"])
