@@ -2,6 +2,7 @@
 
     python scripts/release.py notes [VERSION]     the changelog's section, as Markdown; default: what is unreleased
     python scripts/release.py prepare VERSION     write the version into the files, and date the unreleased section
+    python scripts/release.py check TAG           whether version, changelog, images and a tag such as v1.2.3 agree
 
 `prepare` commits and tags nothing. Exit status 1 with a reason where there is nothing to release.
 """
@@ -44,7 +45,7 @@ def current(root: Path = ROOT) -> str:
 
 def images(root: Path = ROOT) -> list[Path]:
     """Return the files that name the image with its version as tag."""
-    deploy = [path for path in (root / "docs" / "deploy").rglob("*") if path.is_file()]
+    deploy = [path for path in (root / "docs" / "deploy").rglob("*") if path.is_file() and path.suffix != ".pyc"]
     named = re.compile(r"\bhushrec:[0-9]+\.[0-9]")
     return [path for path in (*deploy, root / "docs" / "deploy.md") if named.search(path.read_text(encoding="utf-8"))]
 
@@ -68,6 +69,28 @@ def prepare(version: str, day: date, root: Path = ROOT) -> list[Path]:
     return list(made)
 
 
+def disagreements(tag: str, root: Path = ROOT) -> list[str]:
+    """Return what does not name the version of a release with this tag, a line each; empty if all agree."""
+    version = tag.removeprefix("v")
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    dated = re.search(rf"^## \[{re.escape(version)}\] - [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$", changelog, re.MULTILINE)
+    contract = (root / "openapi" / "openapi.json").read_text(encoding="utf-8")
+    return [
+        line
+        for line, agrees in {
+            f"{tag} is not v and a version": tag == f"v{version}" and _VERSION.fullmatch(version),
+            f"pyproject.toml has version {current(root)}": current(root) == version,
+            f"CHANGELOG.md has no dated section {version}": dated,
+            f"openapi/openapi.json does not have version {version}": f'"version": "{version}"' in contract,
+            **{
+                f"{path.relative_to(root)} names another image": f"hushrec:{version}" in path.read_text("utf-8")
+                for path in images(root)
+            },
+        }.items()
+        if not agrees
+    ]
+
+
 def main(arguments: list[str]) -> None:
     """Run the command in `arguments`."""
     match arguments:
@@ -76,6 +99,9 @@ def main(arguments: list[str]) -> None:
         case ["prepare", version]:
             for path in prepare(version, datetime.now(UTC).date()):
                 print(path.relative_to(ROOT))
+        case ["check", tag]:
+            if found := disagreements(tag):
+                raise SystemExit("\n".join([*found, "run python scripts/release.py prepare VERSION, commit, and tag"]))
         case _:
             raise SystemExit(__doc__)
 

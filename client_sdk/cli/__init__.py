@@ -94,6 +94,7 @@ class _Commands(TyperGroup):
             raise
         except (HushRecError, OSError, ModuleNotFoundError) as error:
             from client_sdk.cli.common import fail
+            from client_sdk.cli.install import install_command
 
             if _interrupted(error):
                 raise _stopped() from None
@@ -106,7 +107,7 @@ class _Commands(TyperGroup):
             extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise
-            fail(f"this command needs {error.name}, which is not installed", f"pip install 'hushrec[{extra}]'")
+            fail(f"this command needs {error.name}, which is not installed", install_command(extra))
 
 
 def _stopped() -> typer.Exit:

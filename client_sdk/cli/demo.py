@@ -14,6 +14,7 @@ from rich.console import Console
 from typer import Option
 
 from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, picked, say, stderr
+from client_sdk.cli.install import install_command
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def demo(options: DemoOptions) -> None:
 
     if not plots_available():
         stderr.print(
-            "matplotlib is not installed: the report will have no curves; to change that: pip install 'hushrec[plots]'",
+            f"matplotlib is not installed: the report will have no curves; to change that: {install_command('plots')}",
             markup=False,
         )
     server_dir = options.output / f"server-{secrets.token_hex(4)}"

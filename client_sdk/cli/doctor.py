@@ -21,6 +21,7 @@ from typer import Option
 from client_sdk.api.http import check_environment, download
 from client_sdk.api.requests import base_url
 from client_sdk.cli.common import console, fail, table
+from client_sdk.cli.install import install_command
 from client_sdk.errors import ConnectionFailed
 from protocols.errors import ParameterError
 
@@ -89,8 +90,8 @@ def _packages() -> Iterator[Finding]:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            remedy = f"pip install 'hushrec[{extra}]'" if extra else "pip install hushrec"
-            yield Finding(name, False, not extra, f"missing ({purpose}): {type(error).__name__}", remedy)
+            missing = f"missing ({purpose}): {type(error).__name__}"
+            yield Finding(name, False, not extra, missing, install_command(extra))
         else:
             version = metadata.version(name.replace(".", "-"))
             yield Finding(name, True, not extra, f"{version} ({purpose})")
@@ -110,7 +111,7 @@ def _ckks() -> Finding:
         plan = ckks.plan({}, layout, 2)
         total = run_sum(ckks, plan, [np.linspace(-1, 1, 8)] * 2).total
     except (ImportError, ParameterError) as error:  # not installed, or the wheel does not fit this machine
-        return Finding("CKKS sum", False, False, f"cannot run: {error}", "pip install 'hushrec[ckks]'")
+        return Finding("CKKS sum", False, False, f"cannot run: {error}", install_command("ckks"))
     error_size = float(np.abs(total - 2 * np.linspace(-1, 1, 8)).max())
     found = f"sum of two ciphertexts, error {error_size:.1e}"
     return Finding("CKKS sum", error_size <= plan.predicted_error, True, found)

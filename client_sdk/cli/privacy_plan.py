@@ -11,6 +11,7 @@ import typer
 from typer import Option
 
 from client_sdk.cli.common import AsJson, command_options, console, picked, stderr, table
+from client_sdk.cli.install import install_command
 from protocols.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _NOTE: Final = (
     "contribution. Noise per value: in the sum of a whole cohort. Sums of one client, at most: the block's `rounds`. "
     "What is left is a rule of thumb (docs/privacy.md): measure before you promise."
 )
-_INSTALL: Final = "pip install 'hushrec[privacy]'"
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,12 @@ def plan(options: PlanOptions) -> None:
         console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
     console.print(f"{_WHICH}\n{_NOTE}", highlight=False, soft_wrap=True)
     if found and not gaussian:
-        stderr.print(f"For the figures of Gaussian noise: {_INSTALL}", highlight=False, markup=False, soft_wrap=True)
+        stderr.print(
+            f"For the figures of Gaussian noise: {install_command('privacy')}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def _sizes(found: list[NoiseOutlook]) -> list[tuple[str, ...]]:

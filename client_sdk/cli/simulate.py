@@ -34,6 +34,7 @@ from client_sdk.cli.common import (
     table,
 )
 from client_sdk.cli.evaluate import Splitting, TestFile
+from client_sdk.cli.install import install_command
 from protocols.advice import Variant
 from protocols.parameter_text import named_values
 
@@ -242,7 +243,7 @@ def _check_plot(path: Path) -> None:
         why = f"--plot {path}: cannot write this file: {error.strerror or error}"
         fail(why, "Pass a file in a folder that exists and is writable.")
     if not plots_available():
-        fail("cannot write the plot: matplotlib is not installed", "pip install 'hushrec[plots]'")
+        fail("cannot write the plot: matplotlib is not installed", install_command("plots"))
 
 
 # --- `hushrec cost`: the network traffic of one client ----------------------------------------------------------------

@@ -6,7 +6,6 @@ Dependencies are those of requirements.lock, so that nothing is resolved anew.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,13 +46,8 @@ def run(*command: object, cwd: Path | None = None, bytecode: Path | None = None)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for package in ("aggregator_service", "client_sdk", "protocols"):
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "LICENSE"):
-        shutil.copy(ROOT / name, source / name)
-    how = ("--wheel", "--no-build-isolation", "--offline", "--python", sys.executable)
-    done = run(UV, "build", *how, "--out-dir", folder, source)
+    folder = tmp_path_factory.mktemp("wheel")
+    done = run(sys.executable, ROOT / "scripts" / "build_wheel.py", folder)
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("*.whl")
     return made

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from client_sdk.cli.install import install_command
 from protocols.privacy_advice import NOISY_RECIPES
 from tests.support.pages import cells, hushrec
 
@@ -89,7 +90,7 @@ def test_a_recipe_for_which_no_noise_can_be_drawn_is_named_with_the_reason() -> 
 def test_without_the_extra_a_plan_has_our_bounds_and_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     _, out, err = hushrec("privacy", "plan", *MILLION)
-    assert "pip install 'hushrec[privacy]'" in err
+    assert install_command("privacy") in err
     assert "sums of one client, at most" in out
     assert "the same, Gaussian" not in out
 
