@@ -31,7 +31,7 @@ from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
@@ -161,7 +161,7 @@ class DrawnRound:
 
 
 @dataclass(frozen=True)
-class DrawnVectorHalf:
+class DrawnVectorHalf(ClientHalf):
     """A client half that sends a vector drawn from its client's number instead of training; nobody scores."""
 
     number: int
@@ -173,10 +173,6 @@ class DrawnVectorHalf:
         random = np.random.default_rng([1, self.number])
         values = random.uniform(-1.0, 1.0, block.length) * block.bounds()
         return np.where(block.integral_mask(), np.rint(np.abs(values)), values)
-
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """No state: nothing is trained."""
-        return {}
 
     def contribute(
         self,

@@ -23,7 +23,7 @@ from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.training import client_half
-from client_sdk.training.base import ClientHalf, LocalResult, ReadsInteractions, TrainingConfig, why_abstain
+from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, why_abstain
 from protocols.contribution import TaskSum, make
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
@@ -76,8 +76,9 @@ class RecipeConformance:
 
     def _history(self, made: Recipe, client: int) -> History:
         half, given = self.half(made), self.interactions(made, client)
-        if isinstance(half, ReadsInteractions):
-            return half.read(given)
+        read = half.read(given)
+        if read is not None:
+            return read
         assert isinstance(given, History)
         return given
 

@@ -20,7 +20,7 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
-from client_sdk.training.base import LocalResult, MayAbstain, TrainingConfig, why_abstain
+from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
 from protocols.contribution import Made, TaskSum, make, payload
 from protocols.crypto.keys import derive_seed
@@ -243,8 +243,7 @@ class Federation:
         sum_class, given = self.recipe.layout(spec.sum_index).sum_class, self.given[user]
         if why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None:
             return True
-        half, client_state = self.half, self.client_states[user]
-        return isinstance(half, MayAbstain) and half.why_abstain(spec, self.history(user), client_state) is not None
+        return self.half.why_abstain(spec, self.history(user), self.client_states[user]) is not None
 
     def _sum_at_once(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]

@@ -28,7 +28,7 @@ from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
 from client_sdk.store.client_store import OwnContribution
 from client_sdk.store.states import GivenData
-from client_sdk.training.base import AsksApplication, LocalResult, MayAbstain, why_abstain
+from client_sdk.training.base import LocalResult, why_abstain
 from protocols.contribution import Made, make
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError, ParameterError
@@ -99,10 +99,9 @@ class OwnRound:
         part, spec = self.part, self.spec
         state = part.follower.view(caught_up.state)
         with self.timed("train"):
-            if isinstance(part.half, AsksApplication):
-                asked = part.half.ask(spec, state, self.history)
-                if asked is not None:
-                    yield Turn(asked)
+            asked = part.half.ask(spec, state, self.history)
+            if asked is not None:
+                yield Turn(asked)
             local = yield from work(partial(train, part, spec, state, self.history))
         if local.failure is not None:
             task = part.member.terms.name
@@ -202,7 +201,7 @@ def require_data(part: Part, spec: RoundSpec, state: ModelState, history: Histor
     task_id, store, label = member.task_id, member.store, member.terms.view.data_set
     given = GivenData() if sum_class.data is None else store.given(task_id, label, sum_class.data)
     reason = why_abstain(sum_class, spec, state, history, given, task_id)
-    if reason is None and isinstance(part.half, MayAbstain):
+    if reason is None:
         reason = part.half.why_abstain(spec, history, part.client_state())
     if reason is None and (spending := store.spending(task_id)) is not None:
         reason = spending.why_not()

@@ -54,7 +54,6 @@ from client_sdk.rounds.polling import (
     report_waiting,
 )
 from client_sdk.rounds.unmasked import WorkAhead, take_unmasked_part
-from client_sdk.training.base import AsksApplication
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
@@ -259,7 +258,7 @@ class _Contributor(Role):
             except _MISSED as error:
                 outcome = RoundMissed(view.number, str(error))
             self.progress(outcome)
-            if isinstance(self.part.half, AsksApplication):
+            if self.part.half.in_application:
                 yield Turn(outcome)
 
     def _is_asked(self, view: RoundView) -> bool:

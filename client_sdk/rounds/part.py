@@ -18,7 +18,7 @@ from client_sdk.rounds.events import AggregateRejected, ModelMeasured, Progress,
 from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
 from client_sdk.store.states import ClientState
 from client_sdk.training import client_half
-from client_sdk.training.base import ChecksHistory, ClientHalf, ReadsInteractions, TrainingConfig
+from client_sdk.training.base import ClientHalf, TrainingConfig
 from protocols.catalogue import Catalogue
 from protocols.errors import KeyringError, ParameterError
 from protocols.layout import Route, SumClass
@@ -75,13 +75,13 @@ class Part:
 
     def history(self, interactions: object) -> History:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
-        if isinstance(self.half, ReadsInteractions):
-            return self.half.read(interactions)
+        read = self.half.read(interactions)
+        if read is not None:
+            return read
         history = self.known_items(interactions)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
-        if isinstance(self.half, ChecksHistory):
-            self.half.check(history)
+        self.half.check(history)
         return history
 
     def known_items(self, interactions: object) -> History:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import nan
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,7 @@ class OwnTrainer(History):
 class ArraysHalf(ClientHalf):
     """Calls the application's trainer. Nothing is kept on the device."""
 
+    in_application: ClassVar[bool] = True
     recipe: Arrays
 
     def read(self, interactions: object) -> OwnTrainer:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,13 +90,39 @@ def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C], g
     return given
 
 
-class ClientHalf(Protocol):
-    """The client side of one recipe. `history` is the client's own interactions."""
+class ClientHalf(ABC):
+    """The client side of one recipe; a subclass has `contribute`, and what else differs from these defaults.
+
+    `history` is the client's own interactions.
+    """
+
+    in_application: ClassVar[bool] = False
+    """Whether the application can train in a loop of its own: it has a turn before each round (`ask`) and after it."""
+
+    def read(self, interactions: object) -> History | None:
+        """Return `interactions` as a `History` where they are neither item numbers nor ratings, which have None.
+
+        Raises `ParameterError` for what this client side cannot use.
+        """
+        return None
+
+    def check(self, history: History) -> None:
+        """Raise the error that `contribute` would raise for `history`, if any, before the first round."""
+        del history
+
+    def why_abstain(self, spec: RoundSpec, history: History, client_state: ClientState | None) -> str | None:
+        """Return why this client must not contribute to a sum; None if it may. Counts: see `why_abstain` below."""
+        return None
+
+    def ask(self, spec: RoundSpec, state: ModelState, history: History) -> object | None:
+        """Return the round that asks the application for its update, for a `Turn`; None if `contribute` has it."""
+        return None
 
     def initial_client_state(self, rng: Rng) -> ClientState:
         """Return the state of a client that has not taken part yet: by default nothing is kept on the device."""
         return {}
 
+    @abstractmethod
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
@@ -116,39 +143,11 @@ class ClientHalf(Protocol):
         return self.initial_client_state(rng)
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
-        """Return a score for each item, float32 (items,); higher is better."""
+        """Return a score for each item, float32 (items,); higher is better.
 
-
-@runtime_checkable
-class ReadsInteractions(Protocol):
-    """A client side that is given something else than item numbers or ratings."""
-
-    def read(self, interactions: object) -> History:
-        """Return `interactions` as a `History`; `ParameterError` for what it cannot use."""
-
-
-@runtime_checkable
-class MayAbstain(Protocol):
-    """A client side that has nothing to add to some sums; `why_abstain` below covers sums that count."""
-
-    def why_abstain(self, spec: RoundSpec, history: History, client_state: ClientState | None) -> str | None:
-        """Return why this client must not contribute to a sum; None if it may."""
-
-
-@runtime_checkable
-class AsksApplication(Protocol):
-    """A client side that can ask the application for its update, in a loop of the application's own."""
-
-    def ask(self, spec: RoundSpec, state: ModelState, history: History) -> object | None:
-        """Return the round that asks, for a `Turn`; None if `history` brings a trainer."""
-
-
-@runtime_checkable
-class ChecksHistory(Protocol):
-    """A client side that can check before the first round whether it can train on a history."""
-
-    def check(self, history: History) -> None:
-        """Raise the error that `contribute` would raise for `history`, if any."""
+        Raises `ParameterError` for a model that scores no items, or not yet.
+        """
+        raise ParameterError("this model scores no items")
 
 
 def why_abstain(

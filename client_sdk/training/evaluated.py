@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ChecksHistory, ClientHalf, LocalResult, Rng
+from client_sdk.training.base import ClientHalf, LocalResult, Rng
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -34,7 +34,7 @@ _TRAINED: Final = "trained"
 
 
 @dataclass(frozen=True)
-class EvaluatedHalf:
+class EvaluatedHalf(ClientHalf):
     """`inner` without the held-out rows, and their measurement in the sums that are one."""
 
     recipe: Evaluated
@@ -93,8 +93,7 @@ class EvaluatedHalf:
         return self.inner.scores(state_as(state, EvaluatedState).used, _without_ours(client_state), history)
 
     def check(self, history: History) -> None:
-        if isinstance(self.inner, ChecksHistory):
-            self.inner.check(history)
+        self.inner.check(history)
 
     def _held_out(self, history: History, client_state: ClientState) -> tuple[History, History, ClientState]:
         """Return the held-out rows, the others, and the client state of the recipe itself.

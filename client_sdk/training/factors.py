@@ -54,7 +54,7 @@ def user_factor(
 
 
 @dataclass(frozen=True)
-class FactorHalf:
+class FactorHalf(ClientHalf):
     """Matrix factorisation: the user factor stays on the device, the change of the item factors is summed."""
 
     recipe: FactorRecipe
@@ -75,8 +75,7 @@ class FactorHalf:
         if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
-        change = Update(local.items, local.values)
-        made, kept = self._contribution(spec, state, Local(change, client_id, rng=rng), client_state)
+        made, kept = self._contribution(spec, state, Local(local, client_id, rng=rng), client_state)
         return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor, **kept}, local.loss, local.samples)
 
     def _contribution(

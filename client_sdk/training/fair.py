@@ -42,7 +42,7 @@ class FairConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FairHalf:
+class FairHalf(ClientHalf):
     """The client side of FAIR. The view of the model determines the capacity of the device."""
 
     recipe: Fair

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from client_sdk.training.base import Rng, TrainingConfig, distinct
 from protocols.errors import ParameterError
+from protocols.recipes.base import Update
 from protocols.recipes.rows import NEGATIVES
 
 
@@ -74,17 +75,14 @@ def draw_negatives(positives: NDArray[np.int32], n_items: int, count: int, rng: 
 
 
 @dataclass(frozen=True)
-class LocalUpdate:
-    """The result of one round of local training.
+class LocalUpdate(Update):
+    """The result of one round of local training: changes of the rows, or rows of A, and what stays on the device.
 
-    user_factor: float32 (d,), never sent. items: int32 (k,), the items of the samples, distinct, ascending. values:
-    float32 (k, d), changes of the rows, or (k, r), rows of A. loss: mean cross entropy of the batches of the last
-    epoch, each before its step. samples: number of positives and negatives.
+    items: of the samples, ascending. user_factor: float32 (d,), never sent. loss: mean cross entropy of the batches of
+    the last epoch, each before its step. samples: number of positives and negatives.
     """
 
     user_factor: NDArray[np.float32]
-    items: NDArray[np.int32]
-    values: NDArray[np.float32]
     loss: float
     samples: int
 
@@ -228,4 +226,4 @@ def train_locally(
             gradient = residuals @ factors / batch.rows.size + 2 * config.weight_decay * user
             user -= config.learning_rate * gradient
     values = rows - start if projection is None else low
-    return LocalUpdate(user, samples.items, values, float(np.mean(losses)), samples.rows.size)
+    return LocalUpdate(samples.items, values, user, float(np.mean(losses)), samples.rows.size)

@@ -169,7 +169,7 @@ def descend(
 
 
 @dataclass(frozen=True)
-class PFedCLRHalf:
+class PFedCLRHalf(ClientHalf):
     """Steps 1 and 2 of a client.
 
     entropy: source of random bytes for the noise of tasks with local differential privacy. draw: draws the

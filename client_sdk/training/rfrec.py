@@ -56,7 +56,7 @@ class _Device:
 
 
 @dataclass(frozen=True)
-class RFRecHalf:
+class RFRecHalf(ClientHalf):
     """User factor and item factors stay on the device; the difference of the item factors to the average is summed."""
 
     recipe: RFRec

@@ -17,14 +17,10 @@ from protocols.recipes.state import state_as
 
 
 @dataclass(frozen=True)
-class PopularityHalf:
+class PopularityHalf(ClientHalf):
     """A contribution is the client's 0/1 vector; the score of an item is its share."""
 
     recipe: Popularity
-
-    def initial_client_state(self, rng: np.random.Generator) -> ClientState:
-        """Return nothing: the client keeps no state."""
-        return {}
 
     def contribute(
         self,
@@ -38,10 +34,6 @@ class PopularityHalf:
         """Return 1 for each item of the history, 0 for the others."""
         made = self.recipe.contribute(state, spec, Local(history.items, client_id))
         return LocalResult(made, client_state, loss=nan, samples=len(history))
-
-    def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: np.random.Generator) -> ClientState:
-        """Return nothing: scores need no client state."""
-        return {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return each item's share, float32 (items,)."""

@@ -28,7 +28,8 @@ from client_sdk.rounds.events import AggregateRejected, RoundAbstained, RoundRep
 from client_sdk.rounds.loop import play
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.rounds.unmasked import WorkAhead
-from client_sdk.store.states import FollowedState
+from client_sdk.store.states import ClientState, FollowedState
+from client_sdk.training.base import ClientHalf, LocalResult, Rng
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.keys import Keyring
@@ -225,13 +226,16 @@ def test_a_sum_that_does_not_open(how: str) -> None:
     assert recipe.encode_state(state)[4:] == recipe.encode_state(recipe.initial_state(SEED))[4:]
 
 
-class Diverging:
+class Diverging(ClientHalf):
     """The client side of a recipe whose training fails."""
 
-    def __init__(self, half: Any) -> None:
-        self.initial_client_state = half.initial_client_state
+    def __init__(self, half: ClientHalf) -> None:
+        self._half = half
 
-    def contribute(self, *_: Any) -> None:
+    def initial_client_state(self, rng: Rng) -> ClientState:
+        return self._half.initial_client_state(rng)
+
+    def contribute(self, *_: Any) -> LocalResult:
         raise ParameterError("training diverged")
 
 

@@ -24,7 +24,7 @@ from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.store.states import FollowedState
-from client_sdk.training.base import LocalResult
+from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.codec import b64encode
 from protocols.contribution import Made
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
@@ -103,10 +103,13 @@ TERMS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 """Recipe and parameters of tasks whose sums would show constants of a client, without the parameter that consents."""
 
 
-_ROWS: Final = SimpleNamespace(
-    initial_client_state=lambda rng: {}, contribute=lambda *_: LocalResult(Contribution([]), {}, 0.0, 1)
-)
-"""The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
+class _Rows(ClientHalf):
+    """The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
+
+    def contribute(self, *_: Any) -> LocalResult:
+        return LocalResult(Contribution([]), {}, 0.0, 1)
+
+
 _ROW: Final = History(np.zeros(1, np.int32))
 
 
@@ -161,7 +164,7 @@ class Honest:
         store, check = ClientStore(self.store, "me"), _membership_check(self.index)
         own = Member(self, terms, member, identity, store, Policy(), check)
         self._part = _GivenElements(
-            Part(own, SimpleNamespace(view=lambda state: state), _ROWS),
+            Part(own, SimpleNamespace(view=lambda state: state), _Rows()),
             SimpleNamespace(number=number),
             None,
             spec=RoundSpec(number, bytes(32), attempt.sum_index),
