@@ -134,7 +134,7 @@ class Federation:
             self.recipe.initial_state(self.task_seed) if self.start is None else start_state(self.recipe, self.start)
         )
         self._view = self.state
-        self._together: WholeRatings | None = None
+        self._whole: WholeRatings | None = None
         self.half = client_half(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
@@ -165,8 +165,8 @@ class Federation:
         """
         from client_sdk.training.privirec import PriviRecHalf  # which other recipes do not need
 
-        if self._together is not None:
-            return self._together.scores(self.state, users)
+        if self._whole is not None:
+            return self._whole.scores(self.state, users)
         if isinstance(self.half, PriviRecHalf):
             return self.half.scores_of(self.state, interaction_rows(self.train)[users])
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
@@ -267,8 +267,8 @@ class Federation:
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None
         if spec.sum_index == 2:
-            self._together = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
-        return None if self._together is None else self._together.sum(self.state)
+            self._whole = WholeRatings(self.train, self.recipe, self.state, self.user_factors)
+        return None if self._whole is None else self._whole.sum(self.state)
 
     def _sum_sealed(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: _Tally

@@ -41,7 +41,7 @@ from client_sdk.lab.fleet_rounds import (
     play_unmasked_round,
 )
 from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
-from client_sdk.model.sync import Catalogue, fetch_catalogue, usable_snapshot
+from client_sdk.model.sync import MissedRounds, fetch_missed, usable_snapshot
 from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event
 from client_sdk.rounds.join import Account, join
 from client_sdk.rounds.key_holder import KeyHolder
@@ -288,7 +288,7 @@ class Fleet:
     def _sync(self, upto: int) -> None:
         """Update the shared catalogues and models to the end of round `upto`, and publish a snapshot if one is due."""
         for device_group, follower in self._model_followers().items():
-            if self._cache.catalogue(follower.terms.task_id, device_group, upto) is None:
+            if self._cache.missed(follower.terms.task_id, device_group, upto) is None:
                 self._update(follower, upto)
 
     def _update(self, follower: SharedFollower, upto: int) -> None:
@@ -296,13 +296,13 @@ class Fleet:
         calls, terms, device_group = follower.calls, follower.terms, follower.view_group
         task_id = terms.task_id
         finding = self._pool.submit(self._run_on_worker, partial(usable_snapshot, calls, terms)) if upto else None
-        newer = self._run(fetch_catalogue(calls, terms, follower.known, upto))
+        newer = self._run(fetch_missed(calls, terms, follower.known, upto))
         snapshot = finding.result() if finding else None
-        self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, newer.completed, snapshot))
+        self._cache.extend_missed(task_id, device_group, MissedRounds(upto, newer.completed, snapshot))
         followed = self._run(follower.follow(upto)).followed
         if self._run(follower.publish_when_due(followed, self._options.policy.snapshot_every)):
             snapshot = self._run(calls.latest_snapshot(task_id))
-            self._cache.extend_catalogue(task_id, device_group, Catalogue(upto, (), snapshot))
+            self._cache.extend_missed(task_id, device_group, MissedRounds(upto, (), snapshot))
 
     def _model_followers(self) -> dict[int | None, SharedFollower]:
         """The fleet's own copies of the model, one for each device group that follows its own view.

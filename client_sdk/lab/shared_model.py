@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from client_sdk.api.wire import Program
 from client_sdk.model.follow import CaughtUp, ModelFollower
-from client_sdk.model.sync import Catalogue, SyncPlan, plan_sync
+from client_sdk.model.sync import MissedRounds, SyncPlan, plan_sync
 from client_sdk.rounds.part import Part
 from client_sdk.store.states import FollowedState
 
@@ -22,7 +22,7 @@ _Followed = tuple[str, int | None]
 
 @dataclass
 class ModelCache:
-    """Catalogues and model states that the followers of one task in one process share. Thread-safe.
+    """Missed rounds and model states that the followers of one task in one process share. Thread-safe.
 
     Each state is kept once a follower has made it, so that an aggregate is opened once; states of different device
     groups are kept apart where the groups follow their own views. Use it only for clients that trust each other with
@@ -35,7 +35,7 @@ class ModelCache:
     downloads: Literal["each", "once"] = "each"
     keep: int = 4
     _states: dict[_Followed, OrderedDict[int, FollowedState]] = field(default_factory=dict, repr=False)
-    _catalogues: dict[_Followed, Catalogue] = field(default_factory=dict, repr=False)
+    _missed: dict[_Followed, MissedRounds] = field(default_factory=dict, repr=False)
     _checked: set[tuple[str, int]] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -61,21 +61,21 @@ class ModelCache:
             while len(kept) > self.keep:
                 kept.popitem(last=False)
 
-    def catalogue(self, task_id: str, device_group: int | None, upto: int) -> Catalogue | None:
-        """Return the catalogue if it reaches exactly to round `upto`, else None."""
+    def missed(self, task_id: str, device_group: int | None, upto: int) -> MissedRounds | None:
+        """Return the missed rounds if they reach exactly to round `upto`, else None."""
         with self._lock:
-            found = self._catalogues.get((task_id, device_group))
+            found = self._missed.get((task_id, device_group))
         return found if found is not None and found.upto == upto else None
 
-    def extend_catalogue(self, task_id: str, device_group: int | None, newer: Catalogue) -> None:
-        """Add the completed rounds of `newer` to the catalogue, which starts at round 0, and take over its snapshot."""
+    def extend_missed(self, task_id: str, device_group: int | None, newer: MissedRounds) -> None:
+        """Add the completed rounds of `newer` to those from round 1 on, and take over its snapshot."""
         with self._lock:
-            old = self._catalogues.get((task_id, device_group))
+            old = self._missed.get((task_id, device_group))
             known = old.completed if old else ()
             last = known[-1].number if known else 0
             completed = known + tuple(view for view in newer.completed if view.number > last)
             snapshot = newer.snapshot or (old.snapshot if old else None)
-            self._catalogues[task_id, device_group] = Catalogue(newer.upto, completed, snapshot)
+            self._missed[task_id, device_group] = MissedRounds(newer.upto, completed, snapshot)
 
 
 @dataclass
@@ -108,9 +108,9 @@ class SharedFollower(ModelFollower):
         self._known = 0
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
-        catalogue = self.cache.catalogue(self.terms.task_id, self.view_group, upto)
-        if catalogue is not None:
-            caught_up = yield from self._carry_out(plan_sync(self._known, catalogue, self.terms.by_snapshot))
+        missed = self.cache.missed(self.terms.task_id, self.view_group, upto)
+        if missed is not None:
+            caught_up = yield from self._carry_out(plan_sync(self._known, missed, self.terms.by_snapshot))
             if caught_up is not None:
                 return caught_up
         return (yield from super()._follow(upto))

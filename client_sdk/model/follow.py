@@ -32,7 +32,7 @@ from client_sdk.model.sync import (
     SyncPlan,
     absorb_aggregate,
     absorb_checked,
-    fetch_catalogue,
+    fetch_missed,
     plan_sync,
     read_snapshot,
     require_same,
@@ -155,10 +155,10 @@ class ModelFollower:
 
     def _follow(self, upto: int) -> Program[CaughtUp]:
         for _ in range(_TRIES):
-            catalogue = yield from fetch_catalogue(
+            missed = yield from fetch_missed(
                 self.calls, self.terms, self.known, upto, self.terms.by_snapshot, not self.replays_all
             )
-            plan = plan_sync(self.known, catalogue, self.terms.by_snapshot)
+            plan = plan_sync(self.known, missed, self.terms.by_snapshot)
             caught_up = yield from self._carry_out(plan)
             if caught_up is not None:
                 return caught_up

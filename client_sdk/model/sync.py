@@ -27,11 +27,11 @@ _PAGE: Final = 100
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class MissedRounds:
     """What the server offers for catching up to the end of round `upto`.
 
     completed: completed rounds in ascending order, from some known round on. snapshot: the newest one that the client
-    may use, see `fetch_catalogue`; None when there is none or it cannot be of use.
+    may use, see `fetch_missed`; None when there is none or it cannot be of use.
     """
 
     upto: int
@@ -39,9 +39,9 @@ class Catalogue:
     snapshot: SnapshotView | None
 
 
-def fetch_catalogue(
+def fetch_missed(
     calls: ApiCalls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False, snapshots: bool = True
-) -> Program[Catalogue]:
+) -> Program[MissedRounds]:
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
     snapshots: False to ask for none. Pages of rounds before the snapshot are skipped once it is clear that the snapshot
@@ -69,7 +69,7 @@ def fetch_catalogue(
             raise broken_terms(terms.task_id, "an empty page says that there is more", "rounds")
         if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
             after = max(after, snapshot.round - 1)
-    return Catalogue(upto, tuple(completed), snapshot)
+    return MissedRounds(upto, tuple(completed), snapshot)
 
 
 def usable_snapshot(calls: ApiCalls, terms: TaskTerms) -> Program[SnapshotView | None]:
@@ -134,17 +134,17 @@ class SyncPlan:
         return self.rounds[-1].number if self.rounds else self.snapshot.round if self.snapshot else None
 
 
-def plan_sync(known: int, catalogue: Catalogue, snapshots_only: bool = False) -> SyncPlan:
+def plan_sync(known: int, offered: MissedRounds, snapshots_only: bool = False) -> SyncPlan:
     """Return the plan of lower cost: every missed aggregate, or the snapshot and the aggregates after it.
 
     known: round of the known state. Raises `ModelUnavailable` when `snapshots_only` is set and the newest snapshot is
     older than the newest completed round.
     """
-    missed = tuple(view for view in catalogue.completed if known < view.number <= catalogue.upto)
+    missed = tuple(view for view in offered.completed if known < view.number <= offered.upto)
     if not missed:
         return SyncPlan()
-    snapshot, newest = catalogue.snapshot, missed[-1].number
-    if snapshot is not None and not known < snapshot.round <= catalogue.upto:
+    snapshot, newest = offered.snapshot, missed[-1].number
+    if snapshot is not None and not known < snapshot.round <= offered.upto:
         snapshot = None
     if snapshots_only:
         if snapshot is None or snapshot.round < newest:

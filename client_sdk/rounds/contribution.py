@@ -1,7 +1,7 @@
 """One client's contribution to one round, of any mechanism: catch up, train, make it, record it, upload it.
 
 `OwnRound` is the round as its client sees it. Each kind of round calls its methods in this order: `catch_up`, `train`,
-`make`, `deliver`, `settle`, `report`.
+`make`, `deliver`, `keep_state`, `report`.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class OwnRound:
             raise
         member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
 
-    def settle(self, local: LocalResult) -> Program[None]:
+    def keep_state(self, local: LocalResult) -> Program[None]:
         """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
 
         If that fails, the state stays as it was stored, which is reported.
@@ -215,7 +215,7 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
     """Train for one round on `state`, the client's view of the model, and return the result.
 
     It is stored at once that this client is counted in this sum, or measured in it: if the answer to its upload is
-    lost, its data may be in the sum all the same. The new client state is stored by `OwnRound.settle`.
+    lost, its data may be in the sum all the same. The new client state is stored by `OwnRound.keep_state`.
 
     Whether training works depends on this client's data and on a model that the server may have made up. If only
     clients with some item failed, and a client that fails sent nothing, the server would learn who has the item. So

@@ -36,7 +36,7 @@ class KeyHolder(Role):
         self.refused: set[str] = set()
         self._started = False  # whether round 1 has opened
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusively(self) -> AbstractContextManager[None]:
         """Allow others: the key holder may contribute at the same time, in another process."""
         return nullcontext()
 

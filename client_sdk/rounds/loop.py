@@ -71,7 +71,7 @@ class Role:
     def __init__(self, member: Member, progress: Progress = ignore_event) -> None:
         self.member, self.progress = member, progress
 
-    def alone(self) -> AbstractContextManager[None]:
+    def exclusively(self) -> AbstractContextManager[None]:
         """Keep other processes out of this role with the same records, where two would get in each other's way."""
         return self.member.store.locked(self.member.task_id)
 
@@ -114,7 +114,7 @@ def follow_task(
     at a time when it is given (`GaveUp`). Raises `LocalFileError` while another process does the same with the same
     records.
     """
-    with suppress(StoppedInOutage), role.alone():
+    with suppress(StoppedInOutage), role.exclusively():
         return (yield from through(_follow(role, stop, poll_seconds), Outage(patience, role.progress, stop)))
     return None
 

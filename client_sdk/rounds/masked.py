@@ -172,7 +172,7 @@ class MaskedRound(OwnRound):
         self._state = contributed
         with self.timed("upload"):
             yield from self.deliver(body, caught_up)
-        yield from self.settle(local)
+        yield from self.keep_state(local)
 
     def _report_bad_shares(self, unopened: tuple[str, ...]) -> Program[None]:
         """Name the neighbours whose shares did not open; `RoundLost` if the round fails of it.

@@ -51,7 +51,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
         upload = yield from work(lambda: _seal(part, committee, made.elements))
     with own.timed("upload"):
         yield from own.metered(own.deliver(upload, caught_up))
-    yield from own.settle(local)
+    yield from own.keep_state(local)
     return own.report(caught_up, local, made, len(upload))
 
 

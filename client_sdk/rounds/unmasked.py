@@ -51,7 +51,7 @@ def take_unmasked_part(part: Part, view: RoundView, history: History, progress: 
     made = yield from own.make(caught_up, local)
     with own.timed("upload"):
         yield from own.metered(own.deliver(made.message, caught_up))
-    yield from own.settle(local)
+    yield from own.keep_state(local)
     yield from own.metered(_publish_snapshot_when_due(own, caught_up))
     return own.report(caught_up, local, made, len(made.message))
 

@@ -21,7 +21,7 @@ from client_sdk.cli.membership import READ_ONLY
 from client_sdk.errors import ContractBroken, ModelUnavailable, PolicyRefused
 from client_sdk.lab.shared_model import ModelCache, SharedFollower
 from client_sdk.model.follow import ModelFollower
-from client_sdk.model.sync import Catalogue, SyncPlan, fetch_catalogue, plan_sync
+from client_sdk.model.sync import MissedRounds, SyncPlan, fetch_missed, plan_sync
 from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
@@ -51,8 +51,8 @@ def numbers(plan: SyncPlan) -> tuple[int | None, list[int]]:
 
 def test_the_plan_of_fewer_bytes_and_requests_is_chosen() -> None:
     rounds = tuple(complete(n, 100) for n in (1, 2, 4, 5))
-    assert numbers(plan_sync(5, Catalogue(5, rounds, snapshot(4, 10)))) == (None, [])
-    assert numbers(plan_sync(0, Catalogue(5, rounds, None))) == (None, [1, 2, 4, 5])
+    assert numbers(plan_sync(5, MissedRounds(5, rounds, snapshot(4, 10)))) == (None, [])
+    assert numbers(plan_sync(0, MissedRounds(5, rounds, None))) == (None, [1, 2, 4, 5])
     spared = 2 * 16384  # two requests fewer
     for known, upto, size, expected in (
         (0, 5, spared + 299, (4, [5])),
@@ -62,16 +62,16 @@ def test_the_plan_of_fewer_bytes_and_requests_is_chosen() -> None:
         (4, 5, 1, (None, [5])),
         (0, 2, 1, (None, [1, 2])),
     ):
-        assert numbers(plan_sync(known, Catalogue(upto, rounds, snapshot(4, size)))) == expected
+        assert numbers(plan_sync(known, MissedRounds(upto, rounds, snapshot(4, size)))) == expected
 
 
 def test_members_who_cannot_open_use_snapshots_only() -> None:
     rounds = (complete(1), complete(2))
-    assert numbers(plan_sync(0, Catalogue(2, rounds, snapshot(2, 10**9)), snapshots_only=True)) == (2, [])
-    assert plan_sync(2, Catalogue(2, rounds, None), snapshots_only=True).kind == "nothing"
+    assert numbers(plan_sync(0, MissedRounds(2, rounds, snapshot(2, 10**9)), snapshots_only=True)) == (2, [])
+    assert plan_sync(2, MissedRounds(2, rounds, None), snapshots_only=True).kind == "nothing"
     for late in (None, snapshot(1, 10)):
         with pytest.raises(ModelUnavailable) as caught:
-            plan_sync(0, Catalogue(2, rounds, late), snapshots_only=True)
+            plan_sync(0, MissedRounds(2, rounds, late), snapshots_only=True)
         assert caught.value.round == 2
 
 
@@ -87,7 +87,7 @@ def test_a_plan_reaches_the_newest_round_and_never_costs_more_than_replay(
     rounds = tuple(complete(n, 100) for n in sorted(completed))
     if shot is not None and shot[0] not in completed:
         shot = None  # a snapshot is of a completed round
-    plan = plan_sync(known, Catalogue(upto, rounds, snapshot(*shot) if shot else None))
+    plan = plan_sync(known, MissedRounds(upto, rounds, snapshot(*shot) if shot else None))
     missed = [n for n in sorted(completed) if known < n <= upto]
     assert plan.target == (missed[-1] if missed else None)
     requests = len(plan.rounds) + (plan.snapshot is not None)
@@ -274,12 +274,12 @@ def test_a_followers_own_state_is_kept_on_the_device_and_moved_forward() -> None
 )
 def test_an_impossible_list_of_rounds_is_refused(listed: tuple[RoundView, ...], fault: str) -> None:
     with pytest.raises(ContractBroken, match=fault):
-        ProgramRunner(Server(listed=listed)).run(fetch_catalogue(CALLS, TERMS, 0, 5))
+        ProgramRunner(Server(listed=listed)).run(fetch_missed(CALLS, TERMS, 0, 5))
 
 
 def test_pages_that_a_snapshot_covers_are_skipped() -> None:
     runner = ProgramRunner(Server(950, announced=[900]))
-    catalogue = runner.run(fetch_catalogue(CALLS, TERMS, 0, 950))
+    catalogue = runner.run(fetch_missed(CALLS, TERMS, 0, 950))
     assert len(runner.requests) == 3
     assert numbers(plan_sync(0, catalogue)) == (900, list(range(901, 951)))
 
