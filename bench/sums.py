@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
-from protocols.sums.base import Keyed, Mechanism
+from protocols.sums.base import Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
@@ -75,7 +75,7 @@ class PreparedSum:
         keys: to use instead of new ones. clients: of the plan, if they are not n.
         """
         plan: Any = how.plan(dict(parameters), layout_of(vectors.shape[1]), clients or len(vectors))
-        if keys is None and isinstance(how, Keyed):
+        if keys is None and how.needs_keyring:
             keys = how.generate_keyring(plan)
         route = whole_route(plan.layout)
         return cls(how, plan, keys, [how.seal(plan, route, [vector], keys) for vector in vectors])

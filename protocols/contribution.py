@@ -22,13 +22,13 @@ from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
 from protocols.layout import Floats, Route
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.sums.base import Mechanism, SumPlan, WorksAhead, one_message, several_messages
+from protocols.sums.base import Mechanism, SumPlan, one_message, several_messages
 from protocols.sums.participation import with_participation
 
 Elements = NDArray[Any]
 """Ring elements (layout.length,), of the type that the mechanism encodes to."""
 TakeAhead = Callable[[int], Sequence[Any]]
-"""n -> at most n pieces of the next message, which were made in idle time (`WorksAhead`)."""
+"""n -> at most n pieces of the next message, which were made in idle time (`OneMessage.pieces`)."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ def payload(
     counted = with_participation(plan, blocks, has_data)
     if mechanism.interactive:
         return several_messages(mechanism).encode(plan, route, counted)
-    if take_ahead is not None and isinstance(mechanism, WorksAhead):
-        return mechanism.seal_ahead(plan, route, counted, keyring, take_ahead)
-    return one_message(mechanism).seal(plan, route, counted, keyring)
+    sealing = one_message(mechanism)
+    if take_ahead is not None:
+        return sealing.seal_ahead(plan, route, counted, keyring, take_ahead)
+    return sealing.seal(plan, route, counted, keyring)

@@ -26,7 +26,6 @@ from protocols.codec import b64encode
 from protocols.layout import TRAINED, SumClass
 from protocols.messages import InvitationPage, InvitationView, Member, MemberPage, Schedule
 from protocols.recipes.base import Recipe
-from protocols.sums.base import NamesPublicKey
 from protocols.sums.registry import mechanism
 
 _LOG = logging.getLogger(__name__)
@@ -244,7 +243,7 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
     """
     task = lock_task(session, task_id)
     how = mechanism(task.mechanism_name)
-    if not isinstance(how, NamesPublicKey):
+    if not how.names_public_key:
         raise Problem("conflict", "this task's mechanism needs no public key")
     if task.public_key is not None and task.public_key != public_key:
         raise Problem("conflict", "another public key was published and stays")
@@ -257,7 +256,7 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
 
 
 def _lacks_key(public_key: bytes | None, mechanism_name: str) -> bool:
-    return public_key is None and isinstance(mechanism(mechanism_name), NamesPublicKey)
+    return public_key is None and mechanism(mechanism_name).names_public_key
 
 
 def mailbox_topic(client_id: str) -> str:

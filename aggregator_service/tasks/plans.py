@@ -18,7 +18,7 @@ from protocols.recipes.base import Recipe, RoundSpec, main_layout
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.base import Mechanism, NamesPublicKey, SumPlan
+from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import check_combination
@@ -96,7 +96,7 @@ def row_terms(task: TaskRow) -> TaskTerms:
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
     how = mechanism(task.mechanism_name)
-    if task.public_key is not None and isinstance(how, NamesPublicKey):
+    if task.public_key is not None and how.names_public_key:
         parameters = how.name_public_key(parameters, task.public_key)
     return task_terms(
         task.recipe_name,

@@ -57,7 +57,7 @@ from client_sdk.rounds.unmasked import WorkAhead, take_unmasked_part
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
-from protocols.sums.base import WorksAhead
+from protocols.sums.base import one_message
 
 CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it and creates another"
 
@@ -200,10 +200,10 @@ def _prepared(
 def _working_ahead(part: Part) -> Iterator[None]:
     """Let the client compute a part of its next seal between rounds, if the mechanism has such a part."""
     mechanism, keyring, plan = part.member.terms.mechanism, part.follower.keyring, part.member.terms.sum_plan
-    if not isinstance(mechanism, WorksAhead) or keyring is None:
+    if mechanism.interactive or keyring is None or not (most := one_message(mechanism).pieces(plan)):
         yield
         return
-    with WorkAhead(partial(mechanism.make_piece, plan, keyring), mechanism.pieces(plan)) as ahead:
+    with WorkAhead(partial(one_message(mechanism).make_piece, plan, keyring), most) as ahead:
         part.take_ahead = ahead.take
         yield
     part.take_ahead = None

@@ -42,7 +42,6 @@ from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelo
 from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
 from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError, to_accept
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
-from protocols.sums.base import Keyed, NamesPublicKey
 
 if TYPE_CHECKING:
     from protocols.sums.masked.roster import RosterEntry
@@ -260,7 +259,7 @@ class MembershipCheck:
 
 def create_keyring(terms: TaskTerms) -> Keyring:
     """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
-    if not isinstance(terms.mechanism, Keyed):
+    if not terms.mechanism.needs_keyring:
         raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
     return terms.mechanism.generate_keyring(terms.sum_plan)
 
@@ -302,7 +301,7 @@ def publish_key(member: Member, keyring: Keyring) -> Program[None]:
 
     Raises `Conflict` when the task has another public key: this keyring then cannot be used for the task.
     """
-    if isinstance(member.terms.mechanism, NamesPublicKey):
+    if member.terms.mechanism.names_public_key:
         yield from member.calls.put_public_key(member.task_id, keyring.public_key)
 
 

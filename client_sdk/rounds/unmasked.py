@@ -75,7 +75,7 @@ class WorkAhead:
     """At most `most` pieces, 1 or more, that `make` computes in a thread within the `with` block, and one in its hand.
 
     Each piece leaves once and is never put back, written down or copied. A forked process has none: a piece that two
-    processes use would reveal what it hides (`protocols.sums.base.WorksAhead`).
+    processes use would reveal what it hides (`protocols.sums.base.OneMessage`).
     """
 
     def __init__(self, make: Callable[[], Any], most: int) -> None:

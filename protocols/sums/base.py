@@ -11,7 +11,6 @@
 Every mechanism has all of these but `seal` (`Mechanism`). `seal` is for those in which a contribution is one message
 (`OneMessage`). The others have `encode` in its place (`SeveralMessages`): clients add masks to what it returns, and
 contribute within a round of several messages, in a module of the mechanism's own.
-Some of the first kind have keys that members share (`Keyed`).
 
 All are pure functions; lengths come from the plan, never from the wire. `fold` and `merge` are exact: a partial sum is
 the same, bit for bit, whatever the order, the batches and the number of workers.
@@ -251,24 +250,30 @@ def _route_ciphertexts(plan: CiphertextPlan, route: Route) -> int:
     return chosen or sum(plan.block_ciphertexts[targets[0]] for targets in route)
 
 
-class Mechanism(Protocol):
+class Mechanism(ABC):
     """A sum mechanism: what is true of all. Stateless singletons, found by name in `protocols.sums.registry`.
 
     name: by which tasks choose it, such as `plain` or `ckks`. interactive: whether a round needs several messages from
-    each client; otherwise it is a `OneMessage`. needs_keyring: whether members need keys before they can contribute:
-    then it is `Keyed`.
+    each client (`SeveralMessages`); otherwise it is a `OneMessage`. needs_keyring: whether members share keys that a
+    key holder makes once per task. names_public_key: whether the server needs the holder's public key, which does not
+    exist yet when the task is created. The holder publishes it once, before any client contributes. From then on the
+    task's parameters name it, and a contribution under another key is refused when it arrives.
     """
 
     name: ClassVar[str]
     interactive: ClassVar[bool]
     needs_keyring: ClassVar[bool] = False
+    names_public_key: ClassVar[bool] = False
 
+    @abstractmethod
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> SumPlan:
         """Return the plan of a sum; `ParameterError` or `BudgetError` says what does not fit and what would."""
 
+    @abstractmethod
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless `body` may be folded: exact length, residues in range, values finite."""
 
+    @abstractmethod
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
         """Return a new partial sum: `partial` (None for an empty one) plus every checked contribution.
 
@@ -277,6 +282,7 @@ class Mechanism(Protocol):
         `BudgetError` if it would exceed `plan.max_contributions`.
         """
 
+    @abstractmethod
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         """Return the sum of partial sums, bit for bit the same as one fold of all their contributions.
 
@@ -284,9 +290,11 @@ class Mechanism(Protocol):
         exceed `plan.max_contributions`, `CodecError` for a malformed partial.
         """
 
+    @abstractmethod
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the aggregate as clients download it, `plan.aggregate_bytes` bytes."""
 
+    @abstractmethod
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
@@ -296,13 +304,28 @@ class Mechanism(Protocol):
         keyring is missing or belongs to another key.
         """
 
+    def generate_keyring(self, plan: SumPlan) -> Keyring:
+        """Return new keys for a task; `ParameterError` if the plan has keys already, and where members share none."""
+        raise ParameterError(f"mechanism {self.name!r} needs no keyring")
 
-@runtime_checkable
-class OneMessage(Mechanism, Protocol):
-    """A mechanism in which a client's contribution is one message that it makes alone."""
+    def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
+        """Return the task's parameters with `Keyring.public_key` added, where `names_public_key`.
+
+        Raises `ParameterError` for a malformed key, or if the parameters name another key already.
+        """
+        raise ParameterError(f"mechanism {self.name!r} names no public key")
+
+
+class OneMessage(Mechanism):
+    """A mechanism in which a client's contribution is one message that it makes alone.
+
+    A part of it may not depend on the values, so that a waiting client can compute it. That part is in pieces. A piece
+    is secret, and belongs to one contribution: it is never stored or used twice.
+    """
 
     interactive: ClassVar[bool] = False
 
+    @abstractmethod
     def seal(
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
@@ -312,28 +335,37 @@ class OneMessage(Mechanism, Protocol):
         first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
         """
 
+    def pieces(self, plan: SumPlan) -> int:
+        """Return how many pieces a contribution uses at most: by default 0, nothing can be computed ahead."""
+        return 0
 
-@runtime_checkable
-class SeveralMessages(Mechanism, Protocol):
+    def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
+        """Return a new piece."""
+        raise ParameterError(f"mechanism {self.name!r} makes no part of a contribution ahead")
+
+    def seal_ahead(
+        self,
+        plan: SumPlan,
+        route: Route,
+        blocks: Sequence[NDArray[np.float64]],
+        keyring: Keyring | None,
+        take: Callable[[int], Sequence[Any]],
+    ) -> bytes:
+        """Return a contribution as `seal` does. take(n): at most n pieces; missing ones are made."""
+        return self.seal(plan, route, blocks, keyring)
+
+
+class SeveralMessages(Mechanism):
     """A mechanism in which a client contributes within a round, in which it adds masks to its vector."""
 
     interactive: ClassVar[bool] = True
 
+    @abstractmethod
     def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[Any]:
         """Return the ring elements (layout.length,) of a contribution, before masks are added.
 
         blocks: one float64 vector per route entry. Errors as in `protocols.sums.ring.encode_vector`.
         """
-
-
-@runtime_checkable
-class Keyed(OneMessage, Protocol):
-    """A mechanism whose members share keys that a key holder makes once per task."""
-
-    needs_keyring: ClassVar[bool] = True
-
-    def generate_keyring(self, plan: SumPlan) -> Keyring:
-        """Return new keys for a task; `ParameterError` if the plan has keys already."""
 
 
 def one_message(mechanism: Mechanism) -> OneMessage:
@@ -354,7 +386,7 @@ def several_messages(mechanism: Mechanism) -> SeveralMessages:
 
 def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
     """Return new keys for a task, None if the mechanism has none."""
-    return mechanism.generate_keyring(plan) if isinstance(mechanism, Keyed) else None
+    return mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
 
 
 def plan_sum(
@@ -409,42 +441,3 @@ class OpensByParts(Protocol):
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
     ) -> NDArray[np.float64]:
         """Return values `start` to `stop` of what `Mechanism.open` returns; raises as that does, for these values."""
-
-
-@runtime_checkable
-class WorksAhead(Protocol):
-    """A mechanism with a part of sealing that does not depend on the values, so that a waiting client can compute it.
-
-    The part is in pieces. A piece is secret, and belongs to one contribution: it is never stored or used twice.
-    """
-
-    def pieces(self, plan: SumPlan) -> int:
-        """Return how many pieces a contribution uses at most."""
-
-    def make_piece(self, plan: SumPlan, keyring: Keyring) -> Any:
-        """Return a new piece."""
-
-    def seal_ahead(
-        self,
-        plan: SumPlan,
-        route: Route,
-        blocks: Sequence[NDArray[np.float64]],
-        keyring: Keyring | None,
-        take: Callable[[int], Sequence[Any]],
-    ) -> bytes:
-        """Return a contribution as `seal` does. take(n): at most n pieces; missing ones are made."""
-
-
-@runtime_checkable
-class NamesPublicKey(Protocol):
-    """A mechanism whose server needs the holder's public key, which does not exist yet when the task is created.
-
-    The holder publishes it once, before any client contributes. From then on the task's parameters name it, and a
-    contribution under another key is refused when it arrives.
-    """
-
-    def name_public_key(self, parameters: Mapping[str, Any], public_key: bytes) -> dict[str, Any]:
-        """Return the task's parameters with `Keyring.public_key` added.
-
-        Raises `ParameterError` for a malformed key, or if the parameters name another key already.
-        """

@@ -13,7 +13,7 @@ from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Contribution, Recipe
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
-from protocols.sums.base import WorksAhead, new_keyring
+from protocols.sums.base import new_keyring, one_message
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.participation import plan_of_task, require_participants, without_participation
@@ -102,8 +102,8 @@ def test_a_privacy_block_adds_noise_once_from_the_bytes_that_are_given(name: str
 def test_pieces_that_were_made_in_idle_time_are_used() -> None:
     made = fedmf()
     of = sum_of(made, "paillier")
-    keyring, how = new_keyring(of.mechanism, of.plan), of.mechanism
-    assert isinstance(how, WorksAhead) and keyring is not None
+    keyring, how = new_keyring(of.mechanism, of.plan), one_message(of.mechanism)
+    assert keyring is not None and how.pieces(of.plan)
     pieces, asked = [how.make_piece(of.plan, keyring)], list[int]()
 
     def take(count: int) -> list[Any]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from protocols.crypto.keys import Keyring
 from protocols.layout import whole_route
-from protocols.sums.base import NamesPublicKey
 from tests.protocols.sums.paillier.cases import keyring_of
 from tests.support.api import Api, TestMember, checked
 
@@ -33,7 +32,7 @@ class KeyedRound:
             self.keyring = keyring_of(self.task.mechanism, self.task.plan)
         self.members += self.task.enrol(cohort - len(self.members))
         if self.keyring is not None:
-            if isinstance(self.task.mechanism, NamesPublicKey):
+            if self.task.mechanism.names_public_key:
                 assert self.members[0].deliver("public-key", self.keyring.public_key).is_success
             for member in self.members:
                 assert self.members[0].deliver(f"keyring/{member.client_id}", os.urandom(64)).is_success

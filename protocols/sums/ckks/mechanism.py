@@ -21,7 +21,7 @@ from tenseal import sealapi
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import CodecError, KeyringError
 from protocols.layout import Block, Route, VectorLayout
-from protocols.sums.base import Buffer, Keyed, SumPlan
+from protocols.sums.base import Buffer, OneMessage, SumPlan
 from protocols.sums.ckks.fold import ExpandedSum, SeededSum, add_sum, sum_of
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, make_plan
 from protocols.sums.ckks.wire import (
@@ -41,10 +41,11 @@ from protocols.sums.wire import PartialSum, read_count
 _BYTE: Final = np.dtype(np.uint8)
 
 
-class CkksMechanism(Keyed):
+class CkksMechanism(OneMessage):
     """Sums of CKKS ciphertexts (Cheon, Kim, Kim and Song, ASIACRYPT 2017); members share the secret key."""
 
     name: ClassVar[str] = "ckks"
+    needs_keyring: ClassVar[bool] = True
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> CkksPlan:
         return make_plan(parameters, layout, max_contributions)

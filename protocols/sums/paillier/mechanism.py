@@ -39,7 +39,7 @@ from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, Keyed, NamesPublicKey, SumPlan, WorksAhead
+from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
@@ -121,10 +121,12 @@ def load_secret_key(plan: PaillierPlan, keyring: Keyring | None) -> SecretKey:
     return key
 
 
-class PaillierMechanism(Keyed, NamesPublicKey, WorksAhead):
+class PaillierMechanism(OneMessage):
     """Sums of Paillier ciphertexts (EUROCRYPT 1999), which the server cannot decrypt; members share the secret key."""
 
     name: ClassVar[str] = "paillier"
+    needs_keyring: ClassVar[bool] = True
+    names_public_key: ClassVar[bool] = True
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> PaillierPlan:
         return make_plan(parameters, layout, max_contributions)

@@ -22,7 +22,7 @@ from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, KeyringError, ParameterError, RoutingError
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.messages.tasks import OtherPlanView
-from protocols.sums.base import Keyed, Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.run import run_sum, split_along
 
 LAYOUT = VectorLayout(
@@ -225,7 +225,7 @@ class MechanismConformance:
             self.mechanism.plan(self.parameters, LAYOUT, most + 1)
 
     def test_keys_are_needed_where_there_are_keys(self, plan: SumPlan, keyring: Keyring | None, body: bytes) -> None:
-        assert isinstance(self.mechanism, Keyed) == (keyring is not None)
+        assert self.mechanism.needs_keyring == (keyring is not None)
         if keyring is None:
             return
         aggregate = self.mechanism.release(plan, self.mechanism.fold(plan, None, [(ROUTES[0], body)]))

@@ -26,7 +26,7 @@ from protocols.errors import (
 )
 from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
-from protocols.sums.base import SumPlan
+from protocols.sums.base import OneMessage, SumPlan
 from protocols.sums.masked import client, server, wire
 from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
@@ -57,7 +57,7 @@ from tests.protocols.sums.masked.rounds import (
 )
 
 
-class WithoutMasks(MaskedMechanism):
+class WithoutMasks(MaskedMechanism, OneMessage):
     """Contributions as a round makes them, less the masks."""
 
     interactive = False

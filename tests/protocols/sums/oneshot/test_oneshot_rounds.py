@@ -14,7 +14,7 @@ from protocols.codec import Reader
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import Route, Segment
-from protocols.sums.base import SumPlan
+from protocols.sums.base import OneMessage, SumPlan
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import (
     check_committee_key,
@@ -32,7 +32,7 @@ from tests.protocols.sums.conformance import MechanismConformance, one_block
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 
 
-class WithoutMasks(OneshotMechanism):
+class WithoutMasks(OneshotMechanism, OneMessage):
     """Contributions as a round makes them, less the masks."""
 
     interactive = False
