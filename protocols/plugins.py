@@ -63,11 +63,14 @@ class Entry:
     """A recipe or a mechanism in its registry.
 
     name: the name by which tasks choose it. version: raised when equal parameters mean something else than before, or
-    another wire form; server and clients must agree on it.
+    another wire form; server and clients must agree on it. text: what it is, in a few words for lists. source: where it
+    comes from, for the page of parameters.
     """
 
     name: str
     version: int = 1
+    text: str = ""
+    source: str = ""
 
 
 E = TypeVar("E", bound=Entry)

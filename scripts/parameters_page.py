@@ -25,16 +25,9 @@ from protocols.messages import Schedule
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
-from protocols.sums.registry import parameters_of
+from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
 
-MECHANISM_SOURCES: Final = {
-    "ckks": "Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
-    "masked": "Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
-    "oneshot": "OPA (Karthikeyan and Polychroniadou, eprint 2024/723), ring-LWE masks as in LERNA and Willow",
-    "paillier": "Paillier, 1999, with gmpy2. Guide: [Paillier sums](ckks.md#paillier-choosing)",
-    "plain": "Nothing is hidden: the baseline of the benchmarks, and for locally private recipes.",
-}
 TRAINING: Final[dict[type[TrainingConfig], str]] = {
     MFConfig: "Recipes `colr`, `scolr`, `fedmf`, `svd` and `topk`.",
     FairConfig: "Recipe `fair`.",
@@ -74,7 +67,7 @@ def page() -> str:
     for name in sorted(MECHANISMS):
         model = parameters_of(name)
         table = "It has no parameters." if model is None else _table(parameter_rows(model))
-        parts += [f"### {name}", _sentence(MECHANISM_SOURCES[name]), table]
+        parts += [f"### {name}", _sentence(mechanism_entry(name).source), table]
     parts += [
         "## Training settings",
         "A client chooses these itself (`training=`), unless the task sets the parameter of the same name. "

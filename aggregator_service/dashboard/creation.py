@@ -30,31 +30,13 @@ from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import first_fault, named_values, validated
+from protocols.plugins import Entry
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
 from protocols.task_terms import check_combination
 
-_RECIPE_TEXTS: Final[Mapping[str, str]] = {
-    "arrays": "named arrays of a model of your own",
-    "colr": "low-rank change of the item factors (CoLR)",
-    "fair": "NeuMF on devices of unequal memory (FAIR)",
-    "fedmf": "whole change of the item factors (FedMF)",
-    "pfedclr": "shared item factors, personalised on the device (PFedCLR)",
-    "privirec": "graph filters from the item-item matrix (PriviRec)",
-    "privirec-k": "graph filters from the leading item factors (PriviRec-k)",
-    "rfrec": "ratings, with item factors of each client's own (RFRec)",
-    "rfrecf": "ratings, with rounds without communication (RFRecF)",
-    "scolr": "low-rank change, with a rank of each client's own (SCoLR)",
-    "svd": "truncated SVD of the change: a baseline for plain sums",
-    "topk": "largest values of the change",
-}
-_MECHANISM_TEXTS: Final[Mapping[str, str]] = {
-    "masked": "masks that cancel: no keys, clients stay for several stages",
-    "oneshot": "one message a client, and a committee takes the masks off",
-    "ckks": "CKKS ciphertexts: members share a key",
-    "paillier": "Paillier ciphertexts, for small vectors",
-    "plain": "no protection: the server sees every contribution",
-}
+_FIRST: Final = ("masked", "oneshot")
+"""Mechanisms at the beginning of their list."""
 _SCHEDULE_FIRST: Final = ("rounds", "cohort_size", "min_clients")
 _EVALUATION: Final = ("every", "keep")
 _PRIVACY: Final = ("epsilon", "delta", "clip", "rounds", "corrupt", "most_items")
@@ -75,6 +57,11 @@ class FieldGroup:
     prefix: str
     rows: Sequence[ParameterRow]
     folded: bool = True
+
+
+def _text(entry: Entry) -> str:
+    """Return what a recipe or a mechanism is, for a list."""
+    return entry.text or entry.source or entry.name
 
 
 def require_choice(recipe: str, mechanism: str) -> None:
@@ -205,8 +192,8 @@ def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: 
         except ParameterError as error:
             wrong = str(error)
     facts = {
-        "recipes": {name: _RECIPE_TEXTS.get(name) or recipe_entry(name).source or name for name in recipes()},
-        "mechanisms": {name: _MECHANISM_TEXTS.get(name, name) for name in (*_MECHANISM_TEXTS, *mechanisms())},
+        "recipes": {name: _text(recipe_entry(name)) for name in recipes()},
+        "mechanisms": {name: _text(mechanism_entry(name)) for name in (*_FIRST, *mechanisms())},
         "recipe": recipe,
         "mechanism": mechanism,
         "wrong": wrong,

@@ -14,7 +14,7 @@ from protocols.messages import RoundView, Schedule
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.sums.masked.parameters import Mode
-from protocols.sums.registry import mechanisms
+from protocols.sums.registry import HIDING, mechanisms
 
 if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
     from protocols.sums.masked.parameters import ClientPolicy
@@ -77,7 +77,7 @@ class Policy:
     """
 
     min_cohort: int = 3
-    mechanisms: frozenset[str] = field(default_factory=lambda: frozenset({"ckks", "masked", "oneshot", "paillier"}))
+    mechanisms: frozenset[str] = HIDING
     masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
     min_neighbours: int = 2
     min_threshold: int = 2

@@ -29,6 +29,7 @@ from protocols.errors import CodecError, ParameterError, RefusalError, Threshold
 from protocols.messages import RoundView
 from protocols.messages.stages import MASKED_STATES, RoundState
 from protocols.sums.base import SumPlan
+from protocols.sums.registry import OWN
 
 T = TypeVar("T")
 _DROPPED: Final = "simulated dropout"
@@ -187,9 +188,7 @@ class _MaskedMember:
 # --- the options of a fleet: how its clients train, what they agree to, and how many of them drop out ----------------
 
 
-_ANY_MECHANISM: Final = Policy(
-    mechanisms=frozenset({"ckks", "masked", "oneshot", "paillier", "plain"}), reveal_gram=True, trust_models=True
-)
+_ANY_MECHANISM: Final = Policy(mechanisms=frozenset(OWN), reveal_gram=True, trust_models=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -255,6 +255,7 @@ class Arrays(Recipe, AbsorbsByParts):
 
 ENTRY: Final = RecipeEntry(
     name="arrays",
+    text="named arrays of a model of your own",
     parameters=ArraysParameters,
     make=Arrays,
     half="client_sdk.training.arrays:half",

@@ -92,6 +92,7 @@ class FedMF(RowRecipe):
 
 FEDMF_ENTRY: Final = RecipeEntry(
     name="fedmf",
+    text="whole change of the item factors (FedMF)",
     parameters=FedMFParameters,
     make=FedMF,
     half="client_sdk.training.factors:half",
@@ -150,6 +151,7 @@ class SVD(RowRecipe):
 SVD_ENTRY: Final = replace(
     FEDMF_ENTRY,
     name="svd",
+    text="truncated SVD of the change: a baseline for plain sums",
     parameters=LowRankParameters,
     make=SVD,
     needs=frozenset({"clear contributions"}),
@@ -212,7 +214,12 @@ class CoLR(RowRecipe):
 
 
 ENTRY: Final = replace(
-    FEDMF_ENTRY, name="colr", parameters=CoLRParameters, make=CoLR, source="Nguyen et al., WWW 2024, eq. 5 to 7"
+    FEDMF_ENTRY,
+    name="colr",
+    text="low-rank change of the item factors (CoLR)",
+    parameters=CoLRParameters,
+    make=CoLR,
+    source="Nguyen et al., WWW 2024, eq. 5 to 7",
 )
 
 
@@ -323,6 +330,7 @@ class SCoLR(FactorRecipe):
 SCOLR_ENTRY: Final = replace(
     FEDMF_ENTRY,
     name="scolr",
+    text="low-rank change, with a rank of each client's own (SCoLR)",
     parameters=SCoLRParameters,
     make=SCoLR,
     needs=frozenset({"dense", "checked routes"}),

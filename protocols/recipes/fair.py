@@ -366,6 +366,7 @@ def _initial_dense(task_seed: bytes, dim: int) -> NDArray[np.float32]:
 
 ENTRY: Final = RecipeEntry(
     name="fair",
+    text="NeuMF on devices of unequal memory (FAIR)",
     parameters=FairParameters,
     make=Fair,
     half="client_sdk.training.fair:half",

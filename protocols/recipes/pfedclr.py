@@ -156,6 +156,7 @@ class PFedCLR(FactorModel):
 
 ENTRY: Final = RecipeEntry(
     name="pfedclr",
+    text="shared item factors, personalised on the device (PFedCLR)",
     parameters=PFedCLRParameters,
     make=PFedCLR,
     half="client_sdk.training.pfedclr:half",

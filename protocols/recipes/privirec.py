@@ -326,10 +326,17 @@ class PriviRec(PriviRecK):
 
 PRIVIREC: Final = RecipeEntry(
     name="privirec",
+    text="graph filters from the item-item matrix (PriviRec)",
     parameters=PriviRecParameters,
     make=PriviRec,
     half="client_sdk.training.privirec:half",
     needs=frozenset({"dense", "frozen cohort"}),
     source='"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)',
 )
-PRIVIREC_K: Final = replace(PRIVIREC, name="privirec-k", parameters=PriviRecKParameters, make=PriviRecK)
+PRIVIREC_K: Final = replace(
+    PRIVIREC,
+    name="privirec-k",
+    text="graph filters from the leading item factors (PriviRec-k)",
+    parameters=PriviRecKParameters,
+    make=PriviRecK,
+)

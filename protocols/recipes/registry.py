@@ -21,8 +21,7 @@ class RecipeEntry(Entry):
     parameters: the model of its parameters. make: returns the recipe for validated parameters. half: "module:function"
     of its client half, which only clients import; the function is called with the recipe, the training settings and the
     name of a graph filter (both None where the user gave none). needs: what a mechanism must be able to do. why_not:
-    why mechanisms that cannot are impossible. source: where the recipe comes from, for the page of parameters. Raises
-    `ParameterError` for an unknown capability.
+    why mechanisms that cannot are impossible. Raises `ParameterError` for an unknown capability.
     """
 
     parameters: type[RecipeParameters]
@@ -30,7 +29,6 @@ class RecipeEntry(Entry):
     half: str
     needs: frozenset[Capability] = frozenset[Capability]({"dense"})
     why_not: str = ""
-    source: str = ""
 
     def __post_init__(self) -> None:
         check_capabilities(f"recipe {self.name!r} needs", self.needs)

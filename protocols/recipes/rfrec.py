@@ -236,6 +236,7 @@ class RFRecF(RFRec):
 
 RFREC: Final = RecipeEntry(
     name="rfrec",
+    text="ratings, with item factors of each client's own (RFRec)",
     parameters=RFRecParameters,
     make=RFRec,
     half="client_sdk.training.rfrec:half",
@@ -244,6 +245,7 @@ RFREC: Final = RecipeEntry(
 RFRECF: Final = replace(
     RFREC,
     name="rfrecf",
+    text="ratings, with rounds without communication (RFRecF)",
     parameters=RFRecFParameters,
     make=RFRecF,
     source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",

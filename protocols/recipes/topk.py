@@ -323,6 +323,7 @@ def _with_support(state: FactorState, support: NDArray[np.int32]) -> TopKState:
 
 ENTRY: Final = RecipeEntry(
     name="topk",
+    text="largest values of the change",
     parameters=TopKParameters,
     make=_top_k,
     half="client_sdk.training.factors:half",

@@ -40,24 +40,32 @@ class MechanismEntry(Entry):
 
 CKKS: Final = MechanismEntry(
     name="ckks",
+    text="CKKS ciphertexts: members share a key",
+    source="Cheon, Kim, Kim and Song, 2017, with SEAL. Guide: [CKKS sums](ckks.md)",
     mechanism="protocols.sums.ckks.mechanism:CKKS",
     parameters="protocols.sums.ckks.plan:CkksParameters",
     carries=frozenset({"dense", "device groups", "noise"}),
 )
 MASKED: Final = MechanismEntry(
     name="masked",
+    text="masks that cancel: no keys, clients stay for several stages",
+    source="Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
     mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
     name="oneshot",
+    text="one message a client, and a committee takes the masks off",
+    source="OPA (Karthikeyan and Polychroniadou, eprint 2024/723), ring-LWE masks as in LERNA and Willow",
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
     parameters="protocols.sums.oneshot.plan:OneshotParameters",
     carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 PAILLIER: Final = MechanismEntry(
     name="paillier",
+    text="Paillier ciphertexts, for small vectors",
+    source="Paillier, 1999, with gmpy2. Guide: [Paillier sums](ckks.md#paillier-choosing)",
     mechanism="protocols.sums.paillier.mechanism:PAILLIER",
     parameters="protocols.sums.paillier.plan:PaillierParameters",
     carries=frozenset({"chosen blocks", "dense", "noise", "single entries"}),
@@ -65,13 +73,19 @@ PAILLIER: Final = MechanismEntry(
     most_chosen=20_000,  # these cannot be packed
     too_large="Paillier is for small sums, since opening a larger one takes minutes",
 )
-PLAIN: Final = MechanismEntry(name="plain", mechanism="protocols.sums.plain:PLAIN", carries=ALL - {"noise"})
+PLAIN: Final = MechanismEntry(
+    name="plain",
+    text="no protection: the server sees every contribution",
+    source="Nothing is hidden: the baseline of the benchmarks, and for locally private recipes",
+    mechanism="protocols.sums.plain:PLAIN",
+    carries=ALL - {"noise"},
+)
 
-
-OWN: Final[dict[str, str]] = {
-    name: f"protocols.sums.registry:{name.upper()}" for name in ("ckks", "masked", "oneshot", "paillier", "plain")
-}
+_OURS: Final = (CKKS, MASKED, ONESHOT, PAILLIER, PLAIN)
+OWN: Final[dict[str, str]] = {entry.name: f"protocols.sums.registry:{entry.name.upper()}" for entry in _OURS}
 """Our mechanisms: name -> "module:attribute" of the entry."""
+HIDING: Final = frozenset(entry.name for entry in _OURS if "clear contributions" not in entry.carries)
+"""Our mechanisms over which the server alone cannot read a contribution."""
 
 
 _MECHANISMS: Final = Registry("mechanism", MechanismEntry, OWN)
