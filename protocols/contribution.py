@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
-from protocols.layout import Floats, Route
+from protocols.layout import Route
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.sums.base import Mechanism, SumPlan, one_message, several_messages
 from protocols.sums.participation import with_participation
@@ -84,33 +84,22 @@ def make(
     has_data: bool = True,
     take_ahead: TakeAhead | None = None,
     random: Randomness = os.urandom,
+    simulated_noise: bool = False,
 ) -> Made:
     """Return what a client sends in place of `contribution`, of the recipe's own blocks.
 
     state: the model before the sum. keyring: the task's, if its mechanism has one. has_data: False for the zeros of a
     training that failed. take_ahead: None where nothing was made in idle time. random: n -> n secret random bytes, for
-    the noise; keys and ciphertexts use the system's generator. Raises `ParameterError` for values that are not finite
-    or do not fit the route, `BudgetError` for a value above its clip, and `KeyringError`.
+    the noise; keys and ciphertexts use the system's generator. simulated_noise: leave out the noise, for simulations
+    alone, which add that of all clients to the sum. Raises `ParameterError` for values that are not finite or do not
+    fit the route, `BudgetError` for a value above its clip, and `KeyringError`.
     """
-    sent = of.recipe.noised(state, of.spec, contribution, random)
-    route = of.route(client_id)
-    return Made(sent, payload(of.mechanism, of.plan, route, sent.blocks, keyring, has_data, take_ahead))
-
-
-def payload(
-    mechanism: Mechanism,
-    plan: SumPlan,
-    route: Route,
-    blocks: Sequence[Floats],
-    keyring: Keyring | None = None,
-    has_data: bool = True,
-    take_ahead: TakeAhead | None = None,
-) -> bytes | Elements:
-    """Return `Made.payload` for blocks along `route`, to which a privacy block has nothing to add; see `make`."""
-    counted = with_participation(plan, blocks, has_data)
-    if mechanism.interactive:
-        return several_messages(mechanism).encode(plan, route, counted)
-    sealing = one_message(mechanism)
+    add_noise = of.recipe.limited if simulated_noise else of.recipe.noised
+    sent, route = add_noise(state, of.spec, contribution, random), of.route(client_id)
+    blocks = with_participation(of.plan, sent.blocks, has_data)
+    if of.mechanism.interactive:
+        return Made(sent, several_messages(of.mechanism).encode(of.plan, route, blocks))
+    mechanism = one_message(of.mechanism)
     if take_ahead is not None:
-        return sealing.seal_ahead(plan, route, counted, keyring, take_ahead)
-    return sealing.seal(plan, route, counted, keyring)
+        return Made(sent, mechanism.seal_ahead(of.plan, route, blocks, keyring, take_ahead))
+    return Made(sent, mechanism.seal(of.plan, route, blocks, keyring))

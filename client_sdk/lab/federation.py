@@ -6,7 +6,6 @@ network and the storage between the parties are omitted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -22,7 +21,7 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
-from protocols.contribution import Made, TaskSum, make, payload
+from protocols.contribution import Made, TaskSum, make
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
@@ -316,13 +315,9 @@ class Federation:
 
     def _made(self, plan: SumPlan, spec: RoundSpec, user: int, tally: _Tally) -> Made:
         """Return what a user sends, which trains first."""
-        local = self._train(spec, user)
-        of = TaskSum(self.recipe, self.mechanism, plan, spec)
-        if isinstance(self.recipe, Private) and not self._each_adds_noise(plan):
-            sent = self.recipe.limited(self._view, spec, local.contribution, os.urandom)
-            made = Made(sent, payload(self.mechanism, plan, of.route(str(user)), sent.blocks))
-        else:
-            made = make(of, self._view, str(user), local.contribution, self.keyring)
+        local, of = self._train(spec, user), TaskSum(self.recipe, self.mechanism, plan, spec)
+        together = not self._each_adds_noise(plan)
+        made = make(of, self._view, str(user), local.contribution, self.keyring, simulated_noise=together)
         tally.losses.append(local.loss)
         tally.clipped += made.contribution.clipped
         return made

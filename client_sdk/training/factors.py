@@ -3,7 +3,7 @@ Top-K sends a part of FedMF's change and can keep the rest."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import nan
 from typing import Final
 
@@ -75,19 +75,22 @@ class FactorHalf(ClientHalf):
         if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
-        made, kept = self._contribution(spec, state, Local(local, client_id, rng=rng), client_state)
-        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor, **kept}, local.loss, local.samples)
+        change = self._change(local, client_state)
+        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
+        kept = {**client_state, USER_FACTOR: local.user_factor, **self._unsent(change, made)}
+        return LocalResult(made, kept, local.loss, local.samples)
 
-    def _contribution(
-        self, spec: RoundSpec, state: ModelState, local: Local, client_state: ClientState
-    ) -> tuple[Contribution, ClientState]:
-        """Return the contribution that a change of rows makes, and what of the client's state it changes."""
-        return self.recipe.contribute(state, spec, local), {}
+    def _change(self, trained: Update, client_state: ClientState) -> Update:
+        """Return the change of rows to contribute, of which the recipe may send a part."""
+        return trained
+
+    def _unsent(self, change: Update, made: Contribution) -> ClientState:
+        """Return what of the client's state follows from what was sent of `change`."""
+        return {}
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         initial = self.initial_client_state(rng)
-        local = self._train(spec, "", state, history, initial, rng)
-        return {**initial, USER_FACTOR: local.user_factor}
+        return {**initial, USER_FACTOR: self._train(spec, "", state, history, initial, rng).user_factor}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the logits q_i . p, plus b_i with item biases."""
@@ -121,15 +124,15 @@ class TopKHalf(FactorHalf):
     def initial_client_state(self, rng: Rng) -> ClientState:
         return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 
-    def _contribution(
-        self, spec: RoundSpec, state: ModelState, local: Local, client_state: ClientState
-    ) -> tuple[Contribution, ClientState]:
-        """Add the residual, contribute the entries that the support selects, and keep the rest as the residual."""
-        change = _add_rows(self._residual(client_state), local.update)
-        made = self.recipe.contribute(state, spec, replace(local, update=change))
+    def _change(self, trained: Update, client_state: ClientState) -> Update:
+        """Return the trained change and the residual."""
+        return _add_rows(self._residual(client_state), trained)
+
+    def _unsent(self, change: Update, made: Contribution) -> ClientState:
+        """Return the part that the support did not select, as the next residual."""
         left = change.values - made.sent
         held = left.any(axis=1)
-        return made, self._state_of(Update(change.items[held], left[held]))
+        return self._state_of(Update(change.items[held], left[held]))
 
     def _residual(self, client_state: ClientState) -> Update:
         none = np.zeros((0, self.recipe.parameters.dim), np.float32)

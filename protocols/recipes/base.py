@@ -348,6 +348,12 @@ class Recipe(ABC):
         """Return what is sent in place of a contribution: in a task with a privacy block with this client's noise."""
         return contribution
 
+    def limited(
+        self, state: ModelState, spec: RoundSpec, contribution: Contribution, random: Randomness
+    ) -> Contribution:
+        """Return what `noised` returns without noise, which must not leave a device: for simulations."""
+        return contribution
+
     @abstractmethod
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
