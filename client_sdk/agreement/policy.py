@@ -39,64 +39,63 @@ _BOUNDS: Final = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The conditions under which a client takes part. Raises `ParameterError` for values out of range.
-
-    min_cohort: smallest number of clients in a sum, at least 2. A sum of few clients reveals too much about each.
-    mechanisms: mechanisms that the client accepts. `plain` shows every contribution to the server, so it must be
-    allowed explicitly: `Policy(mechanisms=frozenset({"ckks", "plain"}))`.
-    masked_modes: modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so
-    it must be allowed explicitly.
-    min_neighbours, min_threshold, min_ring_bits: smallest parameters of a masked round that the client accepts; the
-    last one holds for the sums of a one-shot round, too.
-    min_corrupt: smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate, and on
-    whose noise a privacy block must not count.
-    min_sigma: a masked round must reveal a vector with probability at most 2^-min_sigma.
-    min_committee, min_corrupt_members: smallest committee of a one-shot task that the client accepts, and fewest of its
-    members whose collusion with the server the task must withstand.
-    trust_roster: whether to accept masked, one-shot and encrypted tasks without an organiser. Only the server then says
-    who the other clients and the committee are, and it could invent all of them.
-    reveal_indices: whether to accept Top-K with own support in tasks that hide the values. The server then learns which
-    entries this client sends, and so which items it touched.
-    reveal_gram: whether to accept tasks whose sums over the same data determine the item-item matrix, and with it what
-    single clients have (docs/security.md). Sums of all tasks with one data set label count together.
-    trust_models: whether to accept masked and one-shot tasks without a privacy block. Masks hide a contribution from a
-    server that lies about who is in a sum. They do not stop one that lies about the model: it makes models up to which
-    members answer with what they have, and reads that in the sums (docs/security.md).
-    max_model_bytes: largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in
-    use, 8 bytes for each value of a sum, and the longest item catalogue (1,298 bytes an item, at most 64 MiB and 16
-    bytes an item), if the task has one. It is checked before anything of that size is allocated.
-    max_epochs: largest number of passes over its data in a round that a task may ask of this client.
-    max_measurements: how often this client measures models on its held-out rows, in a task or in all tasks with one
-    data set label. A server that chooses the models learns one mean over the measuring clients each time.
-    max_clip_share: share of an update's values that are not zero, 0 to 1, that may be clipped. Beyond it training has
-    failed, and zeros are sent (`TrainingFailed`); in `plain` tasks the values are sent (`ClipWarning`).
-    max_epsilon: privacy budget of this client's data: what all tasks with a privacy block may cost together, at
-    `budget_delta` (differential privacy; see docs/privacy.md). Tasks without a block have no such number, and are not
-    counted.
-    snapshot_every: this client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never.
-    """
+    """The conditions under which a client takes part. Raises `ParameterError` for values out of range."""
 
     min_cohort: int = 3
+    """Smallest number of clients in a sum, at least 2. A sum of few clients reveals too much about each."""
     mechanisms: frozenset[str] = HIDING
+    """Mechanisms that the client accepts. `plain` shows every contribution to the server, so it must be allowed
+    explicitly: `Policy(mechanisms=frozenset({"ckks", "plain"}))`."""
     masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
+    """Modes of masked sums that the client accepts. `curious` trusts the server to follow the protocol, so it must be
+    allowed explicitly."""
     min_neighbours: int = 2
+    """Fewest neighbours of a client in a masked round."""
     min_threshold: int = 2
+    """Smallest reconstruction threshold of a masked round."""
     min_ring_bits: int = 16
+    """Smallest ring of the sums of masked and one-shot rounds, in bits."""
     min_corrupt: float = 0.05
+    """Smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate, and on whose
+    noise a privacy block must not count."""
     min_sigma: int = 64
+    """A masked round must reveal a vector with probability at most 2^-min_sigma."""
     min_committee: int = 3
+    """Smallest committee of a one-shot task."""
     min_corrupt_members: int = 1
+    """Fewest members of a committee whose collusion with the server a one-shot task must withstand."""
     trust_roster: bool = False
+    """Whether to accept masked, one-shot and encrypted tasks without an organiser. Only the server then says who the
+    other clients and the committee are, and it could invent all of them."""
     reveal_indices: bool = False
+    """Whether to accept Top-K with own support in tasks that hide the values. The server then learns which entries this
+    client sends, and so which items it touched."""
     reveal_gram: bool = False
+    """Whether to accept tasks whose sums over the same data determine the item-item matrix, and with it what single
+    clients have (docs/security.md). Sums of all tasks with one data set label count together."""
     trust_models: bool = False
+    """Whether to accept masked and one-shot tasks without a privacy block. Masks hide a contribution from a server that
+    lies about who is in a sum. They do not stop one that lies about the model: it makes models up to which members
+    answer with what they have, and reads that in the sums (docs/security.md)."""
     max_model_bytes: int = 1 << 30
+    """Largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in use, 8 bytes for
+    each value of a sum, and the longest item catalogue (1,298 bytes an item, at most 64 MiB and 16 bytes an item), if
+    the task has one. It is checked before anything of that size is allocated."""
     max_epochs: int = 20
+    """Largest number of passes over its data in a round that a task may ask of this client."""
     max_measurements: int = 100
+    """How often this client measures models on its held-out rows, in a task or in all tasks with one data set label. A
+    server that chooses the models learns one mean over the measuring clients each time."""
     max_clip_share: float = 0.05
+    """Share of an update's values that are not zero, 0 to 1, that may be clipped. Beyond it training has failed, and
+    zeros are sent (`TrainingFailed`); in `plain` tasks the values are sent (`ClipWarning`)."""
     max_epsilon: float = 10.0
+    """Privacy budget of this client's data: what all tasks with a privacy block may cost together, at `budget_delta`
+    (differential privacy; see docs/privacy.md). Tasks without a block have no such number, and are not counted."""
     budget_delta: float = 1e-6
+    """The delta at which `max_epsilon` holds, above 0 and below 1."""
     snapshot_every: int = 10
+    """This client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never."""
 
     def __post_init__(self) -> None:
         if self.min_cohort < 2:

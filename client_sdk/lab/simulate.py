@@ -56,43 +56,49 @@ _POINTS: Final = 10  # of a curve, unless `every` is given
 
 @dataclass(frozen=True)
 class SimulationRequest:
-    """What to simulate. The defaults suit the recipe and the data.
-
-    recipe: a name, or "auto" for what `protocols.advice.choose` chooses for the data, the mechanism and the
-    budget. budget: bytes of a client's longest message, from which the number of vectors of `privirec-k` follows.
-    recipe_parameters, mechanism_parameters: by name; `items` follows from the data, and so does the range of ratings.
-    mechanism: "masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt.
-    training: settings of the local training; None for the task's. rounds, cohort: None for the sizes that
-    `hushrec-server task advise` names, for recipes with item biases from counts; otherwise 100 rounds of 60 clients, or
-    of all if the recipe predicts ratings, because its paper sums over everyone, and the round of item means before
-    them. A recipe that sums the same data again (PriviRec) needs all clients,
-    and ends by itself. every: rounds between two points of the curve; None for ten points. most_users: users that are
-    evaluated, at most. recommend: ids of users, as in the data, to list recommendations for. evaluation: how the
-    clients measure the model themselves, on rows of their training data that they hold out; None for not at all.
-    start_from_privirec: whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from
-    its factors; 20 rounds then. None: for pfedclr, which ranks below popularity without. variant: values of recipe
-    parameters that are not named, as for `hushrec-server task create`. epsilon: privacy budget of a client in the whole
-    task, for which noise is added to every sum, of masked ones in place of plain; None for no noise. delta: None for
-    users^-1.1, and at most 1e-5.
-    """
+    """What to simulate. The defaults suit the recipe and the data."""
 
     recipe: str = "auto"
+    """A name, or "auto" for what `protocols.advice.choose` chooses for the data, the mechanism and the budget."""
     recipe_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """By name; `items` follows from the data, and so does the range of ratings."""
     mechanism: str = "plain"
+    """"masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt."""
     mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """By name."""
     training: TrainingConfig | None = None
+    """Settings of the local training; None for the task's."""
     rounds: int | None = None
+    """None for the number that `hushrec-server task advise` names, for recipes with item biases from counts; otherwise
+    100, and one more for item means where the recipe predicts ratings. A recipe that sums the same data again
+    (PriviRec) ends by itself."""
     cohort: int | None = None
+    """Clients of a round; None for the size that `hushrec-server task advise` names, for recipes with item biases from
+    counts; otherwise 60, or all clients if the recipe predicts ratings, because its paper sums over everyone. A recipe
+    that sums the same data again (PriviRec) needs all."""
     every: int | None = None
+    """Rounds between two points of the curve; None for ten points."""
     most_users: int = 2000
+    """Users that are evaluated, at most."""
     seed: int = 0
+    """Fixes all draws but those of the encryption libraries."""
     recommend: Sequence[str] = ()
+    """Ids of users, as in the data, to list recommendations for."""
     evaluation: Evaluation | None = None
+    """How the clients measure the model themselves, on rows of their training data that they hold out; None for not at
+    all."""
     start_from_privirec: bool | None = None
+    """Whether a `privirec-k` task of all clients runs first, in plain sums, and the task starts from its factors; 20
+    rounds then. None: for pfedclr, which ranks below popularity without."""
     variant: Variant = "recommended"
+    """Values of recipe parameters that are not named, as for `hushrec-server task create`."""
     budget: int = MESSAGE_BUDGET
+    """Bytes of a client's longest message, from which the number of vectors of `privirec-k` follows."""
     epsilon: float | None = None
+    """Privacy budget of a client in the whole task, for which noise is added to every sum, of masked ones in place of
+    plain; None for no noise."""
     delta: float | None = None
+    """None for users^-1.1, and at most 1e-5."""
 
     @property
     def starts(self) -> bool:

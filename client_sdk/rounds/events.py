@@ -32,30 +32,38 @@ class _OfMember:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """One uploaded contribution.
-
-    loss: mean training loss. samples: training samples. values: uploaded values. clipped: values that were clipped to
-    their bound. contribution_bytes: size of the contribution. bytes_up, bytes_down: bytes of bodies sent and received
-    for it, retries included, headers not. The seconds are wall clock; in masked rounds sealing is all work on shares
-    and masks, and upload includes the requests of every stage. caught_up: how the model was brought up to date; see
-    `SyncPlan.kind`. scaled: factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not.
-    """
+    """One uploaded contribution."""
 
     round: int
+    """Number of the round."""
     client_id: str
+    """The client's id in the task."""
     loss: float
+    """Mean training loss; NaN where nothing was trained."""
     samples: int
+    """Training samples."""
     values: int
+    """Uploaded values."""
     clipped: int
+    """Values that were clipped to their bound."""
     contribution_bytes: int
+    """Size of the contribution."""
     bytes_up: int
+    """Bytes of bodies sent for it, retries included, headers not."""
     bytes_down: int
+    """Bytes of bodies received for it, retries included, headers not."""
     catch_up_seconds: float
+    """Wall clock of catching up with the model."""
     train_seconds: float
+    """Wall clock of training."""
     seal_seconds: float
+    """Wall clock of making the contribution; in masked rounds of all work on shares and masks."""
     upload_seconds: float
+    """Wall clock of the upload; in masked rounds of the requests of every stage."""
     caught_up: Literal["nothing", "replay", "snapshot"]
+    """How the model was brought up to date; see `SyncPlan.kind`."""
     scaled: float = 1.0
+    """Factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not."""
 
 
 class RoundMissed(_WithReason):
