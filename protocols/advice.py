@@ -33,14 +33,19 @@ _KRYLOV: Final[Mapping[str, Any]] = {**_ROWS, "krylov": True, "iterations": 3}
 _SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "colr": _FACTORS,
-    "fedmf": {**_FACTORS, "server_rate": 4.0},
+    "colr": {**_FACTORS, "clip": 1.0, "row_clip": 0.5},
+    "fedmf": {**_FACTORS, "clip": 1.0, "row_clip": 1.0, "server_rate": 4.0},
     "privirec": _SPECTRUM,
     "privirec-k": _KRYLOV,
     "rfrec": {"item_bias": "means", "learning_rate": 0.03, "penalty": 0.3, "user_penalty": 3.0},
     "scolr": _FACTORS,
 }
-"""Recipe -> its recommended parameters. A recipe that is not listed has its paper's."""
+"""Recipe -> its recommended parameters. A recipe that is not listed has its paper's.
+
+`clip` and `row_clip` are a little above what 99 of 100 updates reach on validation rows of MovieLens-100K and
+FilmTrust, so that a client that lies adds little more than they do: largest value 0.90 and 0.55 (colr), 0.82 and 0.56
+(fedmf); root mean square of the rows' norms 0.33 and 0.23, 0.63 and 0.51.
+"""
 
 _NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}
 NOISY: Final[Mapping[str, Mapping[str, Any]]] = {
