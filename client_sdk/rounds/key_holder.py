@@ -10,8 +10,9 @@ from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
 from client_sdk.rounds.events import KeyringDelivered, KeyringRefused, Progress, ignore_event
+from client_sdk.rounds.keys import check_keyring, create_keyring, envelope_sender, publish_key
 from client_sdk.rounds.loop import CANNOT_GO_ON, Role
-from client_sdk.rounds.member import Member, check_keyring, create_keyring, envelope_sender, publish_key
+from client_sdk.rounds.member import Member
 from client_sdk.rounds.polling import RoundChange, is_over
 from protocols import messages
 from protocols.codec import b64decode

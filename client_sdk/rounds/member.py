@@ -1,19 +1,14 @@
-"""One client of one task: who it is, what it agreed to, its certificate, and the keyring that members share.
+"""One client of one task: who it is, what it agreed to, its certificate, and who else is a member.
 
 The certificate comes from the organiser, not from the aggregator: as a document, from the organiser's issuing endpoint,
 or from an object in this process. The client pins the organiser that signed it, and accepts as members only clients
 that this organiser certified.
-
-The keyring goes through the server, which must not learn it. The key holder creates it, checks each member's
-certificate, and stores one sealed and signed envelope per member on the server. A member opens its envelope with its
-X25519 key, after checking the holder's signature and certificate.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -24,12 +19,11 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, NotFound, PolicyRefused
+from client_sdk.errors import NotFound, PolicyRefused
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import (
-    NO_CERTIFICATE,
     Certificate,
     CertifiedRole,
     RevocationList,
@@ -38,9 +32,7 @@ from protocols.crypto.certificates import (
     check_revocations,
     check_scope,
 )
-from protocols.crypto.envelope import EnvelopeSender, open_envelope, seal_envelope
-from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
-from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError, to_accept
+from protocols.errors import CertificateError, CodecError, ParameterError, to_accept
 from protocols.messages import CertificateRequest, IssuedCertificate, OrganiserPin
 
 if TYPE_CHECKING:
@@ -252,66 +244,3 @@ class MembershipCheck:
         if listed is not None and listed != known:
             client_store.keep_revocations(self.pin, listed)
         self._revocations = listed
-
-
-# --- the keyring of an encrypted task ---------------------------------------------------------------------------------
-
-
-def create_keyring(terms: TaskTerms) -> Keyring:
-    """Generate the keyring of a task from its plan; `ParameterError` when the mechanism needs none."""
-    if not terms.mechanism.needs_keyring:
-        raise ParameterError(f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}, which needs no keyring")
-    return terms.mechanism.generate_keyring(terms.sum_plan)
-
-
-def check_keyring(terms: TaskTerms, keyring: Keyring) -> Keyring:
-    """Return `keyring`; raise `KeyringError` unless it is for the task's mechanism and parameters."""
-    if keyring.mechanism != terms.mechanism.name:
-        raise KeyringError(
-            f"the keyring is for the mechanism {keyring.mechanism!r}, not for that of task {terms.name!r}"
-        )
-    expected = getattr(terms.sum_plan, "parameter_id", keyring.parameter_id)
-    if keyring.parameter_id != expected:
-        raise KeyringError(f"the keyring was created for parameters other than those of task {terms.name!r}")
-    return keyring
-
-
-def receive_keyring(member: Member, wait: float = 0.0) -> Program[Keyring | None]:
-    """Fetch this member's envelope and return the keyring in it; None if there is no envelope within `wait` seconds.
-
-    Raises `CertificateError` unless whoever signed it is certified as a key holder, `EnvelopeError` when it does not
-    open with this identity, `KeyringError` when it is for other parameters.
-    """
-    envelope = yield from member.calls.envelope(member.task_id, wait)
-    if envelope is None:
-        return None
-    check_sender = partial(member.check.require, roles=("holder",))
-    body = open_envelope(envelope, member.identity.mailbox, member.task_id, check_sender)
-    return check_keyring(member.terms, decode_keyring(body))
-
-
-def envelope_sender(member: Member) -> EnvelopeSender:
-    """Who a key holder's envelopes are signed by."""
-    certificate = member.membership.certificate or NO_CERTIFICATE
-    return EnvelopeSender(member.identity.signing_key, member.identity.mailbox_key, certificate)
-
-
-def publish_key(member: Member, keyring: Keyring) -> Program[None]:
-    """Publish the public key that contributions are folded under, if the mechanism has one. Repeating it is safe.
-
-    Raises `Conflict` when the task has another public key: this keyring then cannot be used for the task.
-    """
-    if member.terms.mechanism.names_public_key:
-        yield from member.calls.put_public_key(member.task_id, keyring.public_key)
-
-
-def enter_rounds(member: Member, keyring: Keyring) -> Program[None]:
-    """Store an envelope for the key holder itself, so that it is asked in rounds like any member.
-
-    A holder that only serves keys does not, so no round waits for it.
-    """
-    yield from publish_key(member, keyring)
-    mailbox = member.identity.mailbox_key
-    envelope = seal_envelope(encode_keyring(keyring), mailbox, member.task_id, envelope_sender(member))
-    with suppress(Conflict):  # the envelope was stored before
-        yield from member.calls.put_envelope(member.task_id, member.client_id, envelope)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,21 +14,21 @@ from client_sdk.api.wire import Pause, Program
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ModelMeasured, Progress, Waiting, ignore_event
-from client_sdk.rounds.member import Member, Stop, enter_rounds, receive_keyring, require_known_people
+from client_sdk.rounds.keys import obtain_keyring
+from client_sdk.rounds.member import Member, Stop
 from client_sdk.store.states import ClientState
 from client_sdk.training import client_half
 from client_sdk.training.base import ClientHalf, TrainingConfig
 from protocols.catalogue import Catalogue
-from protocols.errors import KeyringError, ParameterError
+from protocols.errors import ParameterError
 from protocols.layout import Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
 
 if TYPE_CHECKING:
-    from protocols.crypto.keys import Keyring
+    pass
 
 _CATALOGUE_PAUSE: Final = 1.0
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -131,39 +130,12 @@ class Part:
     def ready(self, progress: Progress = ignore_event, stop: Stop | None = None, wait: float = 20.0) -> Program[bool]:
         """Load or receive the keyring, if the mechanism needs one; False if `stop()` returned True first.
 
-        wait: seconds of one long poll for the keyring. Raises `KeyringError` and `EnvelopeError` for a keyring that is
-        not for this task or this client.
+        wait: seconds of one long poll for the keyring. Raises what `obtain_keyring` raises.
         """
-        member = self.member
-        if not member.terms.mechanism.needs_keyring or self.follower.keyring is not None:
-            return True
-        kept = member.store.keyring(member.task_id)
-        if kept is None:
-            if member.membership.role == "holder":
-                raise KeyringError(
-                    f"this client is the key holder of task {member.terms.name!r}: create the keyring first"
-                )
-            require_known_people(member)
-            kept = yield from self._receive_keyring(progress, stop, wait)
-            if kept is None:
-                return False
-            member.store.keep_keyring(member.task_id, kept)
-        self.follower.keyring = kept
-        if member.membership.role == "holder":
-            yield from enter_rounds(member, kept)
+        if self.member.terms.mechanism.needs_keyring and self.follower.keyring is None:
+            self.follower.keyring = yield from obtain_keyring(self.member, progress, stop, wait)
+            return self.follower.keyring is not None
         return True
-
-    def _receive_keyring(self, progress: Progress, stop: Stop | None, wait: float) -> Program[Keyring | None]:
-        kept = yield from receive_keyring(self.member, 0.0)
-        if kept is not None:
-            return kept
-        waiting = Waiting("the keyring, which the task's key holder creates and seals")
-        _LOG.warning("task %s: this client waits for %s", self.member.terms.name, waiting.what)
-        progress(waiting)
-        while kept is None and not (stop and stop()):
-            yield Pause(0.05)
-            kept = yield from receive_keyring(self.member, wait)
-        return kept
 
     # --- a round -------------------------------------------------------------------------------------------------
 

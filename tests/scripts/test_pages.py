@@ -27,6 +27,7 @@ from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
+from protocols.sums.registry import mechanism_entry
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -111,8 +112,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_every_recipe_mechanism_and_training_class_is_there(made: ModuleType) -> None:
     parameters = made.parameters_page
-    assert all(recipe_entry(name).source for name in RECIPES)
     assert set(parameters.TRAINING) == set(TrainingConfig.__subclasses__())
+    entries = [*map(recipe_entry, RECIPES), *map(mechanism_entry, MECHANISMS)]
+    assert [entry.name for entry in entries if not (entry.text and entry.source)] == [], "words for lists and this page"
     text = parameters.page()
     for name in [*RECIPES, *MECHANISMS, *(kind.__name__ for kind in parameters.TRAINING)]:
         assert f"\n### {name}\n" in text
