@@ -32,6 +32,7 @@ from protocols.recipes.registry import recipe, recipe_entry
 from protocols.recipes.state import encode
 from protocols.sums.base import SumPlan, new_keyring
 from protocols.sums.participation import plan_of_task, without_participation
+from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.task_terms import carriers, check_combination
 
@@ -100,7 +101,10 @@ class RecipeConformance:
         )
 
     def _sum(self, made: Recipe, spec: RoundSpec, state: ModelState, mechanism: str) -> NDArray[np.float64]:
-        """Return the opened sum of all clients, as a task with default parameters computes it."""
+        """Return the opened sum of all clients, as a task with default parameters computes it.
+
+        Servers and members use no sum that `require_possible` refuses, so the bounds that a layout states must hold.
+        """
         how = find_mechanism(mechanism)
         of = TaskSum(made, how, self._plan(made, spec, mechanism), spec)
         keyring, sent = new_keyring(how, of.plan), []
@@ -109,7 +113,9 @@ class RecipeConformance:
             message = make(of, state, f"c_{client}", contribution, keyring).message
             sent.append((of.route(f"c_{client}"), message))
         aggregate = how.release(of.plan, how.fold(of.plan, None, sent))
-        return without_participation(of.plan, how.open(of.plan, aggregate, self.clients, keyring))
+        total = how.open(of.plan, aggregate, self.clients, keyring)
+        require_possible(of.plan, total, self.clients)
+        return without_participation(of.plan, total)
 
     def _plan(self, made: Recipe, spec: RoundSpec, mechanism: str) -> SumPlan:
         layout, main = made.layout(spec.sum_index), main_layout(made)
