@@ -1,1 +1,1 @@
-"""Access control: principals, tokens, request signatures and rate limits."""
+"""Access control: principals, tokens, rate limits and the audit trail."""

@@ -96,7 +96,7 @@ def on_database(work: Callable[..., str]) -> Callable[..., None]:
 def in_transaction(data_dir: Path | None, database_url: str | None, work: Callable[[Session], Result]) -> Result:
     """Call `work` in a transaction on the server's database, which is migrated first; return its result.
 
-    `work` may be called again, as `Database.transact` says. Raises: `CommandError` if the data directory has no
+    `work` may be called again, as `Database.transact` says. Raises `CommandError` if the data directory has no
     database, `MovedDatabaseError` if it was moved.
     """
     with database_in_use(data_dir, database_url) as database:
@@ -153,7 +153,7 @@ def opened(url: str, connections: int = 1) -> Iterator[Database]:
 
 
 def server_settings(data_dir: Path | None, database_url: str | None) -> Settings:
-    """Return the settings of a server that has a database. Raises: `CommandError` if the data directory has none."""
+    """Return the settings of a server that has a database. Raises `CommandError` if the data directory has none."""
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     if settings.database_url is None and not settings.data_dir.joinpath("hushrec.db").exists():
         raise CommandError(
@@ -176,7 +176,7 @@ def json_array(found: Sequence[Message]) -> str:
 
 
 def named_task(session: Session, name: str) -> TaskRow:
-    """Return the task with this name or id. Raises: `CommandError` if there is none."""
+    """Return the task with this name or id. Raises `CommandError` if there is none."""
     found = list_tasks(session, name)
     row = found[0] if found else session.get(TaskRow, name)
     if row is None:
@@ -216,7 +216,7 @@ def hand_over(session: Session, made: OperatorToken, token_file: Path | None, *,
     token_file: None prints the token. give_away: whether the file belongs to the owner of its folder also if root
     writes it. To be called before the transaction ends, so that a file that cannot be written leaves no token behind.
 
-    Raises: `CommandError` if the file cannot be written, or holds another token that is valid, which would then be lost
+    Raises `CommandError` if the file cannot be written, or holds another token that is valid, which would then be lost
     and stay valid.
     """
     if token_file is None:

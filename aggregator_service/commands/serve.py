@@ -177,7 +177,7 @@ def _prepare_storage(settings: Settings, token_file: Path | None) -> None:
     The application prepares and checks the same when it starts. Doing it here first lets `main` print a failure in one
     line. No token is made if the settings have one, or the database has an operator.
 
-    Raises: `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
+    Raises `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
     """
     with opened(settings.database) as database:
         blobs = blob_store(settings, database)

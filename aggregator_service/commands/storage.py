@@ -184,7 +184,7 @@ def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None)
 
 @contextmanager
 def _led(database: Database) -> Iterator[None]:
-    """Hold the leader lock, so that no server drives rounds. Raises: `CommandError` if a server has it."""
+    """Hold the leader lock, so that no server drives rounds. Raises `CommandError` if a server has it."""
     candidacy = database.candidacy()
     try:
         if not candidacy.leads():

@@ -116,8 +116,8 @@ class FoldPool:
     def close(self) -> None:
         """Stop the processes of our own pool: drop the jobs that wait, and wait for those under way.
 
-        Python would wait for them at its exit. Below a supervisor it would first close the queue that tells the workers
-        to end, sometimes before they are told, and then wait for ever.
+        Python would wait for them at its exit. In a process that a supervisor started it would first close the queue
+        that tells the workers to end, sometimes before they are told, and then wait for ever.
         """
         if self._pool is not None and self._pool is not self._given:
             self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""The dashboard: server-rendered pages for operators, with live updates and two actions."""
+"""The dashboard: server-rendered pages for operators, with live updates and a few actions."""

@@ -131,7 +131,7 @@ def secret_of(request: Request) -> str | None:
 def visitor(services: ServicesOf, request: Request) -> Visitor:
     """Return the visitor who is signed in.
 
-    Raises: `NotSignedInError`; `Problem` too-many-requests over the operator's rate limit.
+    Raises `NotSignedInError`; `Problem` too-many-requests over the operator's rate limit.
     """
     secret = secret_of(request)
     found = None if secret is None else find_visitor(services, secret)
@@ -147,7 +147,7 @@ VisitorOf = Annotated[Visitor, Depends(visitor)]
 
 
 def actor(found: VisitorOf) -> Visitor:
-    """Return the visitor. Raises: `Problem` forbidden if the role is read-only."""
+    """Return the visitor. Raises `Problem` forbidden if the role is read-only."""
     if not found.may_act:
         raise Problem("forbidden", "Your token is read-only: it cannot change anything.")
     return found
@@ -177,7 +177,7 @@ FormToken = Annotated[str, Form(max_length=_MAX_LENGTH)]
 
 
 def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Visitor:
-    """Return the visitor who sent one of this server's forms. Raises: `Problem` forbidden for any other form."""
+    """Return the visitor who sent one of this server's forms. Raises `Problem` forbidden for any other form."""
     refuse_foreign(request)
     if not matches(form_token, found.form_token):
         raise Problem("forbidden", "This form belongs to an earlier sign-in. Go back, reload the page and try again.")

@@ -276,7 +276,7 @@ def invite(
 
 
 def _invitation(role: str, uses: str, hours: str) -> InvitationRequest:
-    """Return the request for an invitation. Raises: `ParameterError`, which names the field."""
+    """Return the request for an invitation. Raises `ParameterError`, which names the field."""
     try:
         seconds = float(hours) * _HOUR
         return InvitationRequest.model_validate({"role": role, "uses": int(uses), "expires_seconds": seconds})

@@ -131,7 +131,7 @@ def health_screen() -> Screen:
 
 
 def task_of(session: Session, task_id: str) -> TaskRow:
-    """Return the task. Raises: `Problem` not-found."""
+    """Return the task. Raises `Problem` not-found."""
     task = session.get(TaskRow, task_id)
     if task is None:
         raise Problem("not-found", "There is no task with this id: it may be on another server.")
@@ -139,7 +139,7 @@ def task_of(session: Session, task_id: str) -> TaskRow:
 
 
 def tally_of(session: Session, task_id: str, number: int) -> Tally:
-    """Return the round with its counts. Raises: `Problem` not-found."""
+    """Return the round with its counts. Raises `Problem` not-found."""
     row = find_round(session, task_id, number)
     if row is None:
         raise Problem("not-found", "The task has no round with this number yet.")
@@ -169,7 +169,7 @@ class Streams:
         self._slots: WeakSet[_Slot] = WeakSet()
 
     def acquire(self, visitor: Visitor) -> _Slot:
-        """Return a slot for one more stream. Raises: `Problem` too-many-requests if there are too many."""
+        """Return a slot for one more stream. Raises `Problem` too-many-requests if there are too many."""
         with self._lock:
             mine = sum(slot.owner == visitor.secret_hash for slot in self._slots)
             if mine >= _MAX_PER_SIGN_IN or len(self._slots) >= _MAX_STREAMS:
@@ -215,7 +215,7 @@ class _StreamState:
 def live(request: Request, services: Services, streams: Streams, visitor: Visitor, screen: Screen) -> Response:
     """Return the event stream of a screen.
 
-    It first sends every fragment, so that the page shows changes made while it loaded. Raises: `Problem` not-found or
+    It first sends every fragment, so that the page shows changes made while it loaded. Raises `Problem` not-found or
     too-many-requests.
     """
     screen.load(services)  # raises 404 before the response begins

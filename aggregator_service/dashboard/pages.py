@@ -59,7 +59,7 @@ def _environment() -> Environment:
 
 @lru_cache(maxsize=8)
 def asset(name: str) -> tuple[bytes, str, str]:
-    """Return body, media type and version of a static file. Raises: `KeyError` for an unknown name."""
+    """Return body, media type and version of a static file. Raises `KeyError` for an unknown name."""
     kind = _ASSETS[name]
     body = resources.files("aggregator_service.dashboard").joinpath("static", name).read_bytes()
     return body, kind, hashlib.sha256(body).hexdigest()[:16]

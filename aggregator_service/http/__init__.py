@@ -1,1 +1,1 @@
-"""HTTP, before a route handles a request: authentication, body limits, direct bodies, headers, digests, ETags."""
+"""HTTP, before a route handles a request: authentication, body limits, headers, digests, ETags."""

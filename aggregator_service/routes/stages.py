@@ -1,4 +1,4 @@
-"""The stages of masked rounds: clients send a message (PUT) and fetch what the stage before it produced (GET)."""
+"""The stages of masked and one-shot rounds: clients send a message (PUT) and fetch what the stage before made (GET)."""
 
 from __future__ import annotations
 

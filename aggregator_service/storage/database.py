@@ -182,7 +182,7 @@ class Database:
     def listen(self, on_announcement: Callable[[Announcement], None]) -> Callable[[], None]:
         """Call `on_announcement` in a thread with what other processes announce; return a function that stops it.
 
-        SQLite notifies only the processes of one server, and messages may be lost: `polling.notifier.Notifier.watch`
+        Over SQLite nothing is announced, and over PostgreSQL messages may be lost: `polling.notifier.Notifier.watch`
         finds what is missing.
         """
 

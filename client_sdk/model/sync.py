@@ -125,7 +125,8 @@ class SyncPlan:
 
     @property
     def kind(self) -> Literal["nothing", "replay", "snapshot"]:
-        """ "snapshot" if one is downloaded, "replay" if only aggregates are, "nothing" for an empty plan."""
+        """How the model is brought up to date: "snapshot" if one is downloaded, "replay" if only aggregates are,
+        "nothing" for an empty plan."""
         return "snapshot" if self.snapshot else "replay" if self.rounds else "nothing"
 
     @property

@@ -59,7 +59,7 @@ from protocols.messages import RefusalReason, RoundView
 from protocols.messages.stages import opening_state
 from protocols.sums.base import one_message
 
-CANNOT_GO_ON: Final = "an encrypted task cannot go on so: its operator closes it and creates another"
+CANNOT_GO_ON: Final = "an encrypted task cannot go on from there: its operator closes it and creates another"
 
 
 class Role:
