@@ -2,9 +2,10 @@
  * A client in Node 20 or later that takes part in a task with one-shot sums until it ends, then prints recommendations.
  *
  *     node examples/web/take-part.mjs --server URL --invitation I --organiser=KEY --scope S --issuer URL --code C
- *         --items 3,17,20 --folder DIR [--rounds N] [--events]
+ *         --items 3,17,20 --folder DIR [--trust-models] [--rounds N] [--events]
  *
  * The invitation and the code are needed the first time only. --folder: keeps keys and model, for this user alone.
+ * --trust-models: takes part although a server that lies about the model can read in the sums which items clients have.
  * --rounds: stops after so many contributions. --events: prints every event as a line of JSON, the client's own vector
  * included; for tests and other programs on the same device.
  */
@@ -17,6 +18,7 @@ import { baseUrl } from "./hushrec/api.js";
 import { fromBase64Url, toBase64Url } from "./hushrec/codec.js";
 import { identityOf } from "./hushrec/identity.js";
 import { Participant } from "./hushrec/participant.js";
+import { POLICY } from "./hushrec/terms.js";
 
 /** The store of a client in one file of mode 0600: JSON, bytes as {"bytes": base64url}. */
 class FileStore {
@@ -58,6 +60,7 @@ function line(event) {
       return `round ${event.round}: sent ${event.bytes} bytes${event.resent ? " again" : ""}`;
     case "abstained":
     case "missed":
+    case "training-failed":
     case "waiting":
     case "unreachable":
       return `${event.kind}: ${event.reason}`;
@@ -70,7 +73,7 @@ function line(event) {
 
 const text = { type: "string" };
 const names = ["server", "invitation", "organiser", "scope", "issuer", "code", "items", "folder", "rounds"];
-const options = { ...Object.fromEntries(names.map((name) => [name, text])), events: { type: "boolean" } };
+const options = { ...Object.fromEntries(names.map((name) => [name, text])), events: { type: "boolean" }, "trust-models": { type: "boolean" } };
 const given = parseArgs({ options }).values;
 const items = (given.items ?? "").split(",").map(Number);
 const stop = new AbortController();
@@ -86,8 +89,9 @@ function on(event) {
 process.on("SIGINT", () => stop.abort());
 const store = new FileStore(given.folder);
 const organiser = { key: given.organiser, scope: given.scope };
+const policy = { ...POLICY, trustModels: given["trust-models"] ?? false };
 const issue = issuer(given.issuer ?? given.server, given.code);
-const client = await Participant.join({ url: given.server, invitation: given.invitation, organiser, issue, store, on });
+const client = await Participant.join({ url: given.server, invitation: given.invitation, organiser, issue, store, policy, on });
 try {
   await client.takePart(() => items, stop.signal);
 } catch (error) {

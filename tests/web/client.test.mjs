@@ -19,9 +19,10 @@ import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
 import { rememberCommittee, takeOneshotPart } from "../../examples/web/hushrec/oneshot_round.js";
 import { absorb, decodeState, encodeState, initialFactors, roundSeed } from "../../examples/web/hushrec/recipes.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
+import { localWork } from "../../examples/web/hushrec/round_work.js";
 import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
 import { topItems, train, TRAINING } from "../../examples/web/hushrec/training.js";
-import { MASKED, ONESHOT as TASK } from "./tasks.mjs";
+import { AGREED, MASKED, ONESHOT as TASK } from "./tasks.mjs";
 
 const read = (name) => JSON.parse(readFileSync(new URL(name, import.meta.url), "utf8"));
 const ORGANISER = TASK.organiser;
@@ -55,7 +56,7 @@ test("the Gaussian table is that of the vectors", () => {
 });
 
 test("a task as the server states it is accepted", () => {
-  const terms = readTask(TASK, { organiser: ORGANISER });
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
   const { degree, primes, values_per_coefficient: per } = TASK.plan;
   const plan = terms.planAt(1);
   assert.deepEqual([plan.degree, plan.primes, plan.per, plan.threshold], [degree, primes, per, TASK.plan.threshold]);
@@ -76,19 +77,19 @@ for (const [of, name, value, from = TASK] of [
   ["recipe", "another", 1],
 ]) {
   test(`a ${from.mechanism.name} task that states another ${name} is refused`, () => {
-    readTask(from, { organiser: from.organiser });
-    assert.throws(() => readTask(stating(of, name, value, from), { organiser: from.organiser }), { name: "PolicyError" });
+    readTask(from, { organiser: from.organiser, policy: AGREED });
+    assert.throws(() => readTask(stating(of, name, value, from), { organiser: from.organiser, policy: AGREED }), { name: "PolicyError" });
   });
 }
 
 for (const from of [TASK, MASKED]) {
-  const { bound } = readTask(from, { organiser: from.organiser });
+  const { bound } = readTask(from, { organiser: from.organiser, policy: AGREED });
   for (const of of ["recipe", "mechanism"]) {
     for (const [name, own] of Object.entries(from.resolved[of].parameters)) {
       test(`attack: a server resolves another ${name} of ${from.mechanism.name} for one client`, async () => {
         const other = typeof own === "number" ? own * 2 + 1 : own === null ? 100 : "other";
         const lie = changed(`resolved.${of}.parameters.${name}`, other, from);
-        assert.throws(() => readTask(lie, { organiser: from.organiser }), { name: "RefusalError" });
+        assert.throws(() => readTask(lie, { organiser: from.organiser, policy: AGREED }), { name: "RefusalError" });
         // and masks are bound to all parameters, so that those of two clients with different ones do not cancel
         assert.ok(bound.includes(JSON.stringify(name)));
         const resolved = (task) => boundTerms(task, { recipe: task.resolved.recipe.parameters, mechanism: task.resolved.mechanism.parameters });
@@ -116,17 +117,17 @@ for (const [path, value, error] of [
   ["organiser.key", "A".repeat(43), "PolicyError"],
 ]) {
   test(`a task with another ${path} is refused`, () => {
-    assert.throws(() => readTask(changed(path, value), { organiser: ORGANISER }), { name: error });
+    assert.throws(() => readTask(changed(path, value), { organiser: ORGANISER, policy: AGREED }), { name: error });
   });
 }
 
 test("a task that counts items more than once is refused", () => {
   const twice = stating("recipe", "count_sums", 2, stating("recipe", "item_bias", "counts"));
-  assert.throws(() => readTask(twice, { organiser: ORGANISER }), { name: "PolicyError" });
+  assert.throws(() => readTask(twice, { organiser: ORGANISER, policy: AGREED }), { name: "PolicyError" });
 });
 
 test("rounds that contradict the terms are refused", async () => {
-  const terms = readTask(TASK, { organiser: ORGANISER });
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
   const plan = terms.planAt(1);
   const seed = toBase64Url(await roundSeed(terms.seed, 2));
   const view = { number: 2, step: 1, cohort: TASK.schedule.cohort_size, seed, contribution_bytes: plan.uploadBytes };
@@ -288,7 +289,7 @@ const follower = (terms, store = new MemoryStore()) => ({ api: new Api("http://l
 const paths = (requests) => requests.map(({ url }) => new URL(url).pathname.split("/").slice(4).join("/"));
 
 test("the model is the seed's, or computed from the sum of the newest complete round", async () => {
-  const terms = readTask(TASK, { organiser: ORGANISER });
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
   const [first, second] = await history(terms);
   const client = follower(terms);
   answering(listed());
@@ -312,7 +313,7 @@ const nudged = (by) => (body) => {
 };
 
 test("a model of the server that differs in rounding is adopted, any other is refused", async () => {
-  const terms = readTask(TASK, { organiser: ORGANISER });
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
   for (const [edit, isTrue] of [[nudged(5e-6), true], [nudged(5e-5), false], [(body) => body.fill(0), false]]) {
     const [first, second] = await history(terms, edit);
     const client = follower(terms);
@@ -330,7 +331,7 @@ test("a model of the server that differs in rounding is adopted, any other is re
 test("a client that missed rounds needs the statements of enough members", async () => {
   const keys = await newIdentity();
   const pin = { key: toBase64Url(keys.identityKey), scope: "films" };
-  const terms = readTask({ ...TASK, organiser: pin }, { organiser: pin });
+  const terms = readTask({ ...TASK, organiser: pin }, { organiser: pin, policy: AGREED });
   const [first, second] = await history(terms);
   const needed = terms.task.schedule.min_clients;
   const member = async (index, chain, signer = keys.signing) => {
@@ -383,7 +384,7 @@ test("training raises the liked items above the others", () => {
 async function asked(take, task, { step, counted, liked, complete }) {
   const counting = stating("recipe", "item_bias", "counts", task);
   counting.resolved.main_sum.sum_index = 2;
-  const terms = readTask(counting, { organiser: counting.organiser });
+  const terms = readTask(counting, { organiser: counting.organiser, policy: AGREED });
   const store = new MemoryStore();
   if (counted !== undefined) await store.put("own", { user: new Float32Array(8), counted });
   const { items, dim } = terms.parameters;
@@ -413,3 +414,46 @@ for (const [what, details] of [
     });
   }
 }
+
+test("without its own consent a client refuses tasks in which only trust in the server's models protects", () => {
+  for (const task of [TASK, MASKED]) {
+    const organiser = task.organiser;
+    assert.throws(() => readTask(task, { organiser }), { name: "PolicyError", message: /trustModels: true/ });
+    assert.ok(readTask(task, { organiser, policy: AGREED }));
+    const noisy = { ...task, privacy: { epsilon: 4 } };
+    assert.throws(() => readTask(noisy, { organiser, policy: AGREED }), { name: "PolicyError", message: /adds no noise/ });
+  }
+});
+
+test("a model that no sums of the task make is refused, whoever states it", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
+  const large = (body) => encodeFloats(new Float32Array(body.slice().buffer).map((x, i) => (i === 0 ? 3e38 : x)));
+  const { items, dim } = terms.parameters;
+  const start = { factors: await initialFactors(terms.seed, items, dim), counts: null, clients: 0 };
+  const first = await completed(terms, 1, start, await firstChain(terms.id), large);
+  const second = await completed(terms, 2, first.state, first.chain);
+  const client = follower(terms);
+  const requests = answering(listed(first, second), await download(first.body));
+  await assert.rejects(fetchModel(client, 3), { name: "FalseModelError", message: /item 0 .* larger than sums/ });
+  assert.deepEqual(paths(requests), ["rounds", "snapshots/1"]);
+});
+
+const encodeFloats = (floats) => new Uint8Array(floats.buffer);
+
+test("training that fails, or sits at the clip, sends zeros and tells the device alone", async () => {
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
+  const round = { step: 1, seed: await roundSeed(terms.seed, 1), plan: terms.planAt(1) };
+  const { items, dim } = terms.parameters;
+  const usual = await initialFactors(terms.seed, items, dim);
+  const made = (value) => ({ factors: usual.map((row, item) => (item === 3 ? row.map(() => value) : row)), counts: null, clients: 0 });
+  for (const [value, liked, fails] of [[0.1, [3, 5], false], [1e300, [3, 5], true], [1e7, [3, 5], true]]) {
+    const store = new MemoryStore();
+    await store.put("own", { user: new Array(dim).fill(0.1), counted: 0 });
+    const work = await localWork({ store, terms, uniform: Math.random }, round, made(value), liked);
+    assert.equal(work.failure !== null, fails, `${value}: ${work.failure}`);
+    assert.equal(work.steps.length, terms.planAt(1).length);
+    assert.equal(work.steps.every((step) => step === 0), fails);
+    const { user } = await store.get("own");
+    assert.equal(user.every((x) => x === 0.1), fails); // a failed training leaves the client as it was
+  }
+});

@@ -16,7 +16,7 @@ import { combine, SHARE_BYTES } from "../../examples/web/hushrec/shamir.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { readTask } from "../../examples/web/hushrec/terms.js";
 import { secureUniform } from "../../examples/web/hushrec/training.js";
-import { MASKED } from "./tasks.mjs";
+import { AGREED, MASKED } from "./tasks.mjs";
 
 const TASK = structuredClone(MASKED);
 const CLIENTS = 10;
@@ -26,7 +26,7 @@ const MESSAGE = { advertising: "advertise", sharing: "share", collecting: "contr
 
 const organiserKeys = await newIdentity();
 TASK.organiser = { key: toBase64Url(organiserKeys.identityKey), scope: "films" };
-const TERMS = readTask(TASK, { organiser: TASK.organiser });
+const TERMS = readTask(TASK, { organiser: TASK.organiser, policy: AGREED });
 
 async function certificate({ identityKey, mailboxKey }, role, serial) {
   const notAfter = BigInt(Math.floor(Date.now() / 1000) + 600);

@@ -1,5 +1,10 @@
 /** A task as the server states it, once over one-shot sums and once over masked ones. */
 
+import { POLICY } from "../../examples/web/hushrec/terms.js";
+
+/** What the clients of the tests agree to: the models of these servers are not the subject. */
+export const AGREED = { ...POLICY, trustModels: true };
+
 const RECIPE = {
   items: 60,
   dim: 8,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from client_sdk.training.mf import MFConfig, train_locally
+from protocols.errors import CodecError
+from protocols.recipes.base import Reach
+from protocols.recipes.registry import recipe as recipe_of
 from tests.support.browser import CLIENTS, RecordedDemo, recorded_demo
 from tests.support.needs import required
 from tests.vectors import generate
@@ -68,6 +72,65 @@ def test_training_is_that_of_the_sdk(recipe: str, counted: bool) -> None:
         np.testing.assert_allclose(theirs["biases"], bias, rtol=1e-6)
 
 
+_REACHABLE = """
+    import { requireReachable } from "./examples/web/hushrec/reachable.js";
+    const { terms, states, round } = JSON.parse(process.argv[1]);
+    const isRefused = (state) => {
+        try {
+            return requireReachable(terms, state, round) !== undefined;
+        } catch (error) {
+            return error.name;
+        }
+    };
+    console.log(JSON.stringify(states.map(isRefused)));
+"""
+
+
+@pytest.mark.parametrize("recipe", ["colr", "fedmf"])
+@pytest.mark.parametrize("more", [{}, {"item_bias": "counts"}, {"normalise": "clients", "item_bias": "counts"}])
+def test_models_beyond_what_sums_make_are_refused_as_by_the_sdk(recipe: str, more: dict[str, Any]) -> None:
+    """Rows just within and just beyond the SDK's bound, for each item; counts of too many and too few clients."""
+    parameters = {"items": 6, "dim": 8, **more, **({"rank": 4} if recipe == "colr" else {})}
+    made, reach, sums = recipe_of(recipe, parameters), Reach(5, 10, 12), 5
+    counts = np.array([0, 1, 3, 7, 11, 2], np.float64)
+    start = made.initial_state(bytes(32))
+
+    def state(factors: Any, clients: int = 11) -> Any:
+        changed = {"item_counts": counts, "clients": clients} if "item_bias" in more else {}
+        return replace(start, round_number=sums, item_factors=factors.astype(np.float32), **changed)
+
+    zeros = np.zeros((6, 8), np.float32)
+    bounds = made.longest_start + sums * made.parameters.server_rate * np.broadcast_to(
+        made.farthest_step(state(zeros), reach), 6
+    )
+    rows = [np.where(np.arange(6)[:, None] == item, bounds[item] / np.sqrt(8), 0.0) for item in range(6)]
+    tried = [state(row * (1 + off) * np.ones((6, 8))) for row in rows for off in (-1e-5, 1e-5)]
+    tried += [state(zeros, 9), state(zeros, 13), state(zeros, 12)]
+    expected: list[Any] = []
+    for one in tried:
+        try:
+            made.require_reachable(one, reach)
+            expected.append(False)
+        except CodecError:
+            expected.append("CodecError")
+    assert expected[:12] == [False, "CodecError"] * 6
+    resolved = made.parameters.model_dump()
+    terms = {
+        "recipe": recipe, "parameters": resolved, "width": made.width, "counting": resolved["count_sums"],
+        "task": {"schedule": {"min_clients": 10, "cohort_size": 12, "rounds": sums}},
+    }  # fmt: skip
+    given = [
+        {
+            "factors": one.item_factors.tolist(),
+            "counts": counts.tolist() if "item_bias" in more else None,
+            "clients": getattr(one, "clients", 0),
+        }
+        for one in tried
+    ]
+    sent = json.dumps({"terms": terms, "states": given, "round": sums})
+    assert json.loads(node("--input-type=module", "--eval", _REACHABLE, sent)) == expected
+
+
 LIKED = [0, 6, 12, 18]
 
 
@@ -80,7 +143,7 @@ def take_part(node: str, recorded: RecordedDemo, folder: Path, *more: str) -> li
         "issuer": recorded.demo.page.origin, "items": ",".join(map(str, LIKED)),
     }  # fmt: skip
     given = [f"--{name}={value}" for name, value in options.items()]  # a key may begin with a dash
-    command = [node, "examples/web/take-part.mjs", "--events", *given, *more]
+    command = [node, "examples/web/take-part.mjs", "--events", "--trust-models", *given, *more]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     lines = ran.stdout.splitlines()

@@ -87,6 +87,7 @@ const EVENTS = {
     );
   },
   abstained: ({ round, reason }) => say(`Round ${round} without this device: ${reason}.`),
+  "training-failed": ({ round, reason }) => say(`Round ${round}: training failed, zeros were sent: ${reason}.`, "warn"),
   missed: ({ round, reason }) => say(`Round ${round} without this device: ${reason}.`, "warn"),
   unreachable: ({ reason, seconds }) => say(`The server does not answer (${reason}). Trying again in ${Math.ceil(seconds)} s.`, "warn"),
   traffic: (request) => panel.count(request),

@@ -2,9 +2,12 @@
 
 import { Participant, recommend } from "../hushrec/participant.js";
 import { IndexedStore } from "../hushrec/store.js";
+import { POLICY } from "../hushrec/terms.js";
 
 const DATABASE = "hushrec-films";
 const COUNT = 8;
+/** The page takes the models of the server that its own operator chose: README.md, "What it trusts". */
+const AGREED = { ...POLICY, trustModels: true };
 
 let liked = [];
 let settings = null;
@@ -36,7 +39,7 @@ async function open(given) {
 }
 
 async function showPicks() {
-  if (store) tell({ kind: "picks", picks: await recommend(store, settings.organiser, COUNT, liked) });
+  if (store) tell({ kind: "picks", picks: await recommend(store, settings.organiser, COUNT, liked, AGREED) });
 }
 
 function on(event) {
@@ -46,7 +49,7 @@ function on(event) {
 
 async function join(signal) {
   const { server: url, invitation, organiser } = settings;
-  participant = await Participant.join({ url, invitation, organiser, issue, store, on, signal });
+  participant = await Participant.join({ url, invitation, organiser, issue, store, policy: AGREED, on, signal });
   tell({ kind: "joined", task: participant.task });
 }
 

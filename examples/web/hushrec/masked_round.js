@@ -167,7 +167,7 @@ class MaskedRound {
     const sent = await deliver(this.#client, { round: this.#round.number, body, chain: this.chain }, this.#tell, this.#signal);
     const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
     const { step, cohort } = this.#round;
-    this.report = { ...sent, step, cohort, loss: work.loss, samples: work.samples, steps: work.steps, times };
+    this.report = { ...sent, step, cohort, loss: work.loss, samples: work.samples, failure: work.failure, steps: work.steps, times };
   }
 
   /** The pairs of shares by neighbour; none for one that does not open. */

@@ -6,6 +6,7 @@ import { CertificateError, CodecError, FalseModelError, NotAttestedError, Refusa
 import { decode, packedBytes, unpackElements } from "./fixed_point.js";
 import { checkCertificate, decodeCertificate, firstChain, nextChain, statedChain } from "./identities.js";
 import { requirePossible } from "./possible.js";
+import { requireReachable } from "./reachable.js";
 import { absorb, absorbCounts, decodeState, encodeState, initialFactors, roundSeed } from "./recipes.js";
 
 const TOLERANCE = 1e-5;
@@ -20,6 +21,16 @@ function decoded(terms, body) {
 
 async function initialState({ seed, parameters: { items, dim, item_bias: bias } }) {
   return { factors: await initialFactors(seed, items, dim), counts: bias === "counts" ? new Array(items).fill(0) : null, clients: 0 };
+}
+
+/** A state after `round`; `FalseModelError` if no sums of the task make it. */
+function reachable(terms, state, round) {
+  try {
+    requireReachable(terms, state, round);
+    return state;
+  } catch (error) {
+    throw error instanceof CodecError ? new FalseModelError(error.message) : error;
+  }
 }
 
 /** The views of the complete rounds after `known` and below `limit`. */
@@ -82,10 +93,10 @@ async function bytesAfter({ api, terms }, before, view, signal) {
     step <= terms.counting
       ? absorbCounts(before, total, survivors)
       : await absorb(recipe, parameters, before, total, survivors, await roundSeed(seed, number));
-  const encoded = encodeState(own);
+  const encoded = encodeState(reachable(terms, own, number));
   if (toHex(await sha256(encoded)) === stateDigest) return encoded;
   const body = await api.bytes(`${path}/snapshots/${number}`, "model", { signal, most: stateBytes(terms), digest: fromHex(stateDigest) });
-  if (sameState(decoded(terms, encoded), decoded(terms, body))) return body;
+  if (sameState(decoded(terms, encoded), reachable(terms, decoded(terms, body), number))) return body;
   throw new FalseModelError(`the server lies about the model or is broken: that of round ${number} does not follow from the released sum`);
 }
 
@@ -131,9 +142,10 @@ async function attestedModel(client, view, next, signal) {
   const { number, aggregate_chain: before, state_digest: digest } = view;
   const path = `/v1/tasks/${terms.id}/snapshots/${number}`;
   const body = await api.bytes(path, "model", { signal, most: stateBytes(terms), digest: fromHex(digest) });
+  const state = reachable(terms, decoded(terms, body), number);
   const chain = await chainAfter(fromHex(before), view);
   await requireAttested(client, chain, next.number, signal);
-  return { state: decoded(terms, body), chain };
+  return { state, chain };
 }
 
 /**

@@ -60,5 +60,5 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
   await store.put("pending", made);
   const sent = await deliver(client, made, tell, signal);
   const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
-  return { ...sent, step: round.step, cohort: round.cohort, loss: work.loss, samples: work.samples, steps: work.steps, times };
+  return { ...sent, step: round.step, cohort: round.cohort, loss: work.loss, samples: work.samples, failure: work.failure, steps: work.steps, times };
 }

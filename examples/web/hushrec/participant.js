@@ -6,7 +6,7 @@ import { join, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
 import { takeOneshotPart } from "./oneshot_round.js";
-import { readTask } from "./terms.js";
+import { POLICY, readTask } from "./terms.js";
 import { fitUser, randomUser, secureUniform, settingsOf, topItems } from "./training.js";
 
 const LONG_POLL = 20;
@@ -17,7 +17,7 @@ const MISSED = new Set(["aggregate-mismatch", "round-closed", "not-in-cohort", "
 
 /**
  * One client. store: MemoryStore, IndexedStore, or any object with their methods. on(event): called with
- * {kind: "stage" | "contributed" | "abstained" | "missed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
+ * {kind: "stage" | "contributed" | "abstained" | "missed" | "training-failed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
  */
 export class Participant {
   #client;
@@ -84,6 +84,7 @@ export class Participant {
     try {
       const report = await take(this.#client, view, liked, tell, signal, (seen) => this.#nextState(seen, signal));
       this.#on({ kind: "contributed", ...report });
+      if (report.failure) this.#on({ kind: "training-failed", round: view.number, reason: report.failure });
     } catch (error) {
       signal?.throwIfAborted();
       const isOne = (kinds) => kinds.some((kind) => error instanceof kind);
@@ -131,18 +132,19 @@ export class Participant {
 
   /** See `recommend`. */
   recommend(count, liked) {
-    return recommend(this.#client.store, this.#client.terms.organiser, count, liked);
+    const { organiser, policy } = this.#client.terms;
+    return recommend(this.#client.store, organiser, count, liked, policy);
   }
 }
 
 /**
  * [{item, score}] of the best items that are not liked, from the model in the store and without a request; [] before
- * the first round. organiser: as for `Participant.join`.
+ * the first round. organiser, policy: as for `Participant.join`.
  */
-export async function recommend(store, organiser, count, liked) {
+export async function recommend(store, organiser, count, liked, policy = POLICY) {
   const task = await store.get("task");
   if (!task || !liked.length) return [];
-  const terms = readTask(task, { organiser });
+  const terms = readTask(task, { organiser, policy });
   const model = await keptModel(store, terms);
   if (!model) return [];
   const [settings, uniform] = [settingsOf(terms.parameters), secureUniform()];

@@ -2,7 +2,7 @@
 
 import { fromBase64Url, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
-import { AbstainedError, ApiError, CertificateError, CodecError, RefusalError } from "./errors.js";
+import { AbstainedError, ApiError, CertificateError, CodecError, ParameterError, RefusalError } from "./errors.js";
 import { checkCertificate, decodeCertificate } from "./identities.js";
 import { blocksOf, projection } from "./recipes.js";
 import { stepsOf } from "./terms.js";
@@ -56,22 +56,37 @@ async function trainOrCount(terms, round, state, own, liked, uniform) {
   const { rank, dim } = terms.parameters;
   const b = terms.recipe === "colr" ? await projection(round.seed, rank, dim) : null;
   const settings = settingsOf(terms.parameters);
-  const trained = train({ state, projection: b, user: own.user, liked, settings, uniform });
-  const [values] = blocksOf(terms.recipe, terms.parameters, trained, terms.width);
-  return { values, kept: { ...own, user: trained.user }, loss: trained.loss, samples: trained.samples };
+  try {
+    const trained = train({ state, projection: b, user: own.user, liked, settings, uniform });
+    const [values] = blocksOf(terms.recipe, terms.parameters, trained, terms.width);
+    requireUsable(terms, trained, values);
+    return { values, kept: { ...own, user: trained.user }, loss: trained.loss, samples: trained.samples };
+  } catch (error) {
+    // The server may have made the model up so that clients with some item fail: silence would tell who has it.
+    const zeros = new Array(round.plan.length).fill(0);
+    return { values: zeros, kept: own, loss: null, samples: 0, failure: error.message };
+  }
+}
+
+/** Throws `ParameterError` for a result of training whose values are the clip, and not training. */
+function requireUsable({ parameters: { clip }, policy }, trained, values) {
+  const clipped = trained.rows.flat().filter((x) => Math.abs(x) > clip).length;
+  const used = values.filter((x) => x !== 0).length;
+  if (clipped > policy.maxClipShare * used) throw new ParameterError(`${clipped} values exceed the task's clip: training diverged, or the clip is too small`);
 }
 
 /**
- * Trains and returns {steps, loss, samples, milliseconds}. steps: the contribution as signed whole numbers. What the
+ * Trains and returns {steps, loss, samples, failure, milliseconds}. steps: the contribution as signed whole numbers.
+ * failure: why training failed, null if it did not; the contribution is zeros then, which look like any other. What the
  * client keeps is stored before anything is sent: a client whose page closes then must not be counted twice.
  */
 export async function localWork({ store, terms, uniform }, round, state, liked) {
   const started = performance.now();
   const own = (await store.get("own")) ?? { user: randomUser(terms.parameters.dim, uniform), counted: 0 };
-  const { values, kept, loss, samples } = await trainOrCount(terms, round, state, own, liked, uniform);
+  const { values, kept, loss, samples, failure = null } = await trainOrCount(terms, round, state, own, liked, uniform);
   const steps = stepsOf(round.plan, values);
   await store.put("own", kept);
-  return { steps, loss, samples, milliseconds: performance.now() - started };
+  return { steps, loss, samples, failure, milliseconds: performance.now() - started };
 }
 
 /**

@@ -15,6 +15,8 @@ export const POLICY = {
   ...{ minCohort: 3, minBits: 16, mostValues: 2 ** 22, mostEpochs: 20 },
   ...{ minCommittee: 3, minCorruptMembers: 1 },
   ...{ minCorrupt: 0.05, minSigma: 64 },
+  maxClipShare: 0.05,
+  trustModels: false, // this client adds no noise: a server that lies about the model can read in the sums what it has
 };
 
 const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
@@ -114,6 +116,9 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
   CHECKS[mechanism.name](m, policy);
   require(organiser, "this client takes part only in tasks with an organiser that it knows");
   require(canonicalJson(task.organiser) === canonicalJson(organiser), "the task has another organiser than this app");
+  require(!task.privacy, "this client adds no noise, which the privacy block of this task asks for");
+  const reads = "in this task the server computes the model, and the sums have no noise: a server that lies about the model can learn";
+  require(policy.trustModels, `${reads} which items clients have. To accept that: policy { ...POLICY, trustModels: true }`);
   const counting = p.item_bias === "counts" ? p.count_sums : 0;
   require(counting === 0 || counting === 1, "the task counts items more than once: a later sum would be over few clients");
   require(!task.data_set, "this client keeps no record over several tasks, which a data set label needs");
