@@ -20,6 +20,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 _HEADING: Final = re.compile(r"^## \[(.+?)\].*$", re.MULTILINE)
 _VERSION: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+((a|b|rc)[0-9]+)?")
 UNRELEASED: Final = "Unreleased"
+PACKAGE: Final = Path("examples/web/hushrec/package.json")
 
 
 def notes(changelog: str, version: str) -> str:
@@ -57,6 +58,8 @@ def prepare(version: str, day: date, root: Path = ROOT) -> list[Path]:
         raise SystemExit(f"{version!r} is not a version of the form 1.2.3 or 1.2.3rc1")
     changes = {
         root / "CHANGELOG.md": lambda text: released(text, version, day),
+        root / PACKAGE: lambda text: text.replace(f'"version": "{old}"', f'"version": "{version}"', 1),
+        root / "docs" / "wire" / "changes.json": lambda text: text.replace(f'"{UNRELEASED}"', f'"{version}"', 1),
         root / "pyproject.toml": lambda text: text.replace(f'\nversion = "{old}"\n', f'\nversion = "{version}"\n', 1),
         root / "openapi" / "openapi.json": lambda text: text.replace(
             f'"version": "{old}"', f'"version": "{version}"', 1
@@ -74,6 +77,7 @@ def disagreements(tag: str, root: Path = ROOT) -> list[str]:
     version = tag.removeprefix("v")
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     dated = re.search(rf"^## \[{re.escape(version)}\] - [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$", changelog, re.MULTILINE)
+    package = (root / PACKAGE).read_text(encoding="utf-8")
     contract = (root / "openapi" / "openapi.json").read_text(encoding="utf-8")
     return [
         line
@@ -82,6 +86,7 @@ def disagreements(tag: str, root: Path = ROOT) -> list[str]:
             f"pyproject.toml has version {current(root)}": current(root) == version,
             f"CHANGELOG.md has no dated section {version}": dated,
             f"openapi/openapi.json does not have version {version}": f'"version": "{version}"' in contract,
+            f"{PACKAGE} does not have version {version}": f'"version": "{version}"' in package,
             **{
                 f"{path.relative_to(root)} names another image": f"hushrec:{version}" in path.read_text("utf-8")
                 for path in images(root)

