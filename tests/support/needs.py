@@ -151,6 +151,10 @@ def _torch() -> ModuleType | None:
         return importlib.import_module("torch")
 
 
+def _atheris() -> bool | None:
+    return importlib.util.find_spec("atheris") is not None or None
+
+
 def _root() -> str | None:
     return "root" if os.geteuid() == 0 else None
 
@@ -205,6 +209,7 @@ NEEDS: Final = {
     "libseccomp": Need("libseccomp", lambda: ctypes.util.find_library("seccomp"), "apt-get install libseccomp2"),
     # What CI cannot have
     "promtool": Need("promtool", lambda: _program("promtool"), "apt-get install prometheus", in_ci=False),
+    "atheris": Need("Atheris", _atheris, ".venv/bin/pip install atheris", in_ci=False),
     "torch": Need("PyTorch", _torch, ".venv/bin/pip install torch", "a CPU build is enough", in_ci=False),
     "data": Need(
         "published data sets",
