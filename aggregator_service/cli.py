@@ -24,11 +24,11 @@ _UMASK: Final = 0o077
 _COMMANDS: Final = {
     "init": ("serve:init", "Create the data directory and the database, and print a new admin token."),
     "serve": ("serve:serve", "Run the server until it receives SIGINT or SIGTERM."),
-    "task": ("tasks:tasks", "Create, list, show, close and resume tasks."),
+    "task": ("tasks:tasks", "Create, list, show, close, resume and delete tasks."),
     "invite": ("tasks:invite", "Create an invitation and print it once."),
     "invitation": ("people:invitations", "List and revoke the invitations of a task."),
     "round": ("tasks:rounds", "Show a round, extend or abort an active one."),
-    "member": ("people:members", "List and revoke the members of a task."),
+    "member": ("people:members", "List, revoke, export and erase the members of a task."),
     "token": ("people:tokens", "Create, list, rotate and revoke operator tokens."),
     "audit": ("audit:audit", "Print what operators did, and which attempts were refused."),
     "backup": ("storage:backup", "Copy the database and the blobs into a new directory."),

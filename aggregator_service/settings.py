@@ -195,6 +195,14 @@ class Settings(BaseSettings):
     """Format of log lines; json: one object a line."""
     log_level: Literal["debug", "info", "warning"] = "info"
     """Least severe level that is logged."""
+    keep_rounds: int = Field(default=100, ge=1, le=1_000_000)
+    """Newest rounds of a task of which everything is kept; of older ones aggregates that no client needs and rows of
+    members are deleted. A task can have its own number: hushrec-server task retention."""
+    ended_days: int | None = Field(default=None, ge=0, le=36_500)
+    """Days after which a task that has ended is deleted, with its model and members; by default only an operator
+    deletes it."""
+    revoked_days: int = Field(default=90, ge=0, le=36_500)
+    """Days after which the server erases a member whose membership has ended: its keys, certificate and id."""
     audit_days: int = Field(default=400, ge=1, le=36_500)
     """Days for which the audit trail keeps what operators did, and which attempts were refused."""
     metrics: Literal["token", "open", "off"] = "token"

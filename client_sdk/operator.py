@@ -19,6 +19,8 @@ from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.errors import ParameterError
 from protocols.messages import (
+    DeletedTask,
+    Erasure,
     Evaluation,
     Invitation,
     InvitationPage,
@@ -27,6 +29,7 @@ from protocols.messages import (
     LedgerEntry,
     MechanismChoice,
     Member,
+    MemberExport,
     MemberPage,
     OrganiserPin,
     RecipeChoice,
@@ -178,6 +181,13 @@ class Operator(Closed):
         """Close a task. Its open round, if any, fails."""
         return self._driver.run(self._calls.close_task(task_id))
 
+    def delete_task(self, task_id: str) -> DeletedTask:
+        """Delete a task that has ended, with its model and members; `Conflict` while it is open.
+
+        The result says what is kept of it, as digests: what later tasks over the same data set are judged by.
+        """
+        return self._driver.run(self._calls.delete_task(task_id))
+
     def resume_task(self, task_id: str) -> TaskView:
         """Open a failed task again, at the sum at which it failed. `Conflict` for one that ended otherwise."""
         return self._driver.run(self._calls.resume_task(task_id))
@@ -214,6 +224,18 @@ class Operator(Closed):
     def revoke_member(self, task_id: str, client_id: str) -> Member:
         """Revoke a membership permanently: its token, its place in later rounds, and its identity's right to enrol."""
         return self._driver.run(self._calls.revoke_member(task_id, client_id))
+
+    def erase_member(self, task_id: str, client_id: str) -> Erasure:
+        """Revoke a membership and erase the member: no row of the server names it afterwards.
+
+        Sums with its contributions stay. While a round with the member is active, the result says which one it waits
+        for.
+        """
+        return self._driver.run(self._calls.erase_member(task_id, client_id))
+
+    def member_data(self, task_id: str, client_id: str) -> MemberExport:
+        """Return everything that the server stores about a member, for the person that it belongs to."""
+        return self._driver.run(self._calls.member_data(task_id, client_id))
 
     def rounds(self, task_id: str, after: int = 0, state: str | None = None) -> Iterator[RoundView]:
         """Yield the rounds after number `after` in order, fetched in pages; with `state`, only those in that state."""

@@ -252,13 +252,15 @@ def refused_row(kind: Attempt, first: float, last: float, times: int = 1) -> Aud
 class Wanted:
     """Which entries of the trail are wanted; None and "" for any.
 
-    operator: a name. task: a name or an id. outcome: those that were done, or refused. since: seconds since the epoch.
+    operator: a name. task: a name or an id. target: what was changed, such as a client id. outcome: those that were
+    done, or refused. since: seconds since the epoch.
     """
 
     operator: str = ""
     task: str = ""
     outcome: Literal["", "done", "refused"] = ""
     since: float | None = None
+    target: str = ""
 
 
 def audit_page(session: Session, wanted: Wanted, limit: int, *, after: int = 0) -> AuditPage:
@@ -280,6 +282,8 @@ def _query(wanted: Wanted) -> Any:
     query = select(AuditRow)
     if wanted.operator:
         query = query.where(AuditRow.operator == wanted.operator)
+    if wanted.target:
+        query = query.where(AuditRow.target == wanted.target)
     if wanted.task:
         query = query.where((AuditRow.task_id == wanted.task) | (AuditRow.task_name == wanted.task))
     if wanted.outcome:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.access.audit import Actor
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
@@ -20,10 +20,12 @@ from aggregator_service.commands.common import (
     named_task,
     on_database,
 )
+from aggregator_service.tasks.erasure import erase_member, find_member
+from aggregator_service.tasks.exports import export_member
 from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
-members = command_group("List and revoke the members of a task.")
+members = command_group("List, revoke, export and erase the members of a task.")
 invitations = command_group("List and revoke the invitations of a task.")
 tokens = command_group("Create, list, rotate and revoke operator tokens.")
 
@@ -57,21 +59,62 @@ def _state(member: Member, needs_keyring: bool) -> str:
     return "waiting for keys" if needs_keyring and not member.keyed else "active"
 
 
+Client = Annotated[
+    str,
+    Argument(
+        help="Client id, as printed by hushrec-server member list; or the identity key, or the certificate's serial."
+    ),
+]
+
+
 @members.command("revoke")
 @on_database
 def member_revoke(
     session: Session,
     actor: Actor,
     task: TaskName,
-    client: Annotated[str, Argument(help="Client id, as printed by hushrec-server member list.")],
+    client: Client,
 ) -> str:
     """Revoke a membership permanently: the token becomes invalid, later rounds exclude the client, and its identity
     cannot enrol again.
 
     Example: hushrec-server member revoke movies c_9b1d3f5a7c2e4f6a8b0d
     """
-    member = revoke_member(session, named_task(session, task).id, client, actor)
+    row = named_task(session, task)
+    member = revoke_member(session, row.id, find_member(session, row, client), actor)
     return f"{member.client_id}  {member.role}  revoked"
+
+
+@members.command("erase")
+@on_database
+def member_erase(session: Session, actor: Actor, task: TaskName, client: Client) -> str:
+    """Revoke a membership and erase the member: no row of the server names it afterwards. It cannot be undone.
+
+    Sums with its contributions stay. While a round with the member is active, a
+    running server erases it when the round is over. Erase it at the organiser, too:
+    hushrec organiser erase.
+
+    Example: hushrec-server member erase movies c_9b1d3f5a7c2e4f6a8b0d
+    """
+    row = named_task(session, task)
+    done = erase_member(session, row.id, find_member(session, row, client), actor)
+    if done.waits_for_round is not None:
+        return f"revoked; the server erases it when round {done.waits_for_round} is over"
+    return "erased; its contributions stay in the sums that were released"
+
+
+@members.command("export")
+@on_database
+def member_export(session: Session, actor: Actor, task: TaskName, client: Client) -> str:
+    """Print everything that the server stores about a member, as JSON, for the person that it belongs to.
+
+    Example: hushrec-server member export movies c_9b1d3f5a7c2e4f6a8b0d > ann.json
+    """
+    row = named_task(session, task)
+    client_id = find_member(session, row, client)
+    found = export_member(session, row, client_id)
+    record(session, actor, "data of a member exported", task=row, target=client_id)
+    return found.model_dump_json(indent=2)
 
 
 @invitations.command("list")

@@ -10,7 +10,7 @@ import typer
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.access.audit import Actor
+from aggregator_service.access.audit import Actor, record
 from aggregator_service.clock import SystemClock
 from aggregator_service.commands.common import (
     AsJson,
@@ -30,6 +30,7 @@ from aggregator_service.rounds.interventions import abort_round, close_task, ext
 from aggregator_service.settings import Settings
 from aggregator_service.storage.rounds import find_round, refusals_by_reason
 from aggregator_service.storage.stages import count_of
+from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.enrolments import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import plan_task, task_terms
@@ -53,7 +54,7 @@ from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
-tasks = command_group("Create, list, show, close and resume tasks.")
+tasks = command_group("Create, list, show, close, resume and delete tasks.")
 tasks.command("create")(task_create)
 
 
@@ -218,6 +219,76 @@ def task_close(session: Session, actor: Actor, task: TaskName) -> str:
     row = named_task(session, task)
     close_task(session, row, actor)
     return f"{row.name}  {row.id}  {row.state}"
+
+
+@tasks.command("delete")
+@on_database
+def task_delete(
+    session: Session,
+    actor: Actor,
+    task: TaskName,
+    yes: Annotated[
+        bool, Option("--yes", help="Delete it; without this option, only say what would be deleted.")
+    ] = False,
+) -> str:
+    """Delete a task that has ended: its model, aggregates, rounds and members. It cannot be undone.
+
+    Digests stay: of its ledger of released sums, and, if it has a data set label,
+    of whose data its sums counted, because later sums over the same data must not
+    differ from them by a few clients.
+
+    Example: hushrec-server task delete movies --yes
+    """
+    row = named_task(session, task)
+    if row.state == "open":
+        raise CommandError(f"task {row.name!r} is open: close it first, with hushrec-server task close {row.name}")
+    view = task_view(session, row)
+    if not yes:
+        return (
+            f"{row.name} has {view.members} members, {view.completed_rounds} released sums and its model; to delete "
+            f"them: hushrec-server task delete {row.name} --yes"
+        )
+    done = delete_task(session, row, actor)
+    lines = [
+        f"deleted {row.name}: {done.members} members, {done.blobs} blobs",
+        f"kept of its ledger of {done.released_sums} sums: sha-256 {done.ledger_digest}",
+    ]
+    if done.kept_sets:
+        lines.append(
+            f"kept as digests, for later tasks over data set {row.data_set!r}: whose data {done.kept_sets} sums counted"
+        )
+    return "\n".join(lines)
+
+
+@tasks.command("retention")
+@on_database
+def task_retention(
+    session: Session,
+    actor: Actor,
+    settings: Settings,
+    task: TaskName,
+    keep_rounds: Annotated[
+        int | None, Option(min=0, help="Newest rounds to keep whole; 0: as the server's setting says.")
+    ] = None,
+    ended_days: Annotated[
+        int | None, Option(min=-1, help="Days to keep the task after its end; -1: as the server's setting says.")
+    ] = None,
+) -> str:
+    """Show how long a task's data are kept, or change it for this task.
+
+    Example: hushrec-server task retention movies --keep-rounds 20 --ended-days 30
+    """
+    row = named_task(session, task)
+    if keep_rounds is not None:
+        row.keep_rounds = keep_rounds or None
+    if ended_days is not None:
+        row.ended_days = None if ended_days < 0 else ended_days
+    if keep_rounds is not None or ended_days is not None:
+        told = {"keep_rounds": keep_rounds, "ended_days": ended_days}
+        record(session, actor, "retention changed", task=row, target=None, **told)
+    days = settings.ended_days if row.ended_days is None else row.ended_days
+    after = "until an operator deletes it" if days is None else f"for {days} days after its end"
+    return f"{row.name}  newest {row.keep_rounds or settings.keep_rounds} rounds whole  kept {after}"
 
 
 @tasks.command("resume")

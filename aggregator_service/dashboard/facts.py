@@ -18,6 +18,7 @@ from aggregator_service.dashboard.words import Series, byte_count, quality
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.settings import Signatures
+from aggregator_service.storage.growth import growth
 from aggregator_service.storage.rounds import waiting_contributions
 from aggregator_service.storage.schema import ChunkRow, ClientRow, InvitationRow, RoundRow, SignInRow, TaskRow
 from aggregator_service.tasks.committee import committee_size, committee_view
@@ -160,11 +161,21 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """What is stored: (what, bytes, growth a day) in all, and (kind, bytes) of the blobs and bodies."""
+
+    measured_at: float
+    totals: list[tuple[str, str, str]]
+    kinds: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class HealthFacts:
-    """Component checks, queue lengths and library versions, as (name, value) pairs."""
+    """Component checks, queue lengths, what is stored, and library versions, as (name, value) pairs."""
 
     checks: list[Check]
     queue: list[tuple[str, str]]
+    stored: Stored | None
     versions: list[tuple[str, str]]
 
 
@@ -174,12 +185,30 @@ def health_facts(services: Services) -> HealthFacts:
     is_s3 = services.settings.blob_location.startswith("s3:")
     blobs = _check("Blob store", "S3" if is_s3 else "directory", services.blobs.check)
     queue: list[tuple[str, str]] = []
+    stored = None
     if database.level == "ok":
         with services.database.read() as session:
-            queue = _queue(session)
+            queue, stored = _queue(session), _stored(session)
     checks = [database, blobs, _engine(services), _clock(services), _disk(services)]
     versions = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
-    return HealthFacts(checks, queue, versions + [(name, metadata.version(name)) for name in _LIBRARIES])
+    return HealthFacts(checks, queue, stored, versions + [(name, metadata.version(name)) for name in _LIBRARIES])
+
+
+def _stored(session: Session) -> Stored | None:
+    """Return what was stored at the last measurement, and by how much it grows; None before the first one."""
+    found = growth(session)
+    if found is None:
+        return None
+    kinds = [(kind, byte_count(size)) for kind, size in found.kinds.items() if size]
+    lines = [("database", byte_count(found.database), found.database_a_day)]
+    lines.append(("blobs and bodies", byte_count(found.blobs), found.blobs_a_day))
+    return Stored(found.measured_at, [(name, size, _rate(a_day)) for name, size, a_day in lines], kinds)
+
+
+def _rate(a_day: float | None) -> str:
+    if a_day is None:
+        return "growth is known after an hour"
+    return f"{'+' if a_day >= 0 else '-'}{byte_count(abs(a_day))} a day"
 
 
 def _check(name: str, kind: str, work: Callable[[], object]) -> Check:

@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
-from aggregator_service.storage.rounds import entered_states, refusals_by_reason
-from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow, RoundStateRow, StageMessageRow
+from aggregator_service.storage.rounds import entered_states, message_counts, refusals_by_reason
+from aggregator_service.storage.schema import ChunkRow, RoundRow, RoundStateRow
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 
 Status = Literal["done", "now", "ahead", "failed"]
@@ -180,14 +180,8 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
     if not found:
         return []
     ids = list(found)
-    whole = select(ContributionRow.round_id, func.count(), func.sum(ContributionRow.bytes))
-    whole = whole.where(ContributionRow.round_id.in_(ids)).group_by(ContributionRow.round_id)
-    for round_id, clients, size in session.execute(whole):
-        found[round_id].parts["contribute"] = (clients, int(size))
-    row = StageMessageRow
-    staged = select(row.round_id, row.stage, func.count(), func.sum(row.length)).where(row.round_id.in_(ids))
-    for round_id, stage, clients, size in session.execute(staged.group_by(row.round_id, row.stage)):
-        found[round_id].parts[stage] = (clients, int(size))
+    for round_id, parts in message_counts(session, ids).items():
+        found[round_id].parts = parts
     begun = select(ChunkRow.round_id, func.count(ChunkRow.client_id.distinct())).where(ChunkRow.round_id.in_(ids))
     for round_id, clients in session.execute(begun.group_by(ChunkRow.round_id)):
         found[round_id].uploads = clients
@@ -195,4 +189,8 @@ def tallies(session: Session, rounds: Iterable[RoundRow]) -> list[Tally]:
         found[state.round_id].entered.append(state)
     for round_id, reasons in refusals_by_reason(session, ids).items():
         found[round_id].refusals = reasons
+    for one in found.values():
+        if one.round.tally is not None:  # the rows of its members are deleted
+            one.parts = {name: (clients, size) for name, (clients, size) in one.round.tally["parts"].items()}
+            one.refusals = dict(one.round.tally["refusals"])
     return list(found.values())

@@ -31,6 +31,7 @@ from aggregator_service.round_states import TABLE, TERMINAL
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
+from aggregator_service.storage.growth import growth
 from aggregator_service.storage.rounds import waiting_contributions
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
@@ -239,6 +240,7 @@ class DatabaseGauges(Collector):
         yield GaugeMetricFamily(
             "hushrec_task_idle_seconds", "Longest time since an open task released a sum, or was created.", idle
         )
+        yield from _stored(session)
         budgets = list(self._budgets(session))
         spent = {name: epsilon for name, epsilon, _ in budgets}
         total = {name: epsilon for name, _, epsilon in budgets}
@@ -272,6 +274,19 @@ class ExecutorGauges(Collector):
         up, ready = "hushrec_executor_up", "hushrec_executor_ready"
         yield GaugeMetricFamily(up, "1 if the scheduler of the Dask cluster answers, or without one, else 0.", works)
         yield GaugeMetricFamily(ready, "1 if it has workers, all of them fit to compute sums, else 0.", not remark)
+
+
+def _stored(session: Session) -> Iterator[Metric]:
+    """Yield what was stored at the last measurement, which is made once an hour; nothing before the first."""
+    found = growth(session)
+    if found is None:
+        return
+    kinds = {"database": found.database, **found.kinds}
+    yield _gauge("hushrec_stored_bytes", "Bytes stored, at the last hourly measurement.", "kind", kinds)
+    rates = {"database": found.database_a_day, "blobs": found.blobs_a_day}
+    known = {name: a_day for name, a_day in rates.items() if a_day is not None}
+    text = "Bytes by which the stored data grew each day, of up to the last eight."
+    yield _gauge("hushrec_growth_bytes_per_day", text, "kind", known)
 
 
 class BlobGauges(Collector):

@@ -50,6 +50,9 @@ def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
 def compact_rounds(session: Session, rounds: Sequence[RoundRow], now: float) -> list[RoundView]:
     """Return the views of rounds of one task as `compact_round` does; a few queries however many have ended."""
     received = contributions_of(session, [round_.id for round_ in rounds])
+    for round_ in rounds:
+        if round_.tally is not None:  # the rows of its members are deleted
+            received[round_.id] = round_.tally["parts"].get("contribute", (0, 0))[0]
     return [_compact(session, round_, received.get(round_.id, 0), now) for round_ in rounds]
 
 

@@ -23,7 +23,14 @@ from sqlalchemy.orm import Session
 from aggregator_service.logs import fields
 from aggregator_service.storage.database import announce, changed_rows, in_batches
 from aggregator_service.storage.rounds import last_over_same_data, lock_name, summed_clause
-from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import (
+    ClientRow,
+    ContributionRow,
+    PastSummandRow,
+    PastSumRow,
+    RoundRow,
+    TaskRow,
+)
 from aggregator_service.storage.stages import Part, clients_with
 from aggregator_service.tasks.members import able_members, same_data_set, within_budget
 from aggregator_service.tasks.plans import TaskPlan, plan_round, row_most_sums
@@ -54,8 +61,8 @@ def retire_if_too_similar(
 
     All sums of class `once` and `repeated` over the same data are judged together: of the task, and of all tasks with
     its data set label. Otherwise the clients that dropped out leave such sums of this task, in this transaction, and as
-    many more as the threshold requires. Clients are identified by their identity keys: the same key in two tasks is the
-    same person. present: what the survivors have done.
+    many more as the threshold requires. Clients are identified by digests of their identity keys: the same key in two
+    tasks is the same person, also after an erasure. present: what the survivors have done.
     """
     plan = plan_round(task, round_)
     sum_class = plan.sum_class
@@ -114,12 +121,24 @@ def _summed_over_same_data(session: Session, task: TaskRow, round_: RoundRow) ->
         # the sets of one task's repeated sums only shrink, so those of equal size are equal; 0: it was not released
         shrinks = row.sum_rule == "repeated" and row.survivors
         rounds[(row.task_id, row.survivors) if shrinks else row.id] = row.id
-    return [_survivors(session, round_id).keys() for round_id in rounds.values()]
+    found: list[Collection[str]] = [_survivors(session, round_id).keys() for round_id in rounds.values()]
+    return [*found, *_survivors_of_deleted(session, task.data_set, round_.sum_data)]
+
+
+def _survivors_of_deleted(session: Session, data_set: str | None, sum_data: str | None) -> list[Collection[str]]:
+    """Sets of persons of the sums of deleted tasks (`tasks.deletion`)."""
+    query = select(PastSumRow.id, PastSummandRow.person).join(PastSummandRow, PastSummandRow.sum_id == PastSumRow.id)
+    sets: dict[int, set[str]] = {}
+    for sum_id, person in session.execute(
+        query.where(PastSumRow.data_set == data_set, PastSumRow.sum_data == sum_data)
+    ):
+        sets.setdefault(sum_id, set()).add(person.hex())
+    return list(sets.values())
 
 
 def _survivors(session: Session, round_id: int, present: Part = "contribute") -> dict[str, str]:
-    """Client ids by identity key (hex) of the clients that contributed to a round, or did `present` in it."""
-    query = select(ClientRow.identity_key, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, present)))
+    """Client ids by person (`storage.persons`, hex) of those that contributed to a round, or did `present` in it."""
+    query = select(ClientRow.person, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, present)))
     return {row[0].hex(): row[1] for row in session.execute(query)}
 
 

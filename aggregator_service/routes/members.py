@@ -10,8 +10,10 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, client_id_of, task_of
-from aggregator_service.http.authentication import ActorIs, HolderIs, MemberIs, PrincipalOf
+from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.principals import Enrolled, Operator, client_id_of, member_of, task_of
+from aggregator_service.http.authentication import ActorIs, HolderIs, MemberIs, PrincipalOf, require_operator
+from aggregator_service.observability.requests import client_address
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
     Answer,
@@ -32,8 +34,11 @@ from aggregator_service.storage.bodies import is_small, new_small_key, small_bod
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.enrolments import renew_certificate, store_revocations
+from aggregator_service.tasks.erasure import erase_member
+from aggregator_service.tasks.exports import export_member
 from aggregator_service.tasks.members import (
     check_recipient,
+    end_membership,
     mailbox_topic,
     member_page,
     publish_key,
@@ -42,7 +47,7 @@ from aggregator_service.tasks.members import (
 )
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_REVOCATIONS
-from protocols.messages import Member, MemberPage
+from protocols.messages import Erasure, Member, MemberExport, MemberPage
 
 _PUBLIC_KEY_LIMIT: Final = 4096
 _NO_ENVELOPE: Final = "the key holder has stored no envelope for this client yet"
@@ -81,6 +86,58 @@ async def list_members(
         task, "members", wait, find, asked_by=client_id_of(principal), scope=http.scope
     )
     return found or MemberPage(members=[])
+
+
+@router.delete("/members/me", summary="Leave a task", responses=guarded())
+def leave(
+    services: ServicesOf,
+    member: MemberIs,
+    task: TaskId,
+    erase: Annotated[bool, Query(description="Also erase what the server stores about the member.")] = False,
+) -> Erasure:
+    """End one's own membership for good: the token is void, and the identity key cannot enrol again.
+
+    With `erase`, no row names the member afterwards; if it is in an active round, as soon as that is over. Sums that
+    include its contributions stay as they are.
+    """
+    actor = Actor("(member)", "api", "", services.clock.now())
+
+    def write(session: Session) -> Erasure:
+        end_membership(session, task, member.client_id, actor, "membership left")
+        if erase:
+            return erase_member(session, task, member.client_id, actor)
+        return Erasure(erased=False, waits_for_round=None)
+
+    return services.database.transact(write)
+
+
+@router.post("/members/{client}/erasure", summary="Erase a member", responses=guarded())
+def erase(services: ServicesOf, actor: ActorIs, task: TaskId, client: ClientId) -> Erasure:
+    """Revoke a membership and erase the member: no row names it afterwards; if it is in an active round, then later.
+
+    Sums that include its contributions stay as they are, and so do the numbers of clients of its rounds.
+    """
+    return services.database.transact(lambda session: erase_member(session, task, client, actor))
+
+
+@router.get("/members/{client}/data", summary="Export what is stored about a member", responses=guarded())
+def export(services: ServicesOf, principal: PrincipalOf, http: Request, task: TaskId, client: ClientId) -> MemberExport:
+    """Return everything that the server stores about a member, to the member itself and to operators."""
+    if isinstance(principal, Operator):
+        require_operator(principal, "operator")
+        actor = Actor(principal.name, "api", client_address(http.scope), services.clock.now())
+    else:
+        member_of(principal, task, client)
+        actor = None
+
+    def read(session: Session) -> MemberExport:
+        row = task_of(session, principal, task)
+        found = export_member(session, row, client)
+        if actor is not None:
+            record(session, actor, "data of a member exported", task=row, target=client)
+        return found
+
+    return services.database.transact(read)
 
 
 @router.delete("/members/{client}", summary="Revoke a membership", responses=guarded())

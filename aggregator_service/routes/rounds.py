@@ -269,6 +269,8 @@ def aggregate(
         task_of(session, principal, task)
         row = round_of(session, task, number)
     missing = "the round has released no aggregate"
+    if row.aggregate_digest is not None and row.aggregate_key is None:
+        missing = "the aggregate is no longer kept: start from the newest snapshot"
     return answer.blob(row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, missing=missing)
 
 

@@ -26,13 +26,14 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
 from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
-from protocols.messages import LedgerPage, SumView, TaskPage, TaskRequest, TaskView
+from protocols.messages import DeletedTask, LedgerPage, SumView, TaskPage, TaskRequest, TaskView
 from protocols.messages.privacy import PrivacyView
 
 router = api_router("/v1/tasks", tag="tasks")
@@ -118,6 +119,15 @@ def resume(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
     409 if the task is complete or closed. Clients that left it when it failed have to be started again.
     """
     return _changed(services, lambda session: resume_task(session, task, actor))
+
+
+@router.delete("/{task}", summary="Delete a task", responses=guarded("conflict"))
+def delete(services: ServicesOf, actor: ActorIs, task: TaskId) -> DeletedTask:
+    """Delete a task that has ended, for good: its model, aggregates, rounds and members. 409 while it is open.
+
+    What later tasks over the same data set are judged by stays, as digests; the answer says what.
+    """
+    return services.database.transact(lambda session: delete_task(session, existing_task(session, task), actor))
 
 
 # --- the item catalogue -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from aggregator_service.storage.schema import (
     RoundRow,
     RoundStateRow,
     SnapshotRow,
+    StageMessageRow,
     TaskRow,
     ViewRow,
 )
@@ -215,6 +216,20 @@ def refusals_by_reason(session: Session, round_ids: Iterable[int]) -> dict[int, 
     grouped = count.group_by(RefusalRow.round_id, RefusalRow.reason).order_by(RefusalRow.reason)
     for round_id, reason, clients in session.execute(grouped):
         found.setdefault(round_id, {})[reason] = clients
+    return found
+
+
+def message_counts(session: Session, round_ids: Iterable[int]) -> dict[int, dict[str, tuple[int, int]]]:
+    """Return clients and bytes by message of the rounds that have any; a message is `contribute`, or of a stage."""
+    ids, found = list(round_ids), dict[int, dict[str, tuple[int, int]]]()
+    whole = select(ContributionRow.round_id, func.count(), func.sum(ContributionRow.bytes))
+    whole = whole.where(ContributionRow.round_id.in_(ids)).group_by(ContributionRow.round_id)
+    for round_id, clients, size in session.execute(whole):
+        found.setdefault(round_id, {})["contribute"] = (clients, int(size))
+    row = StageMessageRow
+    staged = select(row.round_id, row.stage, func.count(), func.sum(row.length)).where(row.round_id.in_(ids))
+    for round_id, stage, clients, size in session.execute(staged.group_by(row.round_id, row.stage)):
+        found.setdefault(round_id, {})[stage] = (clients, int(size))
     return found
 
 

@@ -25,6 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from aggregator_service.storage.persons import person_of
+
 
 class Base(DeclarativeBase):
     """Base class of the tables; `table` is a table's name.
@@ -208,6 +210,9 @@ class TaskRow(Base, table="tasks"):
     members; null for nobody. revocations: the organiser's newest signed list. evaluation, privacy: these blocks; null
     for none. best_round: round of the best measured model, whose snapshot is kept. catalogue_digest: of the item
     catalogue that the terms name; null for none. catalogue_key, catalogue_bytes: its blob, once it is uploaded.
+    keep_rounds, ended_days: how long its data are kept, in place of the server's settings (`tasks.retention`).
+    tidied_upto: number of the round up to which the rows of members are deleted. ended_at: when it was first seen to
+    have ended; null while it is open.
     abandoned_sums: sums that the task went on without (`rounds.unopened`). ended: why the task ended before its last
     sum (`rounds.differencing`); null for other reasons. version: raised by each change that long polls wait for, in any
     process.
@@ -242,6 +247,10 @@ class TaskRow(Base, table="tasks"):
     failures_in_a_row: Mapped[int] = mapped_column(default=0)
     abandoned_sums: Mapped[int] = mapped_column(default=0)
     ended: Mapped[str | None] = mapped_column(String(400))
+    keep_rounds: Mapped[int | None]
+    ended_days: Mapped[int | None]
+    tidied_upto: Mapped[int] = mapped_column(default=0, server_default="0")
+    ended_at: Mapped[float | None]
     version: Mapped[int] = mapped_column(BigInteger, default=0)
 
     @property
@@ -264,6 +273,13 @@ class InvitationRow(Base, table="invitations"):
     revoked_at: Mapped[float | None]
 
 
+_IS_TO_ERASE: Final = text("erase_asked_at IS NOT NULL")
+
+
+def _own_person(context: Any) -> bytes:
+    return person_of(context.get_current_parameters()["identity_key"])
+
+
 class ClientRow(Base, table="clients"):
     """An enrolled client.
 
@@ -272,7 +288,10 @@ class ClientRow(Base, table="clients"):
     its contribution, failed ones included; counted only in tasks with a privacy block. retired_in: number of the round
     after which it left the task's cohorts for good, because it was at fault for the failure of a round. left_data_in:
     number of the round after which it left the sums of class `once` and `repeated`, so that no two differ by a few
-    clients. device_group: its group in the recipe. revoked_at: when an operator revoked its membership.
+    clients. device_group: its group in the recipe. revoked_at: when its membership ended. person: digest of the
+    identity key, which guards compare. erase_asked_at: when an erasure was asked for that waits for a round; erased_at:
+    when it was done (`tasks.erasure`); identity_key is then the same as person. past_contributions, past_bytes,
+    past_seen_at: number, bytes and time of the newest of its contributions whose rows are deleted (`tasks.tidying`).
     """
 
     __table_args__ = (
@@ -280,6 +299,7 @@ class ClientRow(Base, table="clients"):
         UniqueConstraint("task_id", "subject"),
         UniqueConstraint("task_id", "sequence"),
         Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER, postgresql_where=_IS_HOLDER),
+        Index("ix_clients_to_erase", "id", sqlite_where=_IS_TO_ERASE, postgresql_where=_IS_TO_ERASE),
         # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
         Index("ix_clients_least_asked", "task_id", "device_group", "times_asked"),
     )
@@ -302,6 +322,12 @@ class ClientRow(Base, table="clients"):
     retired_in: Mapped[int | None]
     left_data_in: Mapped[int | None]
     revoked_at: Mapped[float | None]
+    person: Mapped[bytes] = mapped_column(LargeBinary(32), default=_own_person, server_default=text("''"))
+    erase_asked_at: Mapped[float | None]
+    erased_at: Mapped[float | None]
+    past_contributions: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    past_bytes: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    past_seen_at: Mapped[float | None]
     envelope_key: Mapped[str | None] = mapped_column(String(200))
     envelope_digest: Mapped[str | None] = mapped_column(String(64))
     envelope_bytes: Mapped[int | None]
@@ -320,7 +346,8 @@ class RoundRow(Base, table="rounds"):
     the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null where they state nothing.
     state_digest: SHA-256 of the state after the round, hex; null before, and where the server cannot open the sum.
     again: number of the round that failed with fixed survivors, if all of them are asked for the same sum again
-    (`rounds.unopened`); else null.
+    (`rounds.unopened`); else null. tally: counts of the rows of members, once these are deleted (`tasks.tidying`):
+    clients and bytes by message, and refusals by reason.
     """
 
     __table_args__ = (UniqueConstraint("task_id", "number"),)
@@ -357,6 +384,7 @@ class RoundRow(Base, table="rounds"):
     survivors_digest: Mapped[str | None] = mapped_column(String(64))
     failure: Mapped[str | None] = mapped_column(String(400))
     report: Mapped[dict[str, float]] = mapped_column(default=dict)
+    tally: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class CommitteeKeyRow(Base, table="committee_keys"):
@@ -425,3 +453,51 @@ class ViewRow(Base, table="views"):
     digest: Mapped[str] = mapped_column(String(64))
     bytes: Mapped[int] = mapped_column(BigInteger)
     blob_key: Mapped[str | None] = mapped_column(String(200))
+
+
+class PastTaskRow(Base, table="past_tasks"):
+    """A task that was deleted: its terms, which limit later tasks over its data set, and a digest of its ledger.
+
+    ledger_digest: SHA-256 (hex) of the list of its released sums in JSON.
+    """
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63))
+    data_set: Mapped[str | None] = mapped_column(String(63), index=True)
+    recipe_name: Mapped[str] = mapped_column(String(63))
+    recipe_parameters: Mapped[dict[str, Any]]
+    mechanism_name: Mapped[str] = mapped_column(String(63))
+    mechanism_parameters: Mapped[dict[str, Any]]
+    public_key: Mapped[bytes | None]
+    schedule: Mapped[dict[str, Any]]
+    evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    created_at: Mapped[float]
+    deleted_at: Mapped[float]
+    released_sums: Mapped[int]
+    ledger_digest: Mapped[str] = mapped_column(String(64))
+
+
+class PastSumRow(Base, table="past_sums"):
+    """A set of survivors of a deleted task's sums of class `once` or `repeated`, beside which later sums are judged."""
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    task_id: Mapped[str] = mapped_column(ForeignKey("past_tasks.id"))
+    data_set: Mapped[str] = mapped_column(String(63), index=True)
+    sum_rule: Mapped[str] = mapped_column(String(16))
+    sum_data: Mapped[str] = mapped_column(String(16))
+
+
+class PastSummandRow(Base, table="past_summands"):
+    """A survivor of such a sum. person: digest of its identity key (`storage.persons`)."""
+
+    sum_id: Mapped[int] = mapped_column(ForeignKey("past_sums.id"), primary_key=True)
+    person: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)
+
+
+class SizeRow(Base, table="sizes"):
+    """How much the server stored at a time, in bytes (`storage.growth`). kinds: of blobs and bodies, by kind."""
+
+    measured_at: Mapped[float] = mapped_column(primary_key=True)
+    database_bytes: Mapped[int] = mapped_column(BigInteger)
+    kinds: Mapped[dict[str, Any]]

@@ -29,6 +29,7 @@ from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,
     ContributionRow,
+    PastTaskRow,
     RoundRow,
     SnapshotRow,
     StorageRow,
@@ -204,7 +205,8 @@ def collect_orphans(database: Database, blobs: BlobStore, before: float | None =
     storage and before serving. Blobs of unknown tasks belong to another database and are kept.
     """
     with database.read() as session:
-        named, tasks = named_blobs(session), set(session.scalars(select(TaskRow.id)))
+        named = named_blobs(session)
+        tasks = {*session.scalars(select(TaskRow.id)), *session.scalars(select(PastTaskRow.id))}
     blobs.clean(before)
     orphans = 0
     for batch in in_batches(key for key in blobs.keys(before) if key not in named and task_of_key(key) in tasks):

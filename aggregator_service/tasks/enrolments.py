@@ -18,6 +18,7 @@ from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import Enrolled, hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
+from aggregator_service.storage.persons import erased_subject, person_of
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
@@ -45,9 +46,13 @@ _USE: Final = (
     update(_INVITATIONS).where(_INVITATIONS.c.id == bindparam("invitation")).values(used=_INVITATIONS.c.used + 1)
 )
 _OF_TASK: Final = ClientRow.task_id == bindparam("task")
-_KNOWN: Final = select(ClientRow).where(_OF_TASK, ClientRow.identity_key == bindparam("identity_key"))
+_KNOWN: Final = select(ClientRow).where(
+    _OF_TASK, ClientRow.identity_key.in_([bindparam("identity_key"), bindparam("person")])
+)
+"""The client with an identity key, also after it was erased."""
+_SUBJECT: Final = ClientRow.subject.in_([bindparam("subject"), bindparam("erased")])
 _OTHERS: Final = select(
-    select(ClientRow.id).where(_OF_TASK, ClientRow.subject == bindparam("subject")).scalar_subquery(),
+    select(ClientRow.id).where(_OF_TASK, _SUBJECT).scalar_subquery(),
     select(func.coalesce(func.max(ClientRow.sequence), 0)).where(_OF_TASK).scalar_subquery(),
     # A new client starts with the lowest count of its group: it does not catch up on the rounds before. A committee is
     # never asked, so its counts stay 0.
@@ -80,7 +85,9 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
     identity_key, mailbox_key = request.keys
     invitation = _invitation(session, request.invitation, lock=True)
     task = lock_task(session, invitation.task_id)
-    known = session.scalars(_KNOWN, {"task": task.id, "identity_key": identity_key}).one_or_none()
+    known = session.scalars(
+        _KNOWN, {"task": task.id, "identity_key": identity_key, "person": person_of(identity_key)}
+    ).one_or_none()
     if known is not None and known.revoked_at is not None:
         raise Problem("forbidden", "this identity's membership was revoked")
     if known is not None:
@@ -180,12 +187,14 @@ def _enrol_first(
     certificate = certified(task, request, invitation.role, now)
     subject = None if certificate is None else subject_of(certificate)
     group = 0 if invitation.role == "committee" else _group(task, request)
-    same_subject, newest, turns = session.execute(_OTHERS, {"task": task.id, "subject": subject, "group": group}).one()
+    erased = erased_subject(task.organiser_scope or "", subject)
+    asked = {"task": task.id, "subject": subject, "erased": erased, "group": group}
+    same_subject, newest, turns = session.execute(_OTHERS, asked).one()
     if same_subject is not None:
         raise Problem(
             "forbidden",
-            "the subject that the organiser certified is enrolled in this task with another identity: a subject has "
-            "one identity and one role; enrol with the identity that it enrolled with first",
+            "the subject that the organiser certified is or was enrolled in this task with another identity: a subject "
+            "has one identity and one role; enrol with the identity that it enrolled with first",
         )
     client = Enrolled(new_id("c"), task.id, invitation.role, group, request.keys[0])
     token = new_token("hrc")
@@ -195,6 +204,7 @@ def _enrol_first(
         "sequence": newest + 1,
         "role": client.role,
         "identity_key": client.identity_key,
+        "person": person_of(client.identity_key),
         "mailbox_key": request.keys[1],
         "certificate": certificate,
         "subject": subject,

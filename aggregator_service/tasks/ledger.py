@@ -30,12 +30,18 @@ def task_ledger(session: Session, task: TaskRow, after: int, limit: int) -> Ledg
 
 
 def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, limit: int) -> LedgerPage:
-    """Return at most `limit` released sums after round `after` that contain a contribution of this client."""
+    """Return at most `limit` released sums after round `after` that contain a contribution of this client.
+
+    Those of rounds whose rows of members are deleted are not listed (`tasks.tidying`).
+    """
     query = select(RoundRow, ContributionRow.digest).join(ContributionRow, ContributionRow.round_id == RoundRow.id)
     query = query.where(RoundRow.task_id == task.id, RoundRow.state == "complete", RoundRow.number > after)
     query = query.where(ContributionRow.client_id == client_id)
     rows = session.execute(query.order_by(RoundRow.number).limit(limit + 1)).all()
-    return LedgerPage(entries=[_entry(task, row, digest) for row, digest in rows[:limit]], more=len(rows) > limit)
+    entries = [_entry(task, row, digest) for row, digest in rows[:limit]]
+    return LedgerPage(
+        entries=entries, more=len(rows) > limit, complete_after=0 if task.privacy is not None else task.tidied_upto
+    )
 
 
 def survivors_digest(session: Session, round_id: int) -> str:

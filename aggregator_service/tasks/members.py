@@ -20,7 +20,15 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.bodies import add_small_body
 from aggregator_service.storage.database import announce, discard, void_token
 from aggregator_service.storage.rounds import last_round, lock_task, summed_clause
-from aggregator_service.storage.schema import ClientRow, ContributionRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import (
+    ClientRow,
+    ContributionRow,
+    InvitationRow,
+    PastSummandRow,
+    PastSumRow,
+    RoundRow,
+    TaskRow,
+)
 from aggregator_service.tasks.plans import row_most_sums
 from protocols.codec import b64encode
 from protocols.layout import TRAINED, SumClass
@@ -38,11 +46,12 @@ def is_keyed(client: ClientRow) -> bool:
 
 
 def member_page(session: Session, task_id: str, after: int, limit: int, unkeyed: bool) -> MemberPage:
-    """Return a page of members in order of enrolment.
+    """Return a page of members in order of enrolment, without those that were erased.
 
     after: sequence number of the last member of the previous page. unkeyed: only members that wait for an envelope.
     """
     query = select(ClientRow).where(ClientRow.task_id == task_id, ClientRow.sequence > after)
+    query = query.where(ClientRow.erased_at.is_(None))
     if unkeyed:
         query = query.where(
             ClientRow.envelope_key.is_(None), ClientRow.role != "holder", ClientRow.revoked_at.is_(None)
@@ -50,11 +59,12 @@ def member_page(session: Session, task_id: str, after: int, limit: int, unkeyed:
     rows = session.scalars(query.order_by(ClientRow.sequence).limit(limit + 1)).all()
     shown = rows[:limit]
     return MemberPage(
-        members=[_member(row) for row in shown], next=str(shown[-1].sequence) if len(rows) > limit else None
+        members=[member_view(row) for row in shown], next=str(shown[-1].sequence) if len(rows) > limit else None
     )
 
 
-def _member(row: ClientRow) -> Member:
+def member_view(row: ClientRow) -> Member:
+    """Return a member as the key holder and operators see it."""
     return Member.model_validate(
         {
             "client_id": row.id,
@@ -70,10 +80,22 @@ def _member(row: ClientRow) -> Member:
 
 
 def revoke_member(session: Session, task_id: str, client_id: str, actor: Actor, because: str | None = None) -> Member:
-    """Revoke a membership for good: void its token, delete its envelope, keep it out of later cohorts.
+    """Revoke a membership for good, and return the member; see `end_membership`."""
+    return member_view(end_membership(session, task_id, client_id, actor, because=because))
 
-    Its contributions stay in the sums, and it keeps a keyring that it has opened. because: a reason for the audit
-    trail. Raises `Problem` not-found (404) for
+
+def end_membership(
+    session: Session,
+    task_id: str,
+    client_id: str,
+    actor: Actor,
+    action: str = "membership revoked",
+    because: str | None = None,
+) -> ClientRow:
+    """End a membership for good: void its token, delete its envelope, keep it out of later cohorts.
+
+    Its contributions stay in the sums, and it keeps a keyring that it has opened. action, because: for the
+    audit trail. Raises `Problem` not-found (404) for
     an unknown client.
     """
     query = select(ClientRow).where(ClientRow.id == client_id, ClientRow.task_id == task_id)
@@ -89,8 +111,8 @@ def revoke_member(session: Session, task_id: str, client_id: str, actor: Actor, 
         client.envelope_key = client.envelope_digest = client.envelope_bytes = None
         session.flush()
         announce(session, task_id, "members", "round", "tokens")
-        record(session, actor, "membership revoked", task=task, target=client_id, because=because)
-    return _member(client)
+        record(session, actor, action, task=task, target=client_id, because=because)
+    return client
 
 
 def eligible_clause(
@@ -112,7 +134,9 @@ def eligible_clause(
     if sum_class.data is not None:
         able.append(ClientRow.left_data_in.is_(None))
     if sum_class.once:
-        able.append(ClientRow.identity_key.not_in(_counted(task, sum_class, sum_index)))
+        able.append(ClientRow.person.not_in(_counted(task, sum_class, sum_index)))
+        if task.data_set is not None:
+            able.append(ClientRow.person.not_in(_counted_in_deleted(task.data_set, sum_class)))
     return and_(*able)
 
 
@@ -128,15 +152,23 @@ def same_data_set(task: TaskRow) -> ColumnElement[bool]:
 
 
 def _counted(task: TaskRow, sum_class: SumClass, sum_index: int) -> Select[bytes]:
-    """Select the identity keys in other sums of class `once` of the data set, failed rounds included.
+    """Select the persons in other sums of class `once` of the data set, failed rounds included.
 
     A client cannot tell whether a sum that failed for it was opened, so it counts as counted then, too. In the same sum
     it can be asked again, unless it agreed to a set of survivors.
     """
-    contributed = select(_OTHER.identity_key).join(ContributionRow, ContributionRow.client_id == _OTHER.id)
+    contributed = select(_OTHER.person).join(ContributionRow, ContributionRow.client_id == _OTHER.id)
     rounds = contributed.join(RoundRow, RoundRow.id == ContributionRow.round_id).join(TaskRow)
     another = or_(RoundRow.task_id != task.id, RoundRow.sum_index != sum_index, summed_clause())
     return rounds.where(same_data_set(task), RoundRow.sum_rule == "once", RoundRow.sum_data == sum_class.data, another)
+
+
+def _counted_in_deleted(data_set: str, sum_class: SumClass) -> Select[bytes]:
+    """Select the persons in sums of class `once` of deleted tasks of the data set (`tasks.deletion`)."""
+    persons = select(PastSummandRow.person).join(PastSumRow, PastSumRow.id == PastSummandRow.sum_id)
+    return persons.where(
+        PastSumRow.data_set == data_set, PastSumRow.sum_rule == "once", PastSumRow.sum_data == sum_class.data
+    )
 
 
 def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | None:

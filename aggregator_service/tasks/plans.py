@@ -24,7 +24,7 @@ from protocols.sums.registry import mechanism
 from protocols.task_terms import check_combination
 
 if TYPE_CHECKING:  # workers make plans, too, and need no database
-    from aggregator_service.storage.schema import RoundRow, TaskRow
+    from aggregator_service.storage.schema import PastTaskRow, RoundRow, TaskRow
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def task_terms(
     )
 
 
-def row_terms(task: TaskRow) -> TaskTerms:
+def row_terms(task: TaskRow | PastTaskRow) -> TaskTerms:
     """Return the terms of a stored task, with the public key that its holder published, if any."""
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
@@ -109,12 +109,12 @@ def row_terms(task: TaskRow) -> TaskTerms:
     )
 
 
-def row_evaluation(task: TaskRow) -> Evaluation | None:
+def row_evaluation(task: TaskRow | PastTaskRow) -> Evaluation | None:
     """Return the evaluation block of a stored task; None without one."""
     return None if task.evaluation is None else Evaluation.model_validate(task.evaluation)
 
 
-def row_privacy(task: TaskRow) -> Privacy | None:
+def row_privacy(task: TaskRow | PastTaskRow) -> Privacy | None:
     """Return the privacy block of a stored task; None without one."""
     return None if task.privacy is None else Privacy.model_validate(task.privacy)
 

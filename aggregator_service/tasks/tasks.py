@@ -17,7 +17,7 @@ from aggregator_service.access.principals import hash_token, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
-from aggregator_service.storage.schema import ClientRow, InvitationRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, InvitationRow, PastTaskRow, RoundRow, TaskRow
 from aggregator_service.tasks.checks import check_budget, check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee import awaited_committee, committee_size
 from aggregator_service.tasks.members import able_members, awaited_uncounted
@@ -96,7 +96,10 @@ def create_task(
     """
     recipe, mechanism = request.recipe, request.mechanism
     if request.data_set is not None:
-        same = session.scalars(select(TaskRow).where(TaskRow.data_set == request.data_set))
+        same: list[TaskRow | PastTaskRow] = [
+            *session.scalars(select(TaskRow).where(TaskRow.data_set == request.data_set)),
+            *session.scalars(select(PastTaskRow).where(PastTaskRow.data_set == request.data_set)),
+        ]
         check_equations(plan.recipe, request.schedule, [plan_task(row_terms(other)).recipe for other in same])
     task = TaskRow(
         id=task_id or new_id("t"),

@@ -23,8 +23,10 @@ from protocols.messages import (
     CertificateRequest,
     CohortView,
     CommitteeView,
+    DeletedTask,
     Enrolment,
     EnrolmentRequest,
+    Erasure,
     Extension,
     Invitation,
     InvitationPage,
@@ -33,6 +35,7 @@ from protocols.messages import (
     IssuedCertificate,
     LedgerPage,
     Member,
+    MemberExport,
     MemberPage,
     RefusalNotice,
     RefusalReason,
@@ -51,7 +54,7 @@ from protocols.messages.stages import STAGE_TYPES, StageMessage
 _LONGEST_ENVELOPE: Final = 1 << 20
 """Longest keyring envelope, in bytes: four times the server's default limit."""
 _LONGEST_TASKS: Final = 1 << 24
-"""Longest list of tasks, in bytes: the API has no pages of tasks."""
+"""Longest list of tasks, or of the rounds of one member, in bytes: the API has no pages of them."""
 
 Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
 
@@ -92,6 +95,10 @@ class ApiCalls(ApiRequests):
     def close_task(self, task_id: str) -> Program[TaskView]:
         """Close a task (operators). Closing it again changes nothing."""
         return self._post(path_of_task(task_id, "close"), None, TaskView, idempotent=True)
+
+    def delete_task(self, task_id: str) -> Program[DeletedTask]:
+        """Delete a task that has ended (operators); `Conflict` while it is open."""
+        return self._delete(path_of_task(task_id), DeletedTask)
 
     def resume_task(self, task_id: str) -> Program[TaskView]:
         """Open a failed task again (operators). Resuming it again changes nothing."""
@@ -149,6 +156,20 @@ class ApiCalls(ApiRequests):
     def revoke_member(self, task_id: str, client_id: str) -> Program[Member]:
         """Revoke a membership permanently (operators). Revoking it again changes nothing."""
         return self._delete(path_of_task(task_id, "members", client_id), Member)
+
+    def leave(self, task_id: str, *, erase: bool = False) -> Program[Erasure]:
+        """End this client's membership for good; with `erase`, the server also deletes what names it (members)."""
+        query = "?erase=true" if erase else ""
+        return self._delete(path_of_task(task_id, "members", "me") + query, Erasure)
+
+    def erase_member(self, task_id: str, client_id: str) -> Program[Erasure]:
+        """Revoke a membership and erase the member (operators)."""
+        path = path_of_task(task_id, "members", client_id, "erasure")
+        return self._post(path, None, Erasure, idempotent=True)
+
+    def member_data(self, task_id: str, client_id: str) -> Program[MemberExport]:
+        """Return what the server stores about a member (the member itself, and operators)."""
+        return self._get(path_of_task(task_id, "members", client_id, "data"), MemberExport, max_bytes=_LONGEST_TASKS)
 
     def put_public_key(self, task_id: str, public_key: bytes) -> Program[None]:
         """Publish the public key that contributions are folded under, where the mechanism has one (key holder)."""

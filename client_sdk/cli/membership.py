@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeVar, get_args
 
 import platformdirs
 from rich.markup import escape
-from typer import Argument, Option
+from typer import Argument, Exit, Option, confirm
 
 from client_sdk.agreement.policy import MOST_EPOCHS, MOST_MEASUREMENTS, Policy
 from client_sdk.api.calls import ApiCalls
@@ -254,7 +254,9 @@ def show(task: TaskName = None, identity: IdentityFile = None) -> None:
     console.print(f"valid until {expiry_text(stored.not_after)}", highlight=False)
 
 
-memberships = command_group("List the stored memberships, and follow a server that has another address now.")
+memberships = command_group(
+    "List, export and end the stored memberships, and follow a server that has another address now."
+)
 
 
 @memberships.command("list")
@@ -298,3 +300,50 @@ def move(
                 agreed.require(view)
     moved = here.move_to(calls.url)
     console.print(f"{len(moved)} memberships are at {escape(calls.url)} now", highlight=False, soft_wrap=True)
+
+
+@memberships.command("leave")
+def leave(
+    task: TaskName = None,
+    erase: Annotated[
+        bool, Option("--erase", help="Also have the server erase what it stores about this member.")
+    ] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    identity: IdentityFile = None,
+    allow_http: AllowHttp = False,
+) -> None:
+    """End the membership in a task for good. This identity cannot enrol in the task again.
+
+    Sums that were released stay as they are, with your contributions in them. Your
+    own records stay on this machine: they say which sums have your data, and
+    limit what later tasks may learn from it.
+
+    Example: hushrec membership leave --task movies --erase
+    """
+    who = load_identity(identity)
+    kept = kept_membership(who, task)
+    if not yes and not confirm(f"Leave {kept.task_name} for good{' and have the server erase you' if erase else ''}?"):
+        raise Exit(1)
+    calls = ApiCalls(kept.url, None, RetryPolicy(), allow_http=allow_http)
+    own = calls.enrolled(kept.client_id, kept.token, who.signing_key)
+    with SyncDriver() as driver:
+        done = driver.run(own.leave(kept.task_id, erase=erase))
+    console.print(f"left {escape(kept.task_name)}", highlight=False)
+    if done.erased:
+        console.print("the server has erased what named this member")
+    elif done.waits_for_round is not None:
+        console.print(f"the server erases what names this member when round {done.waits_for_round} is over")
+
+
+@memberships.command("export")
+def export(task: TaskName = None, identity: IdentityFile = None, allow_http: AllowHttp = False) -> None:
+    """Print everything that the server stores about this member, as JSON.
+
+    Example: hushrec membership export --task movies > what-the-server-has.json
+    """
+    who = load_identity(identity)
+    kept = kept_membership(who, task)
+    calls = ApiCalls(kept.url, None, RetryPolicy(), allow_http=allow_http)
+    own = calls.enrolled(kept.client_id, kept.token, who.signing_key)
+    with SyncDriver() as driver:
+        print(driver.run(own.member_data(kept.task_id, kept.client_id)).model_dump_json(indent=1))

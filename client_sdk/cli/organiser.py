@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -136,6 +137,43 @@ def readmit(
     """
     Organiser.open(folder).readmit(scope, subject)
     console.print(f"{escape(subject)} can be certified again in scope {escape(scope)}", soft_wrap=True)
+
+
+@organiser.command("export")
+def export(
+    subject: Annotated[str, Option(help="The subject, as hushrec organiser list names it.")], folder: Folder = _FOLDER
+) -> None:
+    """Print everything that the ledger holds about a subject, in all scopes, as JSON.
+
+    Example: hushrec organiser export --subject ann > ann.json
+    """
+    print(json.dumps(Organiser.open(folder).stored_about(subject), indent=1))
+
+
+@organiser.command("erase")
+def erase(
+    subject: Annotated[str, Option(help="The subject, as hushrec organiser list names it.")],
+    output: Annotated[Path, Option("--output", "-o", help="Existing folder for the signed lists, SCOPE.revoked.")],
+    folder: Folder = _FOLDER,
+) -> None:
+    """Delete everything that the ledger holds about a subject, in all scopes. It cannot be undone.
+
+    A certificate that has not expired is revoked first: publish the list that is
+    written for its scope with hushrec-server task revocations. Erase the member at
+    the server before that: hushrec-server member erase finds it by the serial that
+    hushrec organiser list shows. The subject can be certified again afterwards, as
+    somebody who is new.
+
+    Example: hushrec organiser erase --subject ann -o .
+    """
+    opened = Organiser.open(folder)
+    scopes = opened.erase(subject)
+    console.print("erased", highlight=False)
+    for scope in scopes:
+        path = output / f"{re.sub(r'[^A-Za-z0-9._-]', '_', scope)}.revoked"
+        with local_errors("write the revocation list", path):
+            write_private(path, opened.revocations(scope).encode())
+        console.print(f"its certificate in scope {escape(scope)} is revoked; list written to {escape(str(path))}")
 
 
 @organiser.command("list")

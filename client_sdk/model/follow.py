@@ -27,7 +27,7 @@ from client_sdk.agreement.terms import TaskTerms, broken_terms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.requests import LONGEST_WAIT
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable
+from client_sdk.errors import Conflict, ContractBroken, ModelUnavailable, NotFound
 from client_sdk.model.sync import (
     SyncPlan,
     absorb_aggregate,
@@ -83,6 +83,7 @@ class ModelFollower:
     device_group: int = 0
     replays_all: bool = field(default=False, init=False)
     _forgotten: bool = field(default=False, init=False)
+    _gone: int = field(default=0, init=False)
     _followed: FollowedState | None = field(default=None, init=False, repr=False)
 
     @property
@@ -156,7 +157,7 @@ class ModelFollower:
     def _follow(self, upto: int) -> Program[CaughtUp]:
         for _ in range(_TRIES):
             missed = yield from fetch_missed(
-                self.calls, self.terms, self.known, upto, self.terms.by_snapshot, not self.replays_all
+                self.calls, self.terms, self.known, upto, self.terms.by_snapshot, not self.replays_all, self._gone
             )
             plan = plan_sync(self.known, missed, self.terms.by_snapshot)
             caught_up = yield from self._carry_out(plan)
@@ -167,7 +168,7 @@ class ModelFollower:
         )
 
     def _carry_out(self, plan: SyncPlan) -> Program[CaughtUp | None]:
-        """Download what `plan` says, absorb it and keep the result; None when the snapshot is no longer kept.
+        """Download what `plan` says, absorb it and keep the result; None when some of it is no longer kept.
 
         Aggregates that members cannot open are `rejected`; they are in the chain like any other, so that nobody sees
         the difference.
@@ -181,7 +182,11 @@ class ModelFollower:
             followed = self._read_snapshot(plan.snapshot, body, plan.snapshot_round)
         state, chain, rejected = followed.state, followed.chain, dict[int, str]()
         for view in plan.rounds:
-            body = yield from self.download_aggregate(view)
+            try:
+                body = yield from self.download_aggregate(view)
+            except NotFound:  # of older rounds a server keeps digests only
+                self._gone = view.number
+                return None
             before = state
             if self.terms.checks_states:
                 state = yield from self._checked(before, view, body, is_last=view is plan.rounds[-1])

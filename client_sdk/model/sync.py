@@ -31,26 +31,34 @@ class MissedRounds:
     """What the server offers for catching up to the end of round `upto`.
 
     completed: completed rounds in ascending order, from some known round on. snapshot: the newest one that the client
-    may use, see `fetch_missed`; None when there is none or it cannot be of use.
+    may use, see `fetch_missed`; None when there is none or it cannot be of use. gone: number of the newest round
+    whose aggregate the server is known to have deleted.
     """
 
     upto: int
     completed: tuple[RoundView, ...]
     snapshot: SnapshotView | None
+    gone: int = 0
 
 
 def fetch_missed(
-    calls: ApiCalls, terms: TaskTerms, known: int, upto: int, snapshots_only: bool = False, snapshots: bool = True
+    calls: ApiCalls,
+    terms: TaskTerms,
+    known: int,
+    upto: int,
+    snapshots_only: bool = False,
+    snapshots: bool = True,
+    gone: int = 0,
 ) -> Program[MissedRounds]:
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
-    snapshots: False to ask for none. Pages of rounds before the snapshot are skipped once it is clear that the snapshot
+    snapshots: False to ask for none. gone: see `MissedRounds`. Pages of rounds before the snapshot are skipped once it is clear that the snapshot
     is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
     """
     snapshot = None
     replayed = terms.sum_plan.aggregate_bytes + REQUEST_COST
     shortcut = terms.snapshot_bytes + REQUEST_COST + (replayed if terms.checks_states else 0)
-    if snapshots_only or (snapshots and (upto - known) * replayed > shortcut):
+    if snapshots_only or (snapshots and (gone > known or (upto - known) * replayed > shortcut)):
         snapshot = yield from usable_snapshot(calls, terms)
         if snapshot is not None and not known < snapshot.round <= upto:
             snapshot = None
@@ -69,7 +77,7 @@ def fetch_missed(
             raise broken_terms(terms.task_id, "an empty page says that there is more", "rounds")
         if snapshot is not None and SyncPlan(None, tuple(completed)).cost > SyncPlan(snapshot).cost:
             after = max(after, snapshot.round - 1)
-    return MissedRounds(upto, tuple(completed), snapshot)
+    return MissedRounds(upto, tuple(completed), snapshot, gone)
 
 
 def usable_snapshot(calls: ApiCalls, terms: TaskTerms) -> Program[SnapshotView | None]:
@@ -139,7 +147,7 @@ def plan_sync(known: int, offered: MissedRounds, snapshots_only: bool = False) -
     """Return the plan of lower cost: every missed aggregate, or the snapshot and the aggregates after it.
 
     known: round of the known state. Raises `ModelUnavailable` when `snapshots_only` is set and the newest snapshot is
-    older than the newest completed round.
+    older than the newest completed round, and when an aggregate is gone that no snapshot makes up for.
     """
     missed = tuple(view for view in offered.completed if known < view.number <= offered.upto)
     if not missed:
@@ -152,11 +160,17 @@ def plan_sync(known: int, offered: MissedRounds, snapshots_only: bool = False) -
             raise ModelUnavailable(newest, f"no snapshot of round {newest} has been published yet")
         return SyncPlan(snapshot)
     replay = SyncPlan(None, missed)
+    if missed[0].number <= offered.gone and (snapshot is None or snapshot.round < offered.gone):
+        raise ModelUnavailable(
+            newest,
+            f"the server no longer keeps the sum of round {missed[0].number}, and has no snapshot that this client may "
+            "start from instead: ask the operator to keep more rounds",
+        )
     if snapshot is None:
         return replay
     of_snapshot = next((view for view in missed if view.number == snapshot.round), None)
     shortcut = SyncPlan(snapshot, tuple(view for view in missed if view.number > snapshot.round), of_snapshot)
-    return min(replay, shortcut, key=lambda plan: plan.cost)
+    return shortcut if missed[0].number <= offered.gone else min(replay, shortcut, key=lambda plan: plan.cost)
 
 
 def read_snapshot(

@@ -172,6 +172,18 @@ class Organiser:
         """Return the certificates of the scope that are not revoked, in the order of their subjects."""
         return self.issued.held(scope)
 
+    def stored_about(self, subject: str) -> list[dict[str, str | int]]:
+        """Return everything that the ledger holds about a subject, in all scopes; empty if it holds nothing."""
+        return self.issued.about(subject)
+
+    def erase(self, subject: str) -> list[str]:
+        """Delete what the ledger holds about a subject; return the scopes whose revocation list is longer now.
+
+        Certificates that have not expired are revoked first: their serials stay in the lists until they expire, and
+        name nobody any more. Raises `ParameterError` if the ledger holds nothing about the subject.
+        """
+        return self.issued.erase(subject, self.clock())
+
 
 def _issued_certificate(scope: str, certificate: Certificate, organiser_key: bytes) -> IssuedCertificate:
     return IssuedCertificate(
@@ -321,6 +333,47 @@ class IssuedCertificates:
                 (scope,),
             ).fetchall()
         return [IssuedRecord(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
+
+    def about(self, subject: str) -> list[dict[str, str | int]]:
+        """Return what each table holds about a subject."""
+        with self._connected() as connection:
+            certified = connection.execute(
+                "SELECT scope, role, identity_key, mailbox_key, serial, not_after FROM certified WHERE subject = ?",
+                (subject,),
+            ).fetchall()
+            barred = connection.execute("SELECT scope FROM barred WHERE subject = ?", (subject,)).fetchall()
+            codes = connection.execute("SELECT scope, role FROM codes WHERE subject = ?", (subject,)).fetchall()
+        certificates: list[dict[str, str | int]] = [
+            {
+                "kind": "certificate",
+                "scope": scope,
+                "role": role,
+                "identity_key": b64encode(identity_key),
+                "mailbox_key": b64encode(mailbox_key),
+                "serial": f"{int(serial):016x}",
+                "not_after": not_after,
+            }
+            for scope, role, identity_key, mailbox_key, serial, not_after in certified
+        ]
+        others: list[dict[str, str | int]] = [{"kind": "barred", "scope": scope} for (scope,) in barred]
+        return [*certificates, *others, *({"kind": "code", "scope": scope, "role": role} for scope, role in codes)]
+
+    def erase(self, subject: str, now: float) -> list[str]:
+        """Delete what is stored about a subject; see `Organiser.erase`. now: seconds since the epoch."""
+        with self._connected() as connection:
+            connection.execute("PRAGMA secure_delete = ON")  # overwrites what it deletes
+            held = connection.execute(
+                "DELETE FROM certified WHERE subject = ? RETURNING scope, serial, not_after", (subject,)
+            ).fetchall()
+            valid = [row for row in held if row[2] >= int(now)]
+            connection.executemany("INSERT INTO revoked VALUES (?, ?, ?)", valid)
+            others = [
+                connection.execute(f"DELETE FROM {table} WHERE subject = ?", (subject,)).rowcount  # noqa: S608
+                for table in ("barred", "codes")
+            ]
+            if not held and not any(others):
+                raise ParameterError(f"nothing is stored about subject {subject!r}")
+        return sorted({scope for scope, _, _ in valid})
 
     def new_codes(self, scope: str, role: CertifiedRole, count: int, subject: str | None = None) -> list[str]:
         """Return `count` new one-time codes, each for one identity. The ledger stores only their SHA-256.

@@ -143,7 +143,7 @@ def join(
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     _check_task(account, terms, membership.role)
     if isinstance(terms.recipe, Private):
-        listed = yield from listed_sums(_own_calls(account, membership), membership.task_id)
+        listed, _ = yield from listed_sums(_own_calls(account, membership), membership.task_id)
         reserve_budget(account.store, account.policy, terms, len(listed))
     if check is None:
         check = MembershipCheck(membership.organiser)

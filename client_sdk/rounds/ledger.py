@@ -38,24 +38,27 @@ class OwnLedger:
     warnings: tuple[str, ...]
 
 
-def listed_sums(calls: ApiCalls, task_id: str) -> Program[list[LedgerEntry]]:
-    """Return the released sums that contain this client's data, by the server's list."""
+def listed_sums(calls: ApiCalls, task_id: str) -> Program[tuple[list[LedgerEntry], int]]:
+    """Return the released sums with this client's data, by the server's list, and after which round it is whole.
+
+    The server deletes after some rounds who contributed to earlier ones; this client's own records stay.
+    """
     entries: list[LedgerEntry] = []
     while True:
         page = yield from calls.own_ledger(task_id, entries[-1].round if entries else 0)
         entries += page.entries
         if not page.more or not page.entries:
-            return entries
+            return entries, page.complete_after
 
 
 def read_ledger(calls: ApiCalls, client_store: ClientStore, task_id: str, task_name: str) -> Program[OwnLedger]:
     """Fetch this client's ledger of one task and compare it with its own records."""
-    entries = yield from listed_sums(calls, task_id)
+    entries, complete_after = yield from listed_sums(calls, task_id)
     recorded = client_store.contributions(task_id)
     warnings = [text for entry in entries if (text := _difference(entry, recorded.get(entry.round)))]
     listed = {entry.round for entry in entries}
     for number in sorted(recorded.keys() - listed):
-        if not recorded[number].acknowledged:
+        if not recorded[number].acknowledged or number <= complete_after:
             continue
         found = yield from or_none(calls.round(task_id, number))
         if found is None:

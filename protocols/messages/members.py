@@ -9,6 +9,7 @@ from pydantic import Field
 
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
+from protocols.messages.audit import AuditEntry
 from protocols.messages.base import Key32, Message, Name, Signature64, bytes_of
 
 Role = Literal["member", "holder", "committee"]
@@ -130,6 +131,46 @@ class MemberPage(Message):
 
     members: list[Member]
     next: str | None = None
+
+
+class Erasure(Message):
+    """What became of the request to erase a member."""
+
+    erased: bool = Field(description="Whether no row of the server names the member any more.")
+    waits_for_round: int | None = Field(
+        description="Number of the active round that the member is in: its membership has ended, and it is erased when "
+        "the round is over. Null: it waits for nothing."
+    )
+
+
+class MemberRound(Message):
+    """What the server stores about a member in one round. Times are in seconds since the epoch."""
+
+    round: int
+    asked: bool = Field(description="Whether the member was in the cohort.")
+    in_committee: bool = Field(description="Whether the member was in the committee.")
+    contribution_bytes: int | None = Field(description="Length of its contribution; null: it did not contribute.")
+    contribution_digest: str | None = Field(description="SHA-256 of its contribution, hex.")
+    contributed_at: float | None
+    messages: dict[str, int] = Field(description="Bytes of its messages of the stages, by stage.")
+    refused: str | None = Field(description="Why the member left the round on its own decision; null: it did not.")
+
+
+class MemberExport(Message):
+    """Everything that the server stores about one member, for the person that it belongs to."""
+
+    task_id: str
+    task_name: str
+    member: Member
+    enrolled_at: float = Field(description="Seconds since the epoch.")
+    revoked_at: float | None
+    certificate_serial: str | None = Field(description="What stands for the organiser's subject; hex.")
+    times_asked: int
+    times_contributed: int = Field(description="Contributions that a privacy block pays for; 0 without one.")
+    envelope_bytes: int | None = Field(description="Length of its keyring envelope; null: there is none.")
+    rounds: list[MemberRound]
+    snapshots: list[int] = Field(description="Rounds whose model states this member uploaded.")
+    acted_on: list[AuditEntry] = Field(description="What operators did to this member.")
 
 
 OperatorRole = Literal["admin", "operator", "read-only"]

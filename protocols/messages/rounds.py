@@ -305,8 +305,16 @@ class LedgerEntry(Message):
     )
 
 
-class LedgerPage(Message):
+class LedgerPage(SparseMessage):
     """Released sums by round. While `more` is true, request the next page with `after` set to the last round."""
+
+    left_out: ClassVar[Mapping[str, Any]] = {"complete_after": 0}
 
     entries: list[LedgerEntry]
     more: bool
+    complete_after: int = Field(
+        default=0,
+        ge=0,
+        description="A member's list has all sums of rounds after this number; of earlier ones the server may have "
+        "deleted who contributed. Left out if it is 0.",
+    )

@@ -313,6 +313,23 @@ class TaskView(_OptionalTerms):
     warnings: list[str] = Field(default_factory=list, description="What the task reveals, in plain words.")
 
 
+class DeletedTask(Message):
+    """What was deleted with a task, and what of it is kept."""
+
+    task_id: str
+    members: int = Field(ge=0, description="Members that were deleted with it.")
+    blobs: int = Field(ge=0, description="Aggregates, snapshots and other blobs that were deleted.")
+    released_sums: int = Field(ge=0, description="Sums that it had released.")
+    ledger_digest: str = Field(
+        description="SHA-256 (hex) of its ledger: each entry as JSON with sorted keys, and a line feed; it is kept."
+    )
+    kept_sets: int = Field(
+        ge=0,
+        description="Sets of survivors that are kept, as digests of identity keys, because later sums over the same "
+        "data set must not differ from them by a few clients. 0 without a data set label.",
+    )
+
+
 class TaskPage(Message):
     """A page of tasks, newest first."""
 

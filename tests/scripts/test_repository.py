@@ -141,7 +141,7 @@ def copy(tmp_path: Path) -> Path:
 def test_every_file_names_the_version_of_pyproject(release: ModuleType) -> None:
     version = release.current()
     assert metadata.version("hushrec").partition(".dev")[0] == version
-    assert f'"version": "{version}"' in (ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8")[:200_000]
+    assert f'"version": "{version}"' in (ROOT / "openapi" / "openapi.json").read_text(encoding="utf-8")
     assert f'"version": "{version}"' in (ROOT / release.PACKAGE).read_text(encoding="utf-8")
     named = [path.read_text(encoding="utf-8") for path in release.images()]
     assert len(named) >= 5

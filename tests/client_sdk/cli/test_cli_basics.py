@@ -29,7 +29,7 @@ from client_sdk.rounds.events import Event, ModelMeasured
 from client_sdk.rounds.member import Issuer, request_for
 from client_sdk.store.identity import Identity
 from protocols.codec import b64decode
-from protocols.crypto.certificates import Certificate, CertifiedRole
+from protocols.crypto.certificates import Certificate, CertifiedRole, RevocationList
 from protocols.errors import ParameterError
 from tests.support.pages import cells, hushrec
 from tests.support.server import free_port
@@ -243,6 +243,20 @@ def test_a_subject_is_certified_and_after_a_revocation_readmitted(tmp_path: Path
     assert hushrec(*certify)[0] == 0
     status, _, err = hushrec("organiser", "readmit", *of_ann)
     assert (status, "no certificate of subject 'ann' was revoked" in " ".join(err.split())) == (1, True)
+
+
+def test_a_subject_is_exported_and_erased_with_its_scopes_list(tmp_path: Path, folder: tuple[str, str]) -> None:
+    certify = ("organiser", "certify", str(asked(tmp_path)), "--subject", "ann", *folder)
+    certificate = Certificate.decode(b64decode(json.loads(hushrec(*certify)[1])["certificate"]))
+    of_ann = ("--subject", "ann", *folder)
+    (stored,) = json.loads(hushrec("organiser", "export", *of_ann)[1])
+    assert (stored["scope"], stored["serial"]) == ("movies", f"{certificate.serial:016x}")
+    status, out, err = hushrec("organiser", "erase", *of_ann, "-o", str(tmp_path))
+    assert (status, err, "erased" in out) == (0, "", True)
+    assert RevocationList.decode((tmp_path / "movies.revoked").read_bytes()).covers(certificate)
+    assert json.loads(hushrec("organiser", "export", *of_ann)[1]) == []
+    status, _, err = hushrec("organiser", "erase", *of_ann, "-o", str(tmp_path))
+    assert (status, "nothing is stored about subject 'ann'" in " ".join(err.split())) == (1, True)
 
 
 def test_a_code_of_a_subject_is_listed_under_its_name(tmp_path: Path, folder: tuple[str, str]) -> None:

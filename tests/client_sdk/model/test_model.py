@@ -201,7 +201,8 @@ class Server:
     """A task of `rounds` completed rounds, by default a plain one whose aggregates are zero.
 
     states: the snapshots that it has, by round. announced: which of them it calls the newest, one answer after another.
-    best: which one it calls the best. listed: the completed rounds, where they are not all of them.
+    best: which one it calls the best. listed: the completed rounds, where they are not all of them. gone: number of the
+    newest round whose aggregate it has deleted.
     """
 
     rounds: int = 0
@@ -210,6 +211,7 @@ class Server:
     best: int | None = None
     terms: TaskTerms = TERMS
     listed: tuple[RoundView, ...] | None = None
+    gone: int = 0
 
     def __call__(self, request: Request) -> Response:
         path = request.url.split("/v1/tasks/t_1/")[1]
@@ -218,7 +220,7 @@ class Server:
             left = [complete(n) for n in range(after + 1, self.rounds + 1)] if self.listed is None else self.listed
             page = RoundPage(rounds=left[:100], more=len(left) > 100)
             return Response(200, {}, page.model_dump_json().encode())
-        if path.endswith("/aggregate"):
+        if path.endswith("/aggregate") and int(path.split("/")[1]) > self.gone:
             return answered(bytes(TERMS.sum_plan.aggregate_bytes))
         what = path.removeprefix("snapshots/").partition("?")[0]
         if what == "latest" and self.announced:
@@ -290,6 +292,22 @@ def test_a_snapshot_that_was_replaced_meanwhile_is_planned_anew() -> None:
     assert downloads(runner) == ["snapshots/39", "snapshots/40"]
     with pytest.raises(ModelUnavailable, match="replaced faster"):
         ProgramRunner(Server(40, announced=[40])).run(ModelFollower(CALLS, TERMS).follow(40))
+
+
+def test_where_old_aggregates_are_deleted_a_snapshot_takes_their_place() -> None:
+    """Also where it is more to download; without one the error says what to do."""
+    server = Server(1, {1: state_after(TERMS, 1)}, announced=[1], gone=1)
+    runner = ProgramRunner(server)
+    assert equal(runner.run(ModelFollower(CALLS, TERMS).follow(1)).state, state_after(TERMS, 1))
+    assert downloads(runner) == ["rounds/1/aggregate", "snapshots/1"]
+    for announced, gone in (([], 1), ([2], 3)):
+        server = Server(4, {2: state_after(TERMS, 2)}, announced=announced, gone=gone)
+        with pytest.raises(ModelUnavailable, match="no longer keeps the sum of round"):
+            ProgramRunner(server).run(ModelFollower(CALLS, TERMS).follow(4))
+    stubborn = ModelFollower(CALLS, TERMS)
+    stubborn.replay_all()
+    with pytest.raises(ModelUnavailable, match="no longer keeps the sum of round 1"):
+        ProgramRunner(Server(3, {2: state_after(TERMS, 2)}, announced=[2], gone=1)).run(stubborn.follow(3))
 
 
 def test_a_model_that_no_sums_make_is_not_used() -> None:

@@ -213,6 +213,26 @@ def test_a_revoked_subject_stays_out_until_it_is_readmitted(organiser: Organiser
         organiser.revoke("movies", "nobody")
 
 
+def test_an_erased_subject_leaves_nothing_in_the_ledger_but_a_bare_serial(tmp_path: Path) -> None:
+    """A certificate that is still valid stays revoked until it expires; the subject may come back as somebody new."""
+    organiser = Organiser.create(tmp_path / "organiser")
+    ann, bob, again = Identity.generate(), Identity.generate(), Identity.generate()
+    old = certified(organiser, "ann-customer-17", ann)
+    certified(organiser, "bob", bob)
+    organiser.issued.new_codes("movies", "member", 1, "ann-customer-17")
+    kinds = [(one["kind"], one["scope"]) for one in organiser.stored_about("ann-customer-17")]
+    assert kinds == [("certificate", "movies"), ("code", "movies")]
+    assert organiser.erase("ann-customer-17") == ["movies"]
+    assert organiser.stored_about("ann-customer-17") == []
+    ledger = b"".join(path.read_bytes() for path in (tmp_path / "organiser").iterdir())
+    assert not [part for part in (b"ann-customer-17", ann.public_key, ann.mailbox_key) if part in ledger]
+    assert bob.public_key in ledger
+    assert organiser.revocations("movies").covers(old)
+    with pytest.raises(ParameterError, match="nothing is stored about"):
+        organiser.erase("ann-customer-17")
+    certified(organiser, "ann-customer-17", again)
+
+
 def test_nothing_is_recorded_for_what_cannot_be_certified(organiser: Organiser) -> None:
     ann = Identity.generate()
     for call in (

@@ -23,6 +23,7 @@ from client_sdk import (
     Identity,
     MemoryStore,
     NotEnrolled,
+    NotFound,
     Operator,
     ParameterError,
     Policy,
@@ -233,6 +234,25 @@ def test_memberships_follow_their_server(
     assert "no membership on the server" in command(
         tmp_path, "membership", "move", new, "--from", server.url, *options, code=1
     )
+
+
+def test_a_member_sees_what_is_stored_leaves_and_is_erased(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path
+) -> None:
+    task = small_task(operator, "leaving", users=3)
+    folder = tmp_path / "hushrec"
+    who, store = Identity.load_or_create(folder / "identity.key"), DirectoryStore(folder)
+    with Client(server.url, who, store, PLAIN) as client:
+        member = client.join(invitation=task.invitation).membership.client_id
+    options = ("--task", "leaving", "--identity", str(folder / "identity.key"))
+    exported = json.loads(command(tmp_path, "membership", "export", *options))
+    assert exported["member"]["client_id"] == member == operator.member_data(task.task_id, member).member.client_id
+    assert "Leave leaving for good" in command(tmp_path, "membership", "leave", *options, code=1)  # nobody said yes
+    assert [one.client_id for one in operator.members(task.task_id)] == [member]
+    assert "has erased what named" in command(tmp_path, "membership", "leave", "--erase", "--yes", *options)
+    assert operator.members(task.task_id) == []
+    with pytest.raises(NotFound):
+        operator.erase_member(task.task_id, member)
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, DirectoryStore])
