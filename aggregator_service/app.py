@@ -21,7 +21,7 @@ from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
-from aggregator_service.dashboard import creation, records
+from aggregator_service.dashboard import creation, people, records
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.access import HOME
 from aggregator_service.dashboard.live import Streams
@@ -86,6 +86,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     dashboard.front_router,
     creation.router,
     records.router,
+    people.router,
     dashboard.router,
 )
 """In the order in which Starlette tries them."""

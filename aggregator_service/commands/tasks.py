@@ -33,7 +33,7 @@ from aggregator_service.storage.stages import count_of
 from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.enrolments import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
-from aggregator_service.tasks.plans import plan_task, task_terms
+from aggregator_service.tasks.plans import most_sums, plan_task, task_terms
 from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_view
 from protocols.advice import (
     MESSAGE_BUDGET,
@@ -149,17 +149,17 @@ def _say_what_vectors_are_worth(items: int) -> None:
 @tasks.command("list")
 @on_database
 def task_list(session: Session, as_json: AsJson = False) -> str:
-    """List all tasks: name, id, state, completed rounds and members.
+    """List all tasks: name, id, state, sums released of all that it can release, and members.
 
     Example: hushrec-server task list --data-dir /var/lib/hushrec
     """
-    views = [task_view(session, task, now=SystemClock().now()) for task in list_tasks(session)]
+    rows = list_tasks(session)
+    views = [task_view(session, task, now=SystemClock().now()) for task in rows]
     if as_json:
         return json_array(views)
     return "\n".join(
-        f"{view.name}  {view.task_id}  {view.state}  {view.completed_rounds}/{view.schedule.rounds} rounds  "
-        f"{_members(view)}"
-        for view in views
+        f"{view.name}  {view.task_id}  {view.state}  {view.completed_rounds}/{most_sums(row)} sums  {_members(view)}"
+        for row, view in zip(rows, views, strict=True)
     )
 
 

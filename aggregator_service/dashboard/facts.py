@@ -10,7 +10,7 @@ from importlib import metadata
 from time import perf_counter
 from typing import Final, Literal
 
-from sqlalchemy import Row, case, false, func, select
+from sqlalchemy import Row, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.tallies import Tally, tallies
@@ -23,8 +23,9 @@ from aggregator_service.storage.rounds import waiting_contributions
 from aggregator_service.storage.schema import ChunkRow, ClientRow, InvitationRow, RoundRow, SignInRow, TaskRow
 from aggregator_service.tasks.committee import committee_size, committee_view
 from aggregator_service.tasks.ledger import privacy_view
+from aggregator_service.tasks.plans import most_sums
 from aggregator_service.tasks.tasks import task_view
-from protocols.messages import CommitteeView, Schedule, TaskView
+from protocols.messages import CommitteeView, TaskView
 from protocols.messages.privacy import PrivacyView
 
 ROUNDS_SHOWN: Final = 25
@@ -36,7 +37,8 @@ class TaskFacts:
 
     members: counts of those who are enrolled, revoked, retired (left the task permanently) and waiting (for keys).
     invited: uses of the invitations: all places, those taken, and those still free. committee: None if the mechanism
-    has none. privacy: None without a privacy block.
+    has none. privacy: None without a privacy block. sums: how many the task can release at most. ends_in: seconds until
+    then at the pace of the newest rounds; None while that is not known, and once the task is over.
     """
 
     row: TaskRow
@@ -50,6 +52,22 @@ class TaskFacts:
     quality: Sequence[Series]
     committee: CommitteeView | None = None
     privacy: PrivacyView | None = None
+    sums: int = 0
+    ends_in: float | None = None
+
+
+_PACE: Final = 20
+"""Newest completed rounds whose pace counts."""
+
+
+def _ends_in(session: Session, task: TaskRow, sums: int, now: float) -> float | None:
+    """Return the seconds until the last sum, if rounds go on as the newest ones did; failed ones take their time."""
+    released = select(RoundRow.released_at).where(RoundRow.task_id == task.id, RoundRow.state == "complete")
+    times = [at for at in session.scalars(released.order_by(RoundRow.number.desc()).limit(_PACE)) if at is not None]
+    if task.state != "open" or len(times) < 2:
+        return None
+    pace = max((times[0] - times[-1]) / (len(times) - 1), 0.0)
+    return max(0.0, max(0, sums - task.completed_rounds) * pace - (now - times[0]))
 
 
 def task_facts(
@@ -62,6 +80,7 @@ def task_facts(
     mine = select(RoundRow).where(RoundRow.task_id == task.id).order_by(RoundRow.number.desc())
     wanted = mine if before is None else mine.where(RoundRow.number < before)
     rows = session.scalars(wanted.limit(ROUNDS_SHOWN + 1)).all()
+    sums = most_sums(task)
     return TaskFacts(
         row=task,
         view=task_view(session, task, signatures, now),
@@ -74,6 +93,8 @@ def task_facts(
         quality=quality(session, task.id),
         committee=committee_view(session, task) if committee_size(task) else None,
         privacy=None if task.privacy is None else privacy_view(session, task),
+        sums=sums,
+        ends_in=_ends_in(session, task, sums, now),
     )
 
 
@@ -101,33 +122,46 @@ def _invited(session: Session, task: TaskRow, now: float) -> Row[int, int, int]:
     return session.execute(query.where(row.task_id == task.id)).one()
 
 
-TASKS_SHOWN: Final = 50
+TASKS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True)
 class TaskLine:
-    """One task: its row, schedule, number of members and newest round."""
+    """One task: its row, the most sums that it can release, number of members and newest round."""
 
     task: TaskRow
-    schedule: Schedule
+    sums: int
     members: int
     current: Tally | None
 
 
 @dataclass(frozen=True)
 class Overview:
-    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number."""
+    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number.
+
+    search, state: only tasks in this state, whose name, recipe, mechanism or data set has this text; "" for all. found:
+    how many these are.
+    """
 
     lines: list[TaskLine]
     states: dict[str, int]
     page: int
     more: bool
+    search: str = ""
+    state: str = ""
+    found: int = 0
 
 
-def overview(session: Session, page: int = 1) -> Overview:
-    """Return page `page` (from 1) of the tasks. Makes eight queries, independent of the number of tasks and clients."""
+def overview(session: Session, page: int = 1, search: str = "", state: str = "") -> Overview:
+    """Return page `page` (from 1) of the tasks. Makes nine queries, independent of the number of tasks and clients."""
     first = case((TaskRow.state == "open", 0), else_=1)
     query = select(TaskRow).order_by(first, TaskRow.created_at.desc(), TaskRow.id)
+    if search:
+        named = (TaskRow.name, TaskRow.recipe_name, TaskRow.mechanism_name, TaskRow.data_set)
+        query = query.where(or_(*(column.icontains(search, autoescape=True) for column in named)))
+    if state:
+        query = query.where(TaskRow.state == state)
+    matching = session.execute(select(func.count()).select_from(query.order_by(None).subquery())).scalar_one()
     rows = session.scalars(query.offset((page - 1) * TASKS_SHOWN).limit(TASKS_SHOWN + 1)).all()
     tasks, ids = rows[:TASKS_SHOWN], [row.id for row in rows[:TASKS_SHOWN]]
     newest = select(func.max(RoundRow.id)).where(RoundRow.task_id.in_(ids)).group_by(RoundRow.task_id)
@@ -138,11 +172,9 @@ def overview(session: Session, page: int = 1) -> Overview:
     member = select(ClientRow.task_id, func.count()).where(ClientRow.revoked_at.is_(None), ClientRow.task_id.in_(ids))
     members = {row[0]: row[1] for row in session.execute(member.group_by(ClientRow.task_id))}
     counted = session.execute(select(TaskRow.state, func.count()).group_by(TaskRow.state))
-    lines = [
-        TaskLine(task, Schedule.model_validate(task.schedule), members.get(task.id, 0), current.get(task.id))
-        for task in tasks
-    ]
-    return Overview(lines, {row[0]: row[1] for row in counted}, page, len(rows) > TASKS_SHOWN)
+    lines = [TaskLine(task, most_sums(task), members.get(task.id, 0), current.get(task.id)) for task in tasks]
+    states = {row[0]: row[1] for row in counted}
+    return Overview(lines, states, page, len(rows) > TASKS_SHOWN, search, state, matching)
 
 
 Level = Literal["ok", "attention", "bad"]

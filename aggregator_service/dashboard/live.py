@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from weakref import WeakSet
 
 from fastapi import Query, Request
@@ -24,7 +24,15 @@ from aggregator_service.dashboard.access import Visitor, find_visitor, secret_of
 from aggregator_service.dashboard.facts import health_facts, overview, task_facts
 from aggregator_service.dashboard.pages import page, render
 from aggregator_service.dashboard.tallies import Tally, tallies
-from aggregator_service.dashboard.words import all_parameters, figures, security_level, security_terms, shown, steady
+from aggregator_service.dashboard.words import (
+    all_parameters,
+    figures,
+    progress_of,
+    security_level,
+    security_terms,
+    shown,
+    steady,
+)
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services
@@ -34,6 +42,8 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.tasks import ended_early
 
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
+Search = Annotated[str, Query(max_length=63)]
+TaskStateName = Literal["", "open", "complete", "closed", "failed"]
 Before = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 
 
@@ -68,12 +78,12 @@ class Screen:
         return {name: render(request, f"fragments/{name}", visitor, **facts) for name in self.fragments}
 
 
-def tasks_screen(page: PageNumber = 1) -> Screen:
-    """Return a page of the overview of all tasks."""
+def tasks_screen(page: PageNumber = 1, search: Search = "", state: TaskStateName = "") -> Screen:
+    """Return a page of the overview of all tasks, or of those that match."""
 
     def load(services: Services) -> ScreenContent:
         with services.database.read() as session:
-            found = overview(session, page)
+            found = overview(session, page, search.strip(), state)
         return ScreenContent(
             {"overview": found, "unsigned": services.settings.signatures == "off"},
             f"{found.states.get('open', 0)} tasks are open.",
@@ -100,6 +110,7 @@ def task_screen(task: TaskId, before: Before = None) -> Screen:
             "ended": ended,
             "warnings": [text for text in view.warnings if text not in said],  # no other part of the page says them
             "figures": figures(facts.quality),
+            "progress": progress_of(facts.quality, noisy=row.privacy is not None),
         }
         return ScreenContent(shown, f"The task is {row.state}.{newest}")
 

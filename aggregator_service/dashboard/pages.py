@@ -42,6 +42,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
+        "anonymous": words.anonymous,
         "bytes": words.byte_count,
         "figure": words.figure,
         "plain": words.plain_name,

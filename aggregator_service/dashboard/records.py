@@ -15,7 +15,7 @@ from aggregator_service.services import Services, ServicesOf
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
-_SHOWN: Final = 50
+_SHOWN: Final = 25
 _EXPORTED: Final = 1000
 """Entries that are read from the database at once."""
 

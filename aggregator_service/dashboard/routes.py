@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Form, Request, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import (
     HOME,
@@ -32,11 +33,13 @@ from aggregator_service.dashboard.live import (
     tasks_screen,
 )
 from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
+from aggregator_service.dashboard.people import confirmation
 from aggregator_service.dashboard.words import span
 from aggregator_service.observability.requests import client_address
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import (
     abort_round,
+    close_task,
     extend_round,
     refuse_abort,
     refuse_extension,
@@ -45,6 +48,7 @@ from aggregator_service.rounds.interventions import (
 )
 from aggregator_service.routes.common import CheckedRoute, RoundNumber, TaskId
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.tasks.deletion import delete_task
 from protocols.messages.rounds import LONGEST_STAGE
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
@@ -191,6 +195,57 @@ def resume(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId)
     """Resume the task and return to its page; 409 if it has not failed."""
     services.database.transact(lambda session: resume_task(session, task, actor))
     return redirect(request, f"/tasks/{task}")
+
+
+_ENDINGS: Final = {
+    "close": (
+        "Close",
+        (
+            "The task ends for good: no round opens any more, and nobody can enrol.",
+            "An active round fails, and what clients sent in it is deleted.",
+            "The model, the sums and the members stay, until the task is deleted.",
+        ),
+    ),
+    "delete": (
+        "Delete",
+        (
+            "The model, all sums, rounds and members of the task are deleted.",
+            "Digests stay: of the ledger of released sums and, with a data set label, of whose data they counted.",
+            "Members keep the model that they have.",
+        ),
+    ),
+}
+Ending = Literal["close", "delete"]
+
+
+@router.get("/tasks/{task}/end/{how}")
+def end_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, how: Ending) -> Response:
+    """Show what closing or deleting a task does."""
+    with services.database.read() as session:
+        found = task_of(session, task)
+    if how == "delete" and found.state == "open":
+        raise Problem("conflict", "The task is open: close it first.")
+    if how == "close" and found.state in ("closed", "complete"):
+        raise Problem("conflict", f"The task is {found.state}: it has ended.")
+    verb, effects = _ENDINGS[how]
+    return confirmation(
+        request, f"{verb} {found.name}", effects, f"/tasks/{task}/end/{how}", [(found.name, f"/tasks/{task}")]
+    )
+
+
+@router.post("/tasks/{task}/end/{how}")
+def end(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId, how: Ending) -> Response:
+    """Close or delete a task."""
+
+    def work(session: Session) -> None:
+        found = task_of(session, task)
+        if how == "close":
+            close_task(session, found, actor)
+        else:
+            delete_task(session, found, actor)
+
+    services.database.transact(work)
+    return redirect(request, f"/tasks/{task}" if how == "close" else "")
 
 
 def _confirm(services: Services, request: Request, action: str, task_id: str, number: int, wrong: str = "") -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,14 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import RoundRow
 from protocols.messages import TaskView
-from protocols.recipes.evaluation_curve import POPULARITY
+from protocols.recipes.evaluation_curve import (
+    ADOPTED_ROUND,
+    BEST_ROUND,
+    EVALUATED_CLIENTS,
+    MODEL_ROUND,
+    NDCG,
+    POPULARITY,
+)
 from protocols.recipes.registry import recipe
 
 ROUND_STATES: Final[Mapping[str, str]] = {
@@ -34,6 +42,7 @@ TASK_STATES: Final = {
     "failed": "Failed: too many consecutive rounds failed, or too few clients were left.",
 }
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_CLIENT_ID: Final = re.compile(r"\b[ce]_[0-9a-f]{20}\b")
 _OPEN, _CLOSE = "\x02", "\x03"
 
 
@@ -99,6 +108,11 @@ def figure(value: Any) -> str:
             return str(value)
         return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def anonymous(text: str) -> str:
+    """Return a text without the client ids in it, which no page shows; the API and the log have them."""
+    return _CLIENT_ID.sub("a client", text)
 
 
 def plain_name(name: str) -> str:
@@ -246,6 +260,40 @@ class Series:
         return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in self.places(points))
 
 
+_BOOKKEEPING: Final = (ADOPTED_ROUND, BEST_ROUND, MODEL_ROUND, EVALUATED_CLIENTS)
+"""Figures of a report that say what was measured, and not how good it is."""
+_DECIDING: Final = (NDCG, "hr@10", "rmse", "mae")
+"""Metrics of quality; the first one that a task has decides."""
+_FALLING: Final = ("rmse", "mae")
+"""Those of which less is better."""
+
+
+def progress_of(series: Sequence[Series], *, noisy: bool) -> str:
+    """Return in a sentence whether the model gets better, by a metric of quality; "" where none is reported.
+
+    The newest third of the rounds is compared with the third before it. noisy: whether the sums hold noise, which the
+    sentence then says: a metric may be below 0, or a count not whole.
+    """
+    names = [one.name for one in series]
+    deciding = next((name for name in _DECIDING if name in names), None)
+    if deciding is None:
+        return ""
+    values = [value for _, value in series[names.index(deciding)].points]
+    third = len(values) // 3
+    note = " The sums hold noise of the privacy block: single figures may be far off, also below 0." if noisy else ""
+    if not third:
+        return f"Too few measurements of {deciding} to tell whether the model gets better.{note}"
+    before, after = (sum(some) / third for some in (values[-2 * third : -third], values[-third:]))
+    better = after < before if deciding in _FALLING else after > before
+    change = abs(after - before) / max(abs(before), 1e-9)
+    word = "hardly changes" if change < _CHANGE else "gets better" if better else "gets worse"
+    return f"The model {word}: {deciding} went from {before:.4g} to {after:.4g} over the last measurements.{note}"
+
+
+_CHANGE: Final = 0.005
+"""Least relative change that is called one."""
+
+
 def quality(session: Session, task_id: str) -> list[Series]:
     """Return the metrics of the last 500 completed rounds, by name; empty for recipes that report none."""
     query = select(RoundRow.number, RoundRow.report).where(RoundRow.task_id == task_id, RoundRow.state == "complete")
@@ -255,6 +303,8 @@ def quality(session: Session, task_id: str) -> list[Series]:
         for name, value in (report or {}).items():
             if isfinite(value):
                 found.setdefault(name, []).append((number, float(value)))
+    for name in _BOOKKEEPING:
+        found.pop(name, None)
     controls = {name: found.pop(name) for name in list(found) if name.startswith(POPULARITY)}
     return [Series(name, points, controls.get(POPULARITY + name, ())) for name, points in sorted(found.items())]
 

@@ -274,7 +274,8 @@ def fail_round(
         task.state = "failed"
     session.flush()
     announce(session, task.id, "round")
-    _LOG.warning("round failed", extra=fields(task=task.id, round=round_.number, event=event.value))
+    told = fields(task=task.id, round=round_.number, event=event.value, reason=reason)
+    _LOG.warning("round failed", extra=told)
 
 
 def missing_clients(session: Session, round_: RoundRow) -> int:

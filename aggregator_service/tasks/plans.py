@@ -109,6 +109,13 @@ def row_terms(task: TaskRow | PastTaskRow) -> TaskTerms:
     )
 
 
+def most_sums(task: TaskRow) -> int:
+    """Return how many sums a task can release at most: of its schedule, its recipe, and its abandoned ones."""
+    ends_after = plan_task(row_terms(task)).recipe.ends_after
+    rounds = Schedule.model_validate(task.schedule).rounds
+    return (rounds if ends_after is None else min(rounds, ends_after)) - task.abandoned_sums
+
+
 def row_evaluation(task: TaskRow | PastTaskRow) -> Evaluation | None:
     """Return the evaluation block of a stored task; None without one."""
     return None if task.evaluation is None else Evaluation.model_validate(task.evaluation)

@@ -31,7 +31,7 @@ from aggregator_service.storage.growth import measure
 from aggregator_service.storage.schema import ClientRow, SizeRow, TaskRow
 from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.erasure import erase_member, finish_erasures
-from aggregator_service.tasks.tidying import tidy_task
+from aggregator_service.tasks.tidying import is_due, tidy_task
 
 _LOG = logging.getLogger(__name__)
 _DAY: Final = 86_400.0
@@ -81,15 +81,19 @@ def delete_expired(database: Database, settings: Settings, now: float) -> None:
     database.transact(lambda session: _note_ends(session, now))
     with database.read() as session:
         tasks = session.scalars(select(TaskRow)).all()
+        due = {task.id for task in tasks if is_due(session, task, _kept(task, settings))}
     for task in tasks:
-        keep = task.keep_rounds or settings.keep_rounds
-        while _tidy(database, task.id, keep):
+        while task.id in due and _tidy(database, task.id, _kept(task, settings)):
             pass
         days = settings.ended_days if task.ended_days is None else task.ended_days
         if days is not None and task.ended_at is not None and now - task.ended_at >= days * _DAY:
             _delete_ended(database, task.id, days, now)
     _erase_revoked(database, now - settings.revoked_days * _DAY, now)
     database.transact(lambda session: _measure_if_due(session, now))
+
+
+def _kept(task: TaskRow, settings: Settings) -> int:
+    return task.keep_rounds or settings.keep_rounds
 
 
 def _tidy(database: Database, task_id: str, keep: int) -> bool:

@@ -46,6 +46,12 @@ _SPARE: Final = 3
 _ROUNDS_AT_ONCE: Final = 50
 
 
+def is_due(session: Session, task: TaskRow, keep: int) -> bool:
+    """Return whether a task has rounds to tidy up; `keep` as in `tidy_task`. Only reads."""
+    newest = last_round(session, task.id)
+    return newest is not None and newest.number - keep > task.tidied_upto
+
+
 def tidy_task(session: Session, task_id: str, keep: int) -> bool:
     """Delete what is due of a task's older rounds; return whether more is left to do.
 

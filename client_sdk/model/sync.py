@@ -52,8 +52,8 @@ def fetch_missed(
 ) -> Program[MissedRounds]:
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
-    snapshots: False to ask for none. gone: see `MissedRounds`. Pages of rounds before the snapshot are skipped once it is clear that the snapshot
-    is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
+    snapshots: False to ask for none. gone: see `MissedRounds`. Pages of rounds before the snapshot are skipped once it
+    is clear that the snapshot is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
     """
     snapshot = None
     replayed = terms.sum_plan.aggregate_bytes + REQUEST_COST

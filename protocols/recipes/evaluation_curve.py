@@ -16,6 +16,8 @@ ADOPTED_ROUND: Final = "adopted model round"
 """Name of the figure that says after which round the model was reached that was adopted last, in tasks with a gate."""
 MODEL_ROUND: Final = "evaluated model round"
 """Name of the figure that says after which round the measured model was reached."""
+EVALUATED_CLIENTS: Final = "evaluated clients"
+"""Name of the figure that says how many clients measured."""
 _SQUARED: Final = "squared error"
 _ABSOLUTE: Final = "absolute error"
 
@@ -65,7 +67,7 @@ class Curve:
     def figures(self) -> dict[str, float]:
         """Return the newest measurement's metrics, its clients, and the best model's round, for a round's report."""
         newest, best = self.points[-1], self.best
-        figures = {**self.metrics(newest), "evaluated clients": newest.clients}
+        figures = {**self.metrics(newest), EVALUATED_CLIENTS: newest.clients}
         figures[MODEL_ROUND] = float(newest.model_round)
         return figures if best is None else figures | {BEST_ROUND: float(best.model_round)}
 

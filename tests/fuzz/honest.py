@@ -64,6 +64,13 @@ def plain(world: World, name: str, rest: bool) -> None:
     _done(world.api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {invitation}"}))
     for renewal in (0, 1):
         _done(world.api.http.post("/v1/enrolments", json=signed_enrolment(invitation, *keys, renewal=renewal)))
+    erased, leaving = task.enrol(2)
+    task.found(f"members/{erased.client_id}/data")
+    _done(task.post(f"members/{erased.client_id}/erasure"))
+    _done(world.api.http.delete(f"{task.path}/members/me", headers=leaving.auth))
+    ended = world.api.create_task(f"{name}-deleted", **_DAYS)
+    ended.close()
+    _done(world.api.http.delete(ended.path, headers=world.api.operator))
     newest = task.found("invitations")["invitations"][0]["invitation_id"]
     _done(world.api.http.delete(f"{task.path}/invitations/{newest}", headers=world.api.operator))
     task.close()

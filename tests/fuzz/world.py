@@ -190,6 +190,12 @@ class World:
                 self._drop(Caller(name=body["name"]))
             case "DELETE", "/v1/tasks/{task}/members/{client}":
                 self._drop(Caller(task=parameters["task"], client=body["client_id"]))
+            case "POST", "/v1/tasks/{task}/members/{client}/erasure":
+                self._drop(Caller(task=parameters["task"], client=parameters["client"]))
+            case "DELETE", "/v1/tasks/{task}":
+                self.tasks.pop(body["task_id"], None)
+                self.open_tasks = [task for task in self.open_tasks if task != body["task_id"]]
+                self.callers = {t: one for t, one in self.callers.items() if one.task != body["task_id"]}
             case "POST", "/v1/tasks":
                 self.tasks[body["task_id"]] = TestTask(self.api, body)
                 self._keep(body["task_id"], self.open_tasks)
