@@ -31,6 +31,7 @@ _LABELLED = {"digest": 0, "domain_tag": 0, "seal_once": 2, "open_once": 2} | dic
 _LOCAL = {
     *("data set", "given data", "held-out negatives", "masked key check", "round-robin place", "server address"),
     *("organiser scope", "signed survivor", "differencing guard", "demo task", "simulation task"),
+    *("erased subject", "person"),
 }
 """Labels that two implementations need not agree on: of local files and records, and of draws of a party's own."""
 
