@@ -23,7 +23,8 @@ from bench.figures import Results, read_results
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
-PAGES: Final = (ROOT / "README.md", ROOT / "docs" / "what-encryption-costs.md", ROOT / "docs" / "which-recipe.md")
+_PAGES_OF_DOCS: Final = ("monitoring.md", "what-encryption-costs.md", "which-recipe.md")
+PAGES: Final = (ROOT / "README.md", *(ROOT / "docs" / name for name in _PAGES_OF_DOCS))
 KB: Final = 1024
 ITEMS: Final = 3706
 DIM: Final = 64
@@ -142,18 +143,51 @@ def recipes_table(results: Results) -> str:
     return _markdown(["recipe", *sets], lines)
 
 
+def sizing_table(results: Results) -> str:
+    """What a member and a round cost the server, from keys `<mechanism>.n<members>.m<values>.*` of `sizing`."""
+    figures, lines = results["sizing"], []
+    found = {tuple(key.split(".")[:3]) for key in figures if key.endswith(".server_cpu_s")}
+    for mechanism in sorted({name for name, _, _ in found}):
+        for members, values in sorted({(int(n[1:]), int(m[1:])) for name, n, m in found if name == mechanism}):
+            of = {
+                name: _value(figures, f"{mechanism}.n{members}.m{values}.{name}")
+                for name in (
+                    *("bytes_up_per_client", "enrol_cpu_ms_per_member", "server_cpu_s", "peak_rss_mib"),
+                    *("rows_bytes", "blobs_bytes", "log_bytes"),
+                )
+            }
+            lines.append(
+                [
+                    _WORDS.get(mechanism, mechanism),
+                    f"{members}",
+                    f"{values:,}",
+                    f"{of['bytes_up_per_client'] / 1000:,.0f}",
+                    _number(of["enrol_cpu_ms_per_member"]),
+                    _number(of["server_cpu_s"]),
+                    _number(1000 * of["server_cpu_s"] / members),
+                    f"{of['peak_rss_mib']:.0f}",
+                    f"{(of['rows_bytes'] + of['blobs_bytes']) / 1000:,.0f}",
+                    _number(of["log_bytes"] / members / 1000),
+                ]
+            )
+    headings = ["", "members", "values", "kB a member sends", "ms to enrol one", "s of a core, a round", "ms a member"]
+    headings += ["MiB of memory", "kB kept, a round", "kB of log a member"]
+    return f"{_measured_on(figures, 'sizing')}\n\n{_markdown(headings, lines)}"
+
+
 TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     "cost-measured": cost_measured,
     **{f"cost-{what}": partial(cost_table, what) for what in _QUESTIONS},
     "cost-readme": readme_table,
     "recipes": recipes_table,
+    "sizing": sizing_table,
 }
 
 
-def _measured_on(figures: Mapping[str, Figure]) -> str:
+def _measured_on(figures: Mapping[str, Figure], script: str = "overhead") -> str:
     load, cores = _value(figures, "machine.load_1m"), _value(figures, "machine.cores")
     return (
-        f"Measured by `python -m bench.overhead` on a virtual machine with {cores:.0f} cores "
+        f"Measured by `python -m bench.{script}` on a virtual machine with {cores:.0f} cores "
         f"({figures['machine.processor']}, Python {figures['version.python']})"
         + (f", on which other programs ran too (load {load:.0f})." if load > cores else ".")
     )

@@ -159,6 +159,8 @@ figure("arrays.*.server_cpu_s", "s", "", "processor time of the server")
 figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge above an idle worker / a body")
 figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
 figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
+figure("sizing.*.server_cpu_s", "s", "", "processor time of the server for one round")
+figure("sizing.*.enrol_cpu_ms_per_member", "ms", "", "processor time of the server to enrol a member")
 for _route in _ROUTES:
     _behind = ", behind a proxy" if _route else ""
     figure(f"service.{_route}round10k.server_cpu_ms_per_client", "ms", "<= 6", f"a client's whole visit{_behind}")

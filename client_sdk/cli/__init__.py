@@ -26,7 +26,7 @@ _COMMANDS: Final = {
     "evaluate": ("evaluate:evaluate", "Rank your held-out items, or evaluate controls."),
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
     "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
-    "cost": ("simulate:cost", "Estimate the network traffic of one client."),
+    "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
     "privacy": ("privacy:privacy", "Plan the noise of a task, and compute privacy costs (epsilon)."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
     "data": ("evaluate:data", "List, download and inspect data sets."),

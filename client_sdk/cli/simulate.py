@@ -1,7 +1,6 @@
-"""`hushrec simulate` and `hushrec cost`: what a task will learn, and what it costs a client, before there is a task.
+"""`hushrec simulate`: what a task will learn, before there is a task.
 
-`simulate` trains any recipe on any data in one process, without a server. `cost` counts bytes and minutes of network
-traffic, by the paper's counting and by the messages of this version.
+It trains any recipe on any data in one process, without a server.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from client_sdk.lab.federation import SimulatedRound
     from client_sdk.lab.simulate import Point, SimulationRequest, SimulationResult
     from client_sdk.lab.simulate import Progress as OnRound
-    from client_sdk.lab.traffic import Link, Traffic
-    from protocols.recipes.base import Recipe
 
 
 @dataclass(frozen=True)
@@ -244,125 +241,3 @@ def _check_plot(path: Path) -> None:
         fail(why, "Pass a file in a folder that exists and is writable.")
     if not plots_available():
         fail("cannot write the plot: matplotlib is not installed", install_command("plots"))
-
-
-# --- `hushrec cost`: the network traffic of one client ----------------------------------------------------------------
-
-_COST_NOTE = (
-    "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
-    "index). The messages of this version also contain the overhead of the encryption, the handshake of a masked round "
-    "and the sealed shares of a one-shot round. The client takes part in every round; a client that takes part in "
-    "fewer rounds sends less, but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a "
-    "round) and computing time are not counted."
-)
-
-
-@dataclass(frozen=True)
-class CostOptions:
-    """Options of `hushrec cost`."""
-
-    recipe: Annotated[str, Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
-    rank: Annotated[int | None, Option(min=1, help="Rank of the update, for recipes that have one.")] = None
-    items: Annotated[int, Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
-    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="64")] = None
-    mechanism: Annotated[str, Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
-    clients: Annotated[int, Option(min=1, help="Clients in each round.")] = 60
-    rounds: Annotated[int, Option(min=1, help="Rounds of the task.")] = 1000
-    device_group: Annotated[
-        int,
-        Option("--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."),
-    ] = 0
-    up: Annotated[float, Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
-    down: Annotated[float, Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
-    recipe_parameter: RecipeParameters = None
-    mechanism_parameter: MechanismParameters = None
-    as_json: AsJson = False
-
-    def recipe_parameters(self) -> dict[str, object]:
-        """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
-        from protocols.recipes.registry import recipe_entry
-
-        items = self.items if recipe_entry(self.recipe).has_items else None
-        shape = {"items": items, **picked(self, "dim", "rank")}
-        given = {name: value for name, value in shape.items() if value is not None}
-        return given | named_values(self.recipe_parameter or [])
-
-    def mechanism_parameters(self) -> dict[str, Any]:
-        """Return the mechanism's parameters by name."""
-        return named_values(self.mechanism_parameter or [])
-
-
-@command_options
-def cost(options: CostOptions) -> None:
-    """Estimate the network traffic of one client over a whole task, in bytes and minutes.
-
-    Prints three countings side by side: the CoLR paper's (its Table 2), plain
-    sums, and the chosen mechanism.
-
-    Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
-    """
-    from client_sdk.lab.traffic import Link, published_traffic, wire_traffic
-    from protocols.recipes.registry import recipe
-    from protocols.sums.registry import mechanism
-    from protocols.task_terms import check_combination
-
-    link = Link(options.up, options.down)
-    chosen = recipe(options.recipe, options.recipe_parameters())
-    check_combination(chosen, options.mechanism)
-    rounds, group = options.rounds, options.device_group
-    countings = {"paper": published_traffic(chosen, rounds, group)}
-    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
-        countings[name] = wire_traffic(chosen, mechanism(name), parameters, options.clients, rounds, group)
-    if options.as_json:
-        typer.echo(json.dumps(_cost_document(options, chosen, link, countings), indent=2))
-        return
-    title = (
-        f"{options.recipe} with {options.mechanism}: one client, {options.rounds:,} rounds of {options.clients} clients"
-    )
-    _, *others = countings
-    console.print(table(title, ("", "paper's counting", *others), _cost_rows(link, countings)))
-    console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_COST_NOTE}", highlight=False)
-
-
-def _cost_rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:
-    base = countings["paper"]
-    return [
-        ("up per round", *(_size(t.up_bytes / t.rounds) for t in countings.values())),
-        ("down per round", *(_size(t.down_bytes / t.rounds) for t in countings.values())),
-        ("up, total", *(_size(t.up_bytes) for t in countings.values())),
-        ("down, total", *(_size(t.down_bytes) for t in countings.values())),
-        ("minutes up", *(f"{t.up_minutes(link):,.2f}" for t in countings.values())),
-        ("minutes down", *(f"{t.down_minutes(link):,.2f}" for t in countings.values())),
-        ("minutes, total", *(f"[bold]{t.minutes(link):,.2f}[/]" for t in countings.values())),
-        ("relative to the paper", *(f"{t.minutes(link) / base.minutes(link):.2f}x" for t in countings.values())),
-    ]
-
-
-def _size(count: float) -> str:
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= scale:
-            return f"{count / scale:,.2f} {unit}"
-    return f"{count:,.0f} B"
-
-
-def _cost_document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[str, Traffic]) -> dict[str, Any]:
-    """Return the JSON document: bytes and minutes of each counting over all rounds, and their inputs."""
-    return {
-        "recipe": options.recipe,
-        "mechanism": options.mechanism,
-        "parameters": {
-            "recipe": chosen.parameters.model_dump(mode="json"),
-            "mechanism": options.mechanism_parameters(),
-        },
-        "clients": options.clients,
-        "mib_per_second": asdict(link),
-        "countings": {
-            name: {
-                **asdict(traffic),
-                "up_minutes": traffic.up_minutes(link),
-                "down_minutes": traffic.down_minutes(link),
-                "minutes": traffic.minutes(link),
-            }
-            for name, traffic in countings.items()
-        },
-    }

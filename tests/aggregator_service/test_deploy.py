@@ -104,6 +104,18 @@ def test_compose_publishes_the_service_on_the_loopback_interface_only_and_images
     assert published == ["127.0.0.1:8000:8000"]
 
 
+def test_the_proxy_of_compose_asks_all_addresses_of_the_service() -> None:
+    """Caddy takes a variable for lines of its file."""
+    (compose,) = documents(DEPLOY / "compose.yaml")
+    command = [required("caddy"), "adapt", "--config", CADDYFILE, "--adapter", "caddyfile"]
+    given = {name: value for name, value in compose["services"]["proxy"]["environment"].items() if "$" not in value}
+    done = subprocess.run(command, env=os.environ | given, capture_output=True, text=True, check=True)
+    found = re.search(r'"dynamic_upstreams":(\{[^}]*\})', done.stdout)
+    assert found is not None
+    wanted = {"name": "hushrec", "port": "8000", "refresh": 5_000_000_000, "source": "a"}
+    assert json.loads(found[1]) == wanted
+
+
 def test_the_proxy_of_compose_cannot_reach_the_database_and_the_object_store() -> None:
     """The object store's other ports ask for no key."""
     (compose,) = documents(DEPLOY / "compose.yaml")

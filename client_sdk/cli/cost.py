@@ -1,0 +1,212 @@
+"""`hushrec cost`: what a task costs a client or the server, before there is a task.
+
+For a client it counts bytes and minutes of network traffic, by the paper's counting and by the messages of this
+version; for the server also processor time, memory, disk and log, by measured constants.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from client_sdk.cli.common import (
+    AsJson,
+    MechanismParameters,
+    RecipeParameters,
+    command_options,
+    console,
+    picked,
+    table,
+)
+from protocols.parameter_text import named_values
+
+if TYPE_CHECKING:
+    from client_sdk.lab.server_cost import ServerCost
+    from client_sdk.lab.traffic import Link, Traffic
+    from protocols.recipes.base import Recipe
+
+_COST_NOTE = (
+    "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
+    "index). The messages of this version also contain the overhead of the encryption, the handshake of a masked round "
+    "and the sealed shares of a one-shot round. The client takes part in every round; a client that takes part in "
+    "fewer rounds sends less, but still downloads every sum or a snapshot of the model. Control messages (about 1 kB a "
+    "round) and computing time are not counted."
+)
+
+
+@dataclass(frozen=True)
+class CostOptions:
+    """Options of `hushrec cost`."""
+
+    recipe: Annotated[str, Option(help="What is summed: fedmf, colr, scolr, topk, ...")] = "colr"
+    rank: Annotated[int | None, Option(min=1, help="Rank of the update, for recipes that have one.")] = None
+    items: Annotated[int, Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
+    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="64")] = None
+    mechanism: Annotated[str, Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
+    clients: Annotated[int, Option(min=1, help="Clients in each round.")] = 60
+    rounds: Annotated[int, Option(min=1, help="Rounds of the task.")] = 1000
+    device_group: Annotated[
+        int,
+        Option("--device-group", "--group", help="Device group of the client, in tasks with several groups (FAIR)."),
+    ] = 0
+    up: Annotated[float, Option(help="Upload rate of the client, MiB/s (the paper writes MB).")] = 0.25
+    down: Annotated[float, Option(help="Download rate of the client, MiB/s (the paper writes MB).")] = 0.75
+    recipe_parameter: RecipeParameters = None
+    mechanism_parameter: MechanismParameters = None
+    server: Annotated[bool, Option("--server", help="What the task costs the server, instead of a client.")] = False
+    members: Annotated[
+        int | None, Option(min=1, help="Members of the task, with --server.", show_default="--clients")
+    ] = None
+    core_hour: Annotated[
+        float | None, Option(min=0, help="Price of an hour of a core, with --server; in any currency.")
+    ] = None
+    gigabyte: Annotated[float | None, Option(min=0, help="Price of a gigabyte sent, with --server.")] = None
+    as_json: AsJson = False
+
+    def recipe_parameters(self) -> dict[str, object]:
+        """Return the recipe's parameters by name; `-r` overrides --items, --dim and --rank."""
+        from protocols.recipes.registry import recipe_entry
+
+        items = self.items if recipe_entry(self.recipe).has_items else None
+        shape = {"items": items, **picked(self, "dim", "rank")}
+        given = {name: value for name, value in shape.items() if value is not None}
+        return given | named_values(self.recipe_parameter or [])
+
+    def mechanism_parameters(self) -> dict[str, Any]:
+        """Return the mechanism's parameters by name."""
+        return named_values(self.mechanism_parameter or [])
+
+
+@command_options
+def cost(options: CostOptions) -> None:
+    """Estimate what a whole task costs: the network traffic of one client, or, with --server, the server's resources.
+
+    For a client it prints three countings side by side: the CoLR paper's (its
+    Table 2), plain sums, and the chosen mechanism. For the server it uses constants
+    that were measured on one machine: docs/monitoring.md has them.
+
+    Example: hushrec cost --server --recipe colr --mechanism masked --clients 200 --members 5000 --rounds 100
+
+    Example: hushrec cost --recipe colr --rank 4 --mechanism ckks --clients 60 --rounds 1000 --up 0.25 --down 0.75
+    """
+    from client_sdk.lab.traffic import Link, published_traffic, wire_traffic
+    from protocols.recipes.registry import recipe
+    from protocols.sums.registry import mechanism
+    from protocols.task_terms import check_combination
+
+    link = Link(options.up, options.down)
+    chosen = recipe(options.recipe, options.recipe_parameters())
+    check_combination(chosen, options.mechanism)
+    if options.server:
+        _print_server_cost(options, chosen)
+        return
+    rounds, group = options.rounds, options.device_group
+    countings = {"paper": published_traffic(chosen, rounds, group)}
+    for name, parameters in {"plain": {}, options.mechanism: options.mechanism_parameters()}.items():
+        countings[name] = wire_traffic(chosen, mechanism(name), parameters, options.clients, rounds, group)
+    if options.as_json:
+        typer.echo(json.dumps(_cost_document(options, chosen, link, countings), indent=2))
+        return
+    title = (
+        f"{options.recipe} with {options.mechanism}: one client, {options.rounds:,} rounds of {options.clients} clients"
+    )
+    _, *others = countings
+    console.print(table(title, ("", "paper's counting", *others), _cost_rows(link, countings)))
+    console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_COST_NOTE}", highlight=False)
+
+
+def _cost_rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:
+    base = countings["paper"]
+    return [
+        ("up per round", *(_size(t.up_bytes / t.rounds) for t in countings.values())),
+        ("down per round", *(_size(t.down_bytes / t.rounds) for t in countings.values())),
+        ("up, total", *(_size(t.up_bytes) for t in countings.values())),
+        ("down, total", *(_size(t.down_bytes) for t in countings.values())),
+        ("minutes up", *(f"{t.up_minutes(link):,.2f}" for t in countings.values())),
+        ("minutes down", *(f"{t.down_minutes(link):,.2f}" for t in countings.values())),
+        ("minutes, total", *(f"[bold]{t.minutes(link):,.2f}[/]" for t in countings.values())),
+        ("relative to the paper", *(f"{t.minutes(link) / base.minutes(link):.2f}x" for t in countings.values())),
+    ]
+
+
+def _size(count: float) -> str:
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:,.2f} {unit}"
+    return f"{count:,.0f} B"
+
+
+def _cost_document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[str, Traffic]) -> dict[str, Any]:
+    """Return the JSON document: bytes and minutes of each counting over all rounds, and their inputs."""
+    return {
+        "recipe": options.recipe,
+        "mechanism": options.mechanism,
+        "parameters": {
+            "recipe": chosen.parameters.model_dump(mode="json"),
+            "mechanism": options.mechanism_parameters(),
+        },
+        "clients": options.clients,
+        "mib_per_second": asdict(link),
+        "countings": {
+            name: {
+                **asdict(traffic),
+                "up_minutes": traffic.up_minutes(link),
+                "down_minutes": traffic.down_minutes(link),
+                "minutes": traffic.minutes(link),
+            }
+            for name, traffic in countings.items()
+        },
+    }
+
+
+# --- the server ------------------------------------------------------------------------------------------------------
+
+_SERVER_NOTE = (
+    "Processor time, memory, log and rows follow measurements on one machine (docs/monitoring.md, Sizing); bytes "
+    "follow the messages. Polls of clients that wait are not counted: about 0.3 ms of a core each. What is kept is "
+    "without deletion of tasks and old rounds."
+)
+
+
+def _print_server_cost(options: CostOptions, chosen: Recipe) -> None:
+    from client_sdk.lab.server_cost import server_cost
+    from protocols.sums.registry import mechanism
+
+    members = options.members or options.clients
+    given = (chosen, mechanism(options.mechanism), options.mechanism_parameters(), options.clients, options.rounds)
+    found = server_cost(*given, members)
+    price = _price(options, found)
+    if options.as_json:
+        document = {"recipe": options.recipe, "mechanism": options.mechanism, "clients": options.clients}
+        typer.echo(json.dumps(document | {"members": members, **asdict(found), "price": price}, indent=2))
+        return
+    rounds = found.rounds
+    rows = [
+        ("processor time, of one core", _duration(found.cpu_seconds / rounds), _duration(found.cpu_seconds)),
+        ("received", _size(found.received_bytes / rounds), _size(found.received_bytes)),
+        ("sent", _size(found.sent_bytes / rounds), _size(found.sent_bytes)),
+        ("kept: released sums and rows", _size(found.kept_bytes / rounds), _size(found.kept_bytes)),
+        ("log", _size(found.log_bytes / rounds), _size(found.log_bytes)),
+        ("memory, at most", _size(found.memory_bytes), ""),
+        ("contributions on disk, at most", _size(found.disk_bytes), ""),
+    ]
+    if price is not None:
+        rows.append(("price", f"{price / rounds:,.4f}", f"{price:,.2f}"))
+    asked = f"{rounds:,} rounds of {options.clients:,} of {members:,} members"
+    title = f"{options.recipe} with {options.mechanism}: a server, {asked}"
+    console.print(table(title, ("", "a round", "all rounds"), rows))
+    console.print(_SERVER_NOTE, highlight=False)
+
+
+def _price(options: CostOptions, found: ServerCost) -> float | None:
+    if options.core_hour is None and options.gigabyte is None:
+        return None
+    return (options.core_hour or 0) * found.cpu_seconds / 3600 + (options.gigabyte or 0) * found.sent_bytes / 1e9
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.2f} s" if seconds < 600 else f"{seconds / 3600:,.2f} h"

@@ -1,0 +1,104 @@
+"""What a task costs its server: processor time, memory, traffic, disk and log, by constants that were measured.
+
+`bench.sizing` measures them; docs/monitoring.md has the table.
+
+Bytes of the network and of a sum follow from the messages (`client_sdk.lab.traffic`). The rest is a line for each
+mechanism: a time for each member of a round, and one for each megabyte that it sends. The constants are those of one
+machine, which `bench/results/results.json` names; another one needs a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from client_sdk.lab.traffic import MIB, wire_traffic
+from protocols.errors import ParameterError
+from protocols.recipes.base import Recipe, main_layout
+from protocols.sums.base import Mechanism
+from protocols.sums.participation import plan_of_task
+
+_MB: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Constants of one mechanism. Times in milliseconds of a core, of the server and its fold worker.
+
+    joining: to enrol one member. round: of a round, whoever takes part: its committee among others. member: of one
+    member's part in a round, without its bytes. megabyte: for each that it uploads. rows: bytes of the database that
+    this leaves, at most: pages of deleted messages are used again. round_log, log: bytes of the log, at level info, for
+    a round and for a member's part in it.
+    """
+
+    joining: float
+    round: float
+    member: float
+    megabyte: float
+    rows: int
+    round_log: int
+    log: int
+
+    def round_seconds(self, members: int, up_bytes: float) -> float:
+        """Return the processor seconds of a round of `members` that upload so many bytes each."""
+        return (self.round + members * (self.member + self.megabyte * up_bytes / _MB)) / 1000
+
+
+MEASURED: Final[Mapping[str, Measured]] = {
+    "plain": Measured(8.1, 50.0, 3.9, 7.4, rows=320, round_log=220, log=330),
+    "ckks": Measured(13.7, 97.0, 3.6, 17.6, rows=920, round_log=650, log=330),
+    "oneshot": Measured(13.8, 345.0, 7.9, 15.9, rows=1640, round_log=7400, log=330),
+    "masked": Measured(10.0, 0.0, 48.0, 1.0, rows=4200, round_log=650, log=1630),
+}
+_MEMORY: Final = 235 * MIB
+"""Server and one fold worker, with short vectors; shared pages count twice."""
+_BODIES: Final = 8
+"""Contributions that a fold worker holds at once, at most (`bench.memory`)."""
+
+
+@dataclass(frozen=True)
+class ServerCost:
+    """Costs of a task at its server; all but `memory_bytes` and `disk_bytes` over all rounds.
+
+    cpu_seconds: of one core. memory_bytes: peak of server and fold worker. received_bytes, sent_bytes: bodies.
+    disk_bytes: what a round's contributions take until it ends, at most. kept_bytes: released sums and rows, if nothing
+    is deleted. log_bytes: at level info.
+    """
+
+    rounds: int
+    cpu_seconds: float
+    memory_bytes: float
+    received_bytes: float
+    sent_bytes: float
+    disk_bytes: float
+    kept_bytes: float
+    log_bytes: float
+
+
+def server_cost(
+    recipe: Recipe, mechanism: Mechanism, parameters: Mapping[str, Any], clients: int, rounds: int, members: int
+) -> ServerCost:
+    """Estimate what a task costs its server.
+
+    clients: that contribute to each sum. members: that enrol; all of them download every sum or snapshot. Raises
+    `ParameterError`, also for a mechanism that was not measured, and `BudgetError`.
+    """
+    if mechanism.name not in MEASURED:
+        raise ParameterError(
+            f"the server's cost of {mechanism.name!r} was not measured; measured: {', '.join(MEASURED)}"
+        )
+    known = MEASURED[mechanism.name]
+    traffic = wire_traffic(recipe, mechanism, parameters, clients, rounds)
+    plan = plan_of_task(mechanism, parameters, recipe.layout(1), clients, main_layout(recipe))
+    up, down = traffic.up_bytes / rounds, traffic.down_bytes / rounds
+    return ServerCost(
+        rounds=rounds,
+        cpu_seconds=members * known.joining / 1000 + rounds * known.round_seconds(clients, up),
+        memory_bytes=_MEMORY + _BODIES * up,
+        received_bytes=rounds * clients * up,
+        sent_bytes=rounds * clients * down,
+        disk_bytes=clients * up,
+        kept_bytes=rounds * (plan.aggregate_bytes + clients * known.rows),
+        log_bytes=rounds * (known.round_log + clients * known.log),
+    )
