@@ -128,6 +128,16 @@ figure(
 )  # fmt: skip
 figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
 figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
+_ATTACKED: Final = ("gowalla", "ml-1m")
+figure(
+    "robust.{s}.privirec-k.groups30.aimed.1.share", "", "<= 0.02", "users with the promoted item, one liar, 30 groups",
+    always=False, s=_ATTACKED,
+)  # fmt: skip
+figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
+       always=False, d=("open", "checked", "groups10", "groups30", "groups30wide"))  # fmt: skip
+figure("robust.*.colr*.*.aimed.*.share", what="the same, CoLR with a liar in every cohort", always=False)
+figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
+figure("robust.*.privirec-k.*.{lie}.ndcg20", what="NDCG@20, {lie}", always=False, lie=("none.0", "noise.1"))
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(

@@ -70,15 +70,15 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "exposure", "masked", "memory", "oneshot", "overhead", "paillier", "privacy_attacks",
-    "privacy_audit", "privacy_cost", "scaling", "service", "sizing",
+    "privacy_audit", "privacy_cost", "robust", "scaling", "service", "sizing",
 )  # fmt: skip
 ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("privacy", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-ON_DATA: Final = frozenset({"exposure"})
+ON_DATA: Final = frozenset({"exposure", "robust"})
 """Benchmarks that need data sets, as all experiments do."""
-RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality"})
+RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality", "robust"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
 """Quick runs at the same time, whose times mean nothing."""

@@ -1,0 +1,503 @@
+"""What clients that lie do to everybody's recommendations, and what stops them.
+
+    .venv/bin/python -m bench.robust --data-dir DATA [--quick] [--only PART ...] [--seeds N ...] [--json FILE]
+
+`<set>.<recipe>.<defence>.<lie>.<liars>.*`: means over the seeds, with the recommended parameters of each recipe. A
+finished part of a seed is kept in the folder `--work`, and not measured again.
+
+| figure | meaning |
+|---|---|
+| `share` | of the users without the promoted item, which about 20 clients have: those with it in their first 20 |
+| `ndcg20` | NDCG@20 of all users' held-out items, ranked among all items |
+| `gated` | the share behind a gate of two standard errors (`Evaluation.gate`); 0 where no lie that was tried passes |
+| `kept` | share of the groups that the rule keeps, in the last sum |
+
+| defence | what is checked |
+|---|---|
+| `open` | the length of a contribution |
+| `checked` | every sum is one that so many honest contributions can have (`protocols.sums.possible`), as in all tasks |
+| `groups<G>` | and of G groups those within 1.2 times the median distance are used (`protocols.sums.groups`) |
+| `groups30wide` | the same within 1.5 times |
+
+| lie | what each liar sends |
+|---|---|
+| `none` | nothing false |
+| `within` | a profile, by the protocol: the item and the most popular ones |
+| `aimed` | what puts the item into all lists, see below |
+| `noise` | normal numbers |
+
+Aimed are, in Gram matrices and power iterations, s b b^T with b between the item and what most users have; in trained
+rows the mean of the users' factors; in counts as many as pass.
+
+A liar knows everything: all contributions, the groups, the rule, and what will be measured. Its sizes are those with
+the largest share (`noise`: the lowest NDCG) among a few, up to the most that the defence lets through; it stays within
+tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
+
+`colr` is measured on MovieLens-100K, with a liar in every cohort of its first 25 rounds; `colr-wide` has the bounds on
+values and rows that recommended tasks had before: 4 and 1, now 1 and 0.5.
+
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench._report import Figure, arguments, say
+from bench.experiments.quality import split_of
+from bench.figures import run
+from client_sdk.lab.data.interactions import Interactions, interaction_rows, leave_one_out
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.evaluation.metrics import FullScorer
+from client_sdk.lab.federation import Federation
+from client_sdk.lab.measures import OneHeldOut
+from client_sdk.training.privirec import components_of, matching_filter
+from protocols.advice import advise, parameters_for
+from protocols.errors import CodecError
+from protocols.layout import Floats
+from protocols.recipes.base import RoundSpec
+from protocols.recipes.factors import FactorState, item_biases
+from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.rows import RowRecipe
+from protocols.recipes.state import state_as
+from protocols.sums.base import SumPlan
+from protocols.sums.groups import keep_groups, mean_of_kept
+from protocols.sums.possible import require_possible
+
+SETS: Final = ("gowalla", "ml-1m")
+TRAINED_ON: Final = "ml-100k"
+"""The set of `colr`, which trains each client in each round: a smaller one."""
+ROUNDS: Final = 25
+"""Rounds of `colr`, of the 101 that tasks have: what a liar reaches shows early."""
+PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "colr-wide")
+LIARS: Final = (1, 5, 60)
+OWNERS: Final = 20
+TOP: Final = 20
+ERRORS: Final = 2.0
+"""Standard errors below the last model's mean from which on a model is not adopted."""
+_NEAR: Final = 0.98  # of the distance that the rule allows
+
+
+# --- data -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set and the item that is promoted. leading: of what most users have, float64 (items,), a unit vector."""
+
+    split: OneHeldOut
+    target: int
+    leading: Floats
+
+    @property
+    def train(self) -> Interactions:
+        """The rows that clients have."""
+        return self.split.data.train
+
+
+def case_of(name: str, data_dir: Path | None, seed: int) -> Case:
+    """Return the case; name: of `bench.experiments.quality`, or "small" for made-up data."""
+    if name == "small":
+        made = synthetic(SyntheticConfig(users=150, items=80, positives=12, skew=0.8, seed=seed))
+        split = OneHeldOut(leave_one_out(made, seed), None)
+    else:
+        split = replace(split_of(name, data_dir or Path("data"), seed), negatives=None)
+    degrees = split.data.train.item_degrees()
+    rng = np.random.default_rng([seed, 7])
+    near = np.flatnonzero(degrees >= OWNERS) if name != "small" else np.arange(degrees.size)
+    rare = near[np.argsort(degrees[near], kind="stable")[:10]]
+    leading = np.sqrt(degrees.astype(np.float64))
+    return Case(split, int(rng.choice(rare)), leading / np.linalg.norm(leading))
+
+
+def measure(case: Case, scores: FullScorer) -> tuple[float, NDArray[np.float64]]:
+    """Return the share of the users with the promoted item in their first 20, and each tested user's NDCG@20."""
+    measured, rows = case.split.measured(scores), interaction_rows(case.train)
+    users = case.train.active_users[:2000]
+    found = []
+    for start in range(0, users.size, 500):
+        part = users[start : start + 500]
+        ranked = np.array(scores(part), np.float64)
+        own = rows[part].tocoo()
+        has = np.zeros(part.size, bool)
+        has[own.row[own.col == case.target]] = True
+        ranked[own.row, own.col] = -np.inf
+        ahead = (ranked > ranked[:, [case.target]]).sum(1)
+        found.extend((ahead < TOP)[~has])
+    return float(np.mean(found)), measured.of_users
+
+
+# --- lies and defences ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Defence:
+    """groups: 0 for one sum over all. checked: whether impossible sums are refused. tau: of the rule."""
+
+    name: str
+    checked: bool = True
+    groups: int = 0
+    tau: float = 1.2
+
+
+@dataclass(frozen=True)
+class Lie:
+    """kind: see the module's docstring. size: factor of the most that passes, or of a usual size where nothing is
+    checked. tilt: share of the promoted item in b."""
+
+    kind: str
+    liars: int
+    size: float = 1.0
+    tilt: float = 0.5
+
+
+@dataclass
+class Liars:
+    """Splits a sum into groups, adds the lies, and applies the defence. kept: share of the groups kept in the last."""
+
+    defence: Defence
+    lie: Lie
+    seed: int
+    kept: float = 1.0
+    refused: int = 0
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng([self.seed, 11])
+
+    def parts(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the groups of a cohort, drawn anew in every round; one group without groups."""
+        groups = min(self.defence.groups, cohort.size // 3)
+        return np.array_split(self.rng.permutation(cohort), groups) if groups > 2 else [cohort]
+
+    def released(
+        self, plan: SumPlan, sums: Sequence[Floats], sizes: Sequence[int], direction: Floats | None, usual: float
+    ) -> Floats:
+        """Return the sum that is used: of all, or the mean of the kept groups times the number of clients.
+
+        direction: of what liars add, None for no lie in this sum. usual: its size where nothing is checked.
+        """
+        sums, clients, lie = list(sums), sum(sizes), self.lie
+        norm = 0.0 if direction is None else float(np.linalg.norm(direction))
+        if len(sums) == 1:
+            if direction is None or not norm:
+                return sums[0]
+            if lie.kind == "within":
+                return sums[0] + lie.liars * direction
+            largest = self._largest(plan, sums[0], direction, sizes[0]) if self.defence.checked else usual / norm
+            return sums[0] + lie.size * largest * direction
+        if direction is not None and norm:
+            self._add(plan, sums, sizes, direction)
+        means = [total / count for total, count in zip(sums, sizes, strict=True)]
+        chosen = keep_groups(means, self.defence.tau).kept
+        self.kept = len(chosen) / len(sums)
+        return mean_of_kept(sums, sizes, chosen) * clients
+
+    def _add(self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats) -> None:
+        """Add a lie to the sum of one group after the other: as large as the rule and the check let pass."""
+        lie = self.lie
+        if lie.kind == "within":
+            for liar in range(lie.liars):
+                sums[liar % len(sums)] = sums[liar % len(sums)] + direction
+            return
+        if lie.liars >= len(sums):  # all groups move alike
+            for group, total in enumerate(sums):
+                sums[group] = total + lie.size * self._largest(plan, total, direction, sizes[group]) * direction
+            return
+        means = [total / count for total, count in zip(sums, sizes, strict=True)]
+        centre = np.median(means, axis=0)
+        median = float(np.median([np.linalg.norm(mean - centre) for mean in means]))
+        for group in range(lie.liars):
+            off = means[group] - centre
+            along = float(off @ direction) / float(direction @ direction)
+            room = (_NEAR * self.defence.tau * median) ** 2 - float(off @ off)
+            reach = -along + np.sqrt(max(along**2 + room / float(direction @ direction), 0.0))
+            most = self._largest(plan, sums[group], direction, sizes[group])
+            for attempt in range(6):
+                step = lie.size * min(reach * sizes[group] * 0.95**attempt, most)
+                moved = [*means[:group], means[group] + step / sizes[group] * direction, *means[group + 1 :]]
+                if group in keep_groups(moved, self.defence.tau).kept:
+                    sums[group], means[group] = sums[group] + step * direction, moved[group]
+                    break
+
+    def _largest(self, plan: SumPlan, total: Floats, direction: Floats, clients: int) -> float:
+        """Return the largest factor with which the sum passes the check, found by halving."""
+
+        def passes(factor: float) -> bool:
+            try:
+                require_possible(plan, _whole(plan, total + factor * direction), clients)
+            except CodecError:
+                return False
+            return True
+
+        low, high = 0.0, clients * 1e3 / float(np.abs(direction).max())
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if passes(middle) else (low, middle)
+        return low
+
+
+def _whole(plan: SumPlan, values: Floats) -> Floats:
+    """Return the values with whole numbers where counts stand: all sums here are of counts, or have none."""
+    return np.rint(values) if plan.layout.blocks[0].segments[0].integral else values
+
+
+class Lied(Federation):
+    """A federation whose sums are made in groups, with liars among the clients."""
+
+    case: Case
+    liars: Liars
+
+    def _sum_at_once(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], int] | None:
+        recipe = self.recipe
+        if not isinstance(recipe, PriviRecK):
+            return None
+        parts = self.liars.parts(cohort)
+        sums = [self._sum_of(plan, spec, recipe, part) for part in parts]
+        lie = self._lie(spec, recipe)
+        usual = 10.0 * float(np.linalg.norm(sum(sums)))
+        return self.liars.released(plan, sums, [part.size for part in parts], lie, usual), 0
+
+    def _sum_of(self, plan: SumPlan, spec: RoundSpec, recipe: PriviRecK, part: NDArray[np.int64]) -> Floats:
+        if recipe.sum_of(spec.sum_index) != "gram":
+            found = super()._sum_at_once(plan, spec, part)
+            assert found is not None
+            return found[0]
+        own = state_as(self.state, PriviRecState)
+        kept = recipe.kept(own)
+        rows = interaction_rows(self.train)[part][:, kept].astype(np.float64)
+        lengths = np.maximum(np.diff(rows.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
+        scaled = rows.multiply(lengths[:, None]).multiply(recipe.item_scales(own)[kept]).tocsr()
+        return np.asarray((scaled.T @ scaled).todense())[np.triu_indices(kept.size)]
+
+    def _lie(self, spec: RoundSpec, recipe: PriviRecK) -> Floats | None:
+        """Return what is added to a sum of a power iteration, to a Gram matrix, or to degrees; None for nothing."""
+        lie, kind, own = self.liars.lie, recipe.sum_of(spec.sum_index), state_as(self.state, PriviRecState)
+        case, items = self.case, recipe.parameters.items
+        if lie.kind == "none":
+            return None
+        profile = np.zeros(items)
+        popular = np.argsort(-self.train.item_degrees(), kind="stable")
+        profile[popular[: max(1, self.train.size // max(1, self.train.active_users.size) - 1)]] = 1.0
+        profile[case.target] = 1.0
+        if kind == "degrees":
+            return profile if lie.kind == "within" else None
+        kept = recipe.kept(own)
+        if lie.kind == "within":
+            b = profile[kept] * profile[kept].sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
+        else:
+            b = np.sqrt(1.0 - lie.tilt**2) * self.case.leading
+            b[case.target] += lie.tilt
+            b = b[kept]
+        if kind == "gram":
+            upper = np.triu_indices(kept.size)
+            if lie.kind == "noise":
+                return self.liars.rng.standard_normal(upper[0].size)
+            return b[upper[0]] * b[upper[1]]
+        basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
+        if lie.kind == "noise":
+            return self.liars.rng.standard_normal(basis.size)
+        return np.outer(b, b @ basis).ravel()
+
+    def _sum_sealed(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: Any) -> Floats:
+        parts = self.liars.parts(cohort)
+        sums = [super(Lied, self)._sum_sealed(plan, spec, part, tally) for part in parts]
+        lie = self._rows_lie(plan, spec, cohort)
+        usual = 10.0 * cohort.size
+        return self.liars.released(plan, sums, [part.size for part in parts], lie, usual)
+
+    def _rows_lie(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]) -> Floats | None:
+        """Return what is added to a sum of counts, or of trained rows, of CoLR."""
+        lie, recipe, target = self.liars.lie, self.recipe, self.case.target
+        assert isinstance(recipe, RowRecipe)
+        if lie.kind == "none":
+            return None
+        added = np.zeros(plan.layout.length)
+        if lie.kind == "noise":
+            return None if spec.sum_index <= recipe.parameters.counting else self.liars.rng.standard_normal(added.size)
+        if spec.sum_index <= recipe.parameters.counting:
+            added[target] = 1.0
+            return added
+        mean = np.mean([self.client_states[user]["user_factor"] for user in cohort], axis=0)
+        projection = recipe.projection(spec, "")
+        row = mean if projection is None else np.asarray(projection) @ mean
+        added[target * recipe.width : (target + 1) * recipe.width] = row / max(float(np.linalg.norm(row)), 1e-12)
+        return added
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------
+
+Measured = tuple[float, NDArray[np.float64], float]
+"""The share, each user's NDCG@20, and the share of the groups that was kept."""
+
+
+def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured:
+    """Measure a task of `privirec-k` or `privirec`."""
+    train = case.train
+    given: dict[str, Any] = {"items": train.n_items} | ({"reveal_gram": True} if name == "privirec" else {})
+    if quick:
+        given |= {"components": 4, "reveal_gram": True, "min_owners": 1}
+    clients = train.active_users.size
+    parameters = parameters_for(name, given, clients=clients)
+    if name == "privirec":
+        parameters |= {"iterations": 1, "components": min(16, train.n_items), "min_owners": 1}
+        parameters = {key: value for key, value in parameters.items() if key != "krylov"}
+    made = Lied(train, name, parameters, cohort_size=clients, seed=seed)
+    made.case, made.liars = case, Liars(defence, lie, seed)
+    for _ in made.run(99):
+        pass
+    assert isinstance(made.recipe, PriviRecK)
+    components, rows = components_of(made.recipe, made.state), interaction_rows(train)
+    chosen = matching_filter(made.recipe)
+    return *measure(case, lambda users: chosen.scores(components, rows[users])), made.liars.kept
+
+
+def counted(_: str, case: Case, defence: Defence, lie: Lie, seed: int, __: bool) -> Measured:
+    """Measure a ranking by summed item counts."""
+    train = case.train
+    rows, items = interaction_rows(train), train.n_items
+    liars = Liars(defence, lie, seed)
+    parameters = {"items": items, "dim": 2, "item_bias": "counts"}
+    made = Federation(train, "fedmf", parameters, cohort_size=train.active_users.size, seed=seed)
+    plan = made._plan(made.recipe.round_spec(made.task_seed, 1))
+    parts = liars.parts(train.active_users.astype(np.int64))
+    sums = [np.asarray(rows[part].sum(axis=0), np.float64).ravel() for part in parts]
+    direction = np.zeros(items)
+    direction[case.target] = 1.0
+    added = None if lie.kind == "none" else liars.rng.standard_normal(items) if lie.kind == "noise" else direction
+    total = liars.released(plan, sums, [part.size for part in parts], added, float(train.active_users.size))
+    return *measure(case, lambda users: np.tile(total, (len(users), 1))), liars.kept
+
+
+def trained(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured:
+    """Measure a task of `colr` in which a liar is in every cohort."""
+    train = case.train
+    sizes = advise(train.n_items, train.active_users.size, train.size)
+    given = {"items": train.n_items, **({"clip": 4.0, "row_clip": 1.0} if name == "colr-wide" else {})}
+    parameters = parameters_for("colr", given, clients=train.active_users.size)
+    made = Lied(train, "colr", parameters, cohort_size=sizes.cohort_size, seed=seed, sampling="turns")
+    made.case, made.liars = case, Liars(defence, lie, seed)
+    for _ in made.run(3 if quick else ROUNDS):
+        pass
+    factors, biases = state_as(made.state, FactorState).item_factors, item_biases(made.state)
+    users_factors = made.user_factors
+
+    def scores(users: NDArray[np.intp]) -> NDArray[np.float32]:
+        return users_factors[users] @ factors.T + (0.0 if biases is None else biases)
+
+    return *measure(case, scores), made.liars.kept
+
+
+MEASURES: Final[dict[str, Callable[..., Measured]]] = {
+    "counts": counted,
+    "privirec-k": spectral,
+    "privirec": spectral,
+    "colr": trained,
+    "colr-wide": trained,
+}
+
+
+def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Iterable[Lie]:
+    """Yield the sizes of a lie of which the best for the liar counts."""
+    if lie in ("none", "within") or part == "counts" or quick:
+        yield Lie(lie, liars)
+        return
+    sizes = (1.0, 0.1) if defence.groups == 0 and not part.startswith("colr") else (1.0,)
+    tilts = (0.2, 0.5) if lie == "aimed" and part.startswith("privirec") else (0.5,)
+    for size in sizes:
+        for tilt in tilts:
+            yield Lie(lie, liars, size, tilt)
+
+
+def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
+    """Yield the lies that are measured under a defence, and by how many liars; more than one where it matters."""
+    yield "none", 0
+    if part.startswith("colr"):
+        yield from (("aimed", 1), ("noise", 1))
+        if defence.groups:
+            yield "aimed", 2
+        return
+    if not defence.groups:
+        if not defence.checked:
+            yield "within", LIARS[-1]
+        yield from (("aimed", 1), ("noise", 1))
+        return
+    yield from (("aimed", liars) for liars in LIARS)
+    yield from (("noise", liars) for liars in LIARS[:2])
+
+
+def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figure]:
+    """Return the figures of a recipe on a data set with one seed."""
+    found: dict[str, Figure] = {}
+    if part.startswith("colr"):  # its cohorts are small
+        defences = [Defence("checked"), *([Defence("groups5", groups=5)] if part == "colr" else [])]
+    else:
+        many = (*(Defence(f"groups{n}", groups=n) for n in (10, 30)), Defence("groups30wide", groups=30, tau=1.5))
+        defences = [Defence("open", checked=False), Defence("checked"), *many]
+    honest: NDArray[np.float64] | None = None
+    for defence in defences:
+        for lie, liars in lies_of(part, defence):
+            measured = [
+                MEASURES[part](part, case, defence, one, seed, quick) for one in tries(part, lie, defence, liars, quick)
+            ]
+            if honest is None:
+                honest = measured[0][1]
+            limit = float(honest.mean()) - ERRORS * float(honest.std()) / 2 / np.sqrt(honest.size)
+            adopted = [one for one in measured if float(one[1].mean()) >= limit]
+
+            best = max(measured, key=lambda one, lie=lie: -float(one[1].mean()) if lie == "noise" else one[0])
+            key = f"{part}.{defence.name}.{lie}.{liars}"
+            found[f"{key}.share"], found[f"{key}.ndcg20"] = best[0], float(best[1].mean())
+            found[f"{key}.gated"] = max((one[0] for one in adopted), default=0.0)
+            found[f"{key}.kept"] = best[2]
+            say(f"{key}: share {best[0]:.3f} ndcg {float(best[1].mean()):.4f} gated {found[f'{key}.gated']:.3f}")
+    return found
+
+
+def measured(options: argparse.Namespace) -> dict[str, Figure]:
+    """Return all figures, means over the seeds; `<set>.<recipe>.seeds` says how many."""
+    figures: dict[str, Figure] = {}
+    for part in options.only:
+        for name in ("small",) if options.quick else (TRAINED_ON,) if part.startswith("colr") else SETS:
+            found = [
+                kept(name, part, seed, options) for seed in (options.seeds[:1] if options.quick else options.seeds)
+            ]
+            figures |= {
+                f"{name}.{key}": fmean(float(one[key] or 0) for one in found)
+                for key in set.intersection(*map(set, found))
+            }
+            figures[f"{name}.{part}.seeds"] = len(found)
+    return figures
+
+
+def kept(name: str, part: str, seed: int, options: argparse.Namespace) -> dict[str, Figure]:
+    """Return the figures of a part, from the work folder if it is finished; quick ones are always measured."""
+    path: Path = options.work / f"{name}.{part}.{seed}.json"
+    if path.exists() and not options.quick:
+        return dict(json.loads(path.read_text()))
+    say(f"{name}, {part}, seed {seed}")
+    found = figures_of(part, case_of(name, options.data_dir, seed), seed, options.quick)
+    if not options.quick:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1))
+    return found
+
+
+if __name__ == "__main__":
+    parser = arguments(__doc__, parts=PARTS)
+    parser.add_argument("--data-dir", type=Path, help="folder of data sets (default: data)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds (default: %(default)s)")
+    parser.add_argument(
+        "--work", type=Path, default=Path("bench/results/local/robust"), help="folder of finished parts"
+    )
+    run("robust", parser, measured)

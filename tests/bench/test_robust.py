@@ -1,0 +1,39 @@
+"""The benchmark of liars: what it measures is what the rule and the check let through."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.robust import Defence, Liars, Lie, case_of, counted, figures_of
+from client_sdk.lab.federation import Federation
+from protocols.sums.groups import keep_groups
+from protocols.sums.possible import require_possible
+
+
+def test_one_liar_owns_a_ranking_by_counts_and_groups_hold_it_back() -> None:
+    found = figures_of("counts", case_of("small", None, 0), 0, True)
+    shares = {key.removesuffix(".share"): float(value or 0) for key, value in found.items() if key.endswith("share")}
+    assert shares["counts.open.none.0"] < 0.5
+    assert shares["counts.open.aimed.1"] == shares["counts.checked.aimed.1"] == 1.0
+    assert shares["counts.groups10.aimed.1"] < 1.0
+    assert found["counts.checked.none.0.ndcg20"] == found["counts.open.none.0.ndcg20"]
+
+
+def test_lies_are_as_large_as_the_defence_lets_through() -> None:
+    case = case_of("small", None, 0)
+    made = Federation(case.train, "fedmf", {"items": 80, "dim": 2, "item_bias": "counts"}, cohort_size=150)
+    plan = made._plan(made.recipe.round_spec(made.task_seed, 1))
+    rng, direction = np.random.default_rng(0), np.eye(80)[case.target]
+    sums = [rng.binomial(15, 0.2, 80).astype(float) for _ in range(10)]
+    for lie in (Lie("aimed", 1), Lie("aimed", 4)):
+        liars, moved = Liars(Defence("groups", groups=10), lie, 0), [np.array(one) for one in sums]
+        liars._add(plan, moved, [15] * 10, direction)
+        changed = [
+            group for group, (before, after) in enumerate(zip(sums, moved, strict=True)) if (before != after).any()
+        ]
+        assert changed == list(range(lie.liars))
+        assert set(changed) <= set(keep_groups([one / 15 for one in moved], 1.2).kept)
+        for one in moved:
+            require_possible(plan, np.rint(one), 15)
+    share, of_users, kept = counted("counts", case, Defence("open", checked=False), Lie("none", 0), 0, True)
+    assert (share, kept) == (0.0, 1.0) and of_users.shape == (case.split.data.tested_users.size,)
