@@ -29,8 +29,7 @@ function faultOf(segment, values, n) {
   const largest = Math.min(clip * n, proven ?? Infinity) * SLACK + error;
   const smallest = integral && !signed ? 0 : -largest;
   if (!values.every((x) => x >= smallest && x <= largest && (!integral || Number.isInteger(x)))) return "a value";
-  const fault = gram ? faultOfGram(values, segment, n, error) : null;
-  if (fault) return fault;
+  if (gram) return faultOfGram(values, segment, n, error);
   return norm(values) <= (normOfSum(segment, n) + error * Math.sqrt(values.length)) * SLACK ? null : "values of a norm";
 }
 
