@@ -12,8 +12,9 @@
 | `popularity` | the same by the counts alone |
 | `equations`, `safe` | of `privirec-k`: equations for each item in the sums, and how many the bound allows |
 
-*Sums over the same rows* (`privirec-k`): Y = P Q with known Q. For each item, sparsest first, the row of P follows from
-least squares under x >= 0 (Lawson and Hanson), which finds sparse rows from few equations. A row that is right
+*Sums over the same rows* (`privirec-k`): Y = P Q with known Q. For each item, those with the fewest entries for each
+equation first, the row of P follows from least squares under x >= 0 (Lawson and Hanson), or has the least sum among all
+x >= 0 (linear programming), both of which find sparse rows from few equations. A row that is right
 everywhere holds the lists of the item's owners; an owner whose number of items no other owner has counts as read. The
 sums are the same for all clients, so nothing in them says whose a list is. `unlimited.*` repeats this with two, four
 and eight times as many vectors, which tasks with `reveal_gram` may have: there is something to find.
@@ -31,7 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import linprog, nnls
 from scipy.stats import rankdata
 
 from bench._report import Figure, arguments, say
@@ -45,6 +46,7 @@ from protocols.advice import advise, parameters_for
 from protocols.privacy.equations import EQUATIONS, most_equations
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 
 Floats = NDArray[np.float64]
@@ -54,7 +56,8 @@ TRAINED: Final = ("colr", "fedmf", "scolr", "pfedclr", "rfrec")
 _SHORT: Final = {"items": 1000, "positives": 15}
 _LONG: Final = {"items": 600, "positives": 50}
 _ROWS: Final = 60
-"""Rows that are solved for, of the items that occur with the fewest others: the first that can be found."""
+"""Rows that are solved for, of those with the fewest entries for each equation: the first that can be found."""
+_SECONDS: Final = 20.0  # for one linear programme, which takes less than one where it finds a row
 
 
 def data_of(name: str, clients: int, data_dir: Path | None) -> Interactions:
@@ -84,7 +87,7 @@ def spectral(train: Interactions, times: int = 0) -> dict[str, Figure]:
     if times:
         most = times * most_equations(items, clients) // 3
         given |= {"components": max(1, min(most, items // 3)), "reveal_gram": True}
-    parameters = parameters_for("privirec-k", given, clients=clients)
+    parameters = parameters_for("privirec-k", given, clients=clients, mean_items=train.size / clients)
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, masks=False)
     recipe, totals, states = made.recipe, list[Floats](), [state_as(made.state, PriviRecState)]
     assert isinstance(recipe, PriviRecK)
@@ -92,36 +95,61 @@ def spectral(train: Interactions, times: int = 0) -> dict[str, Figure]:
     for _ in made.run(recipe.steps):
         states.append(state_as(made.state, PriviRecState))
     has, after = has_of(train), states[-1]
-    kept, columns = recipe.kept(after), recipe.size_after(after)[1]
-    entries = recipe.parameters.min_owners * float(after.item_degrees[kept].sum()) / clients
-    figures: dict[str, Figure] = {"equations": 3 * columns, "safe": most_equations(kept.size, clients, entries)}
-    if not columns:  # the task ended after the degrees
+    kept = recipe.kept(after)
+    widths, columns = recipe.widths(after) if len(totals) >= recipe.first_vectors else (np.zeros(kept.size, int), 0)
+    figures: dict[str, Figure] = {"equations": 3 * columns, "safe": most_equations(kept.size, clients)}
+    if not columns:  # the task ended before the iterations
         return figures | {"read": 0.0}
-    asked = np.hstack([state.basis[kept].astype(np.float64) for state in states[1:-1]])
-    seen = np.hstack([total.reshape(kept.size, columns) for total in totals[1:]])
-    return figures | {"read": read(has[:, kept], after.item_degrees[kept], asked, seen, recipe)}
+    first = recipe.first_vectors - 1
+    asked = [state.basis[kept].astype(np.float64) for state in states[first:-1]]
+    places, seen = places_of(widths)[0], np.zeros((3, kept.size, columns))
+    for product, total in zip(seen, totals[first:], strict=True):
+        product[places] = total
+    return figures | {"read": read(has[:, kept], after.item_degrees[kept], np.array(asked), seen, widths, recipe)}
 
 
-def read(has: NDArray[np.bool_], degrees: Floats, asked: Floats, seen: Floats, recipe: PriviRecK) -> float:
+def read(
+    has: NDArray[np.bool_], degrees: Floats, asked: Floats, seen: Floats, widths: NDArray[np.int64], recipe: PriviRecK
+) -> float:
     """Return the share of the clients of whom a solver finds a row.
 
-    has: bool (clients, m). degrees: (m,). asked: Q of all sums, float64 (m, M), and seen: Y = P Q of all sums (m, M).
+    has: bool (clients, m). degrees: (m,). asked: Q of all sums, float64 (sums, m, K), and seen: Y = P Q of all sums
+    (sums, m, K), of whose row i the first `widths[i]` columns are known, int64 (m,).
     """
     p = recipe.parameters
     sizes = has.sum(1)
     weights = np.maximum(sizes, 1.0) ** (-2 * p.user_exponent)
     scales = degrees**-p.degree_exponent
     true = (has * weights[:, None]).T @ has.astype(float)  # P without the scales of the items
-    system = (asked * scales[:, None]).T
+    system = asked * scales[:, None]
     found = set[int]()
-    for item in np.argsort((true > 0).sum(1), kind="stable")[:_ROWS]:
-        row, _ = nnls(system, seen[item] / scales[item], maxiter=30 * degrees.size)
-        least = 0.3 * weights[has[:, item]].min()
-        if np.array_equal(row > least, true[item] > 0):
-            owners = np.flatnonzero(has[:, item])
+    entries = (true > 0).sum(1)
+    solvable = np.argsort(np.where(widths > 0, entries / np.maximum(widths, 1), np.inf), kind="stable")
+    for item in solvable[: min(_ROWS, int((widths > 0).sum()))]:
+        owners, width = np.flatnonzero(has[:, item]), widths[item]
+        own = system[:, :, :width].transpose(0, 2, 1).reshape(-1, degrees.size)
+        least = 0.3 * weights[owners].min()
+        if any(
+            np.array_equal(row > least, true[item] > 0)
+            for row in rows_of(own, seen[:, item, :width].ravel() / scales[item])
+        ):
             same = (sizes[owners][:, None] == sizes[owners]).sum(1)
             found |= set(owners[same == 1].tolist())
     return len(found) / len(has)
+
+
+def rows_of(system: Floats, seen: Floats) -> Iterator[Floats]:
+    """Return rows x >= 0 with `system` x = `seen`, float64 (M, m) and (M,): by least squares, then that of least sum.
+
+    The equations are first made orthonormal, which leaves out those that follow from others.
+    """
+    left, values, right = np.linalg.svd(system, full_matrices=False)
+    known = values > 1e-9 * values[0]
+    system, seen = right[known], (left[:, known].T @ seen) / values[known]
+    yield nnls(system, seen, maxiter=30 * system.shape[1])[0]
+    found = linprog(np.ones(system.shape[1]), A_eq=system, b_eq=seen, options={"time_limit": _SECONDS}).x
+    if found is not None:
+        yield found
 
 
 # --- sums of training -------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
     clients: of a cohort; the more there are, the smaller is a share of the noise.
     """
     parameters, rounds = _RECIPES[name]
-    plain = recipe(name, parameters)
+    plain = recipe(name, parameters, noisy=True)  # of the same sums in both
     noisy = with_privacy(plain, Privacy(epsilon=4, delta=clients**-1.1, rounds=rounds), rounds, clients, clients)
     assert isinstance(noisy, Private)
     rng = np.random.default_rng(0)

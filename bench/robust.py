@@ -65,8 +65,10 @@ from protocols.errors import CodecError
 from protocols.layout import Floats
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.factors import FactorState, item_biases
-from protocols.recipes.privirec import PriviRecK, PriviRecState
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rows import RowRecipe
+from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
 from protocols.sums.groups import keep_groups, mean_of_kept
@@ -281,7 +283,7 @@ class Lied(Federation):
         return np.asarray((scaled.T @ scaled).todense())[np.triu_indices(kept.size)]
 
     def _lie(self, spec: RoundSpec, recipe: PriviRecK) -> Floats | None:
-        """Return what is added to a sum of a power iteration, to a Gram matrix, or to degrees; None for nothing."""
+        """Return what is added to a sum of degrees, lists, a power iteration or a Gram matrix; None for nothing."""
         lie, kind, own = self.liars.lie, recipe.sum_of(spec.sum_index), state_as(self.state, PriviRecState)
         case, items = self.case, recipe.parameters.items
         if lie.kind == "none":
@@ -293,6 +295,8 @@ class Lied(Federation):
         if kind == "degrees":
             return profile if lie.kind == "within" else None
         kept = recipe.kept(own)
+        if kind == "lists":
+            return profile[kept] * profile[kept].sum() if lie.kind == "within" else None
         if lie.kind == "within":
             b = profile[kept] * profile[kept].sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
         else:
@@ -305,9 +309,10 @@ class Lied(Federation):
                 return self.liars.rng.standard_normal(upper[0].size)
             return b[upper[0]] * b[upper[1]]
         basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
+        has, _ = places_of(recipe.widths(own)[0])
         if lie.kind == "noise":
-            return self.liars.rng.standard_normal(basis.size)
-        return np.outer(b, b @ basis).ravel()
+            return self.liars.rng.standard_normal(int(has.sum()))
+        return np.outer(b, b @ basis)[:, : has.shape[1]][has]
 
     def _sum_sealed(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: Any) -> Floats:
         parts = self.liars.parts(cohort)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+
 from protocols.errors import ParameterError
-from protocols.privacy.equations import most_equations
-from protocols.recipes.privirec_parameters import LEAST_OWNERS
+from protocols.privacy.equations import equations_within, most_equations
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
@@ -30,6 +31,10 @@ MOST_FACTORS: Final = 128  # factors of a started task at most: the length that 
 _ROWS: Final[Mapping[str, Any]] = {"user_exponent": 0.25, "item_exponent": 0.3125}
 _KRYLOV: Final[Mapping[str, Any]] = {**_ROWS, "krylov": True, "iterations": 3}
 """Three iterations with new directions each: of as many equations two or four ranked worse (validation rows)."""
+_LONG_LISTS: Final = 20.0
+_OF_SHORT_LISTS: Final[Mapping[str, Any]] = {"item_exponent": 0.4}
+"""Of clients with fewer items than that on average: better on validation rows of the sets with 13 to 16, worse on those
+with more."""
 _SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -115,7 +120,7 @@ def parameters_for(
 
     started: whether the task starts from a spectrum. vectors: how many that one has, where it is known. budget: see
     `components_within`. noisy: whether it has a privacy block. clients: how many are in a sum, which limits the vectors
-    of `privirec-k`; None: the items alone limit them. mean_items: of a client, where it is known; a limit, too.
+    of `privirec-k`; None: the items alone limit them. mean_items: of a client, where it is known.
 
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
@@ -137,9 +142,10 @@ def parameters_for(
         if recipe in ("privirec", "privirec-k"):
             if recipe == "privirec-k" and not (noisy or given.get("reveal_gram")):
                 iterations = {**chosen, **given}["iterations"]
-                entries = None if mean_items is None else LEAST_OWNERS * mean_items
-                within = min(within, most_equations(items, clients or items, entries) // max(1, iterations))
+                within = min(within, most_equations(items, clients or items) // max(1, iterations))
             chosen["components"] = max(1, within)
+            if chosen.get("krylov") and mean_items is not None and mean_items < _LONG_LISTS:
+                chosen |= _OF_SHORT_LISTS
         elif started:
             chosen["dim"] = min(MOST_FACTORS, within, vectors)
     if given.get("item_exponent"):
@@ -181,11 +187,11 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
 
 QUALITY_BY_COMPONENTS: Final[Mapping[int, tuple[float, float]]] = {
-    2: (0.38, 0.95),
-    4: (0.57, 0.96),
-    8: (0.73, 0.98),
-    16: (0.85, 1.0),
-    32: (0.91, 1.0),
+    2: (0.34, 0.94),
+    4: (0.51, 0.95),
+    8: (0.69, 0.97),
+    16: (0.84, 0.99),
+    32: (0.91, 1.00),
 }
 """Vectors of each of three iterations of `privirec-k` -> lowest and highest NDCG@20 over all items, divided by that
 with as many as are safe.
@@ -193,7 +199,7 @@ with as many as are safe.
 On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
 """
 _FEWEST_COMPONENTS: Final = 12
-"""Vectors of all iterations below which `colr` is advised: with 12 `privirec-k` ranked better, or at most 6 % lower."""
+"""Vectors of all iterations below which `colr` is advised: with 12 `privirec-k` ranked better, or at most 8 % lower."""
 
 _TABLE: Final = "docs/which-recipe.md"
 PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on the six data sets of {_TABLE}"
@@ -249,11 +255,11 @@ def choose(
             f"{iterations} x {parameters['components']} vectors of {items:,} items: messages of {budget / 1e6:g} MB "
             f"would hold {columns} each, and {safe} equations are too few to solve for what one of {clients:,} "
             f"clients has; {VECTORS_RANKED}",
-            f"all clients are in each of its {1 + iterations} sums: whoever is not online for one is not in the later "
+            f"all clients are in each of its {2 + iterations} sums: whoever is not online for one is not in the later "
             "ones",
         )
         length = 4 * items * int(parameters["components"])
-        return Choice("privirec-k", parameters, 1 + iterations, clients, length, why)
+        return Choice("privirec-k", parameters, 2 + iterations, clients, length, why)
     rank = min(_MOST_RANK, columns)
     reason = (
         _why_not(found, safe, clients, budget)
@@ -278,8 +284,10 @@ def spectrum_for(items: int, clients: int, interactions: int, budget: int) -> tu
     """
     mean_items = interactions / clients
     parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items)
-    found = int(parameters["iterations"]) * int(parameters["components"])
-    return parameters, found, most_equations(items, clients, LEAST_OWNERS * mean_items)
+    iterations = int(parameters["iterations"])
+    entries = np.array(interactions**2 / (clients * items))  # of the lists of an item's owners, on average
+    safe = min(most_equations(items, clients), int(equations_within(entries)))
+    return parameters, min(iterations * int(parameters["components"]), max(iterations, safe)), safe
 
 
 def _why_not(found: int, safe: int, clients: int, budget: int) -> str:

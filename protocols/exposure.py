@@ -14,7 +14,7 @@ from typing import Final
 from protocols.errors import ParameterError
 from protocols.layout import Rule
 from protocols.messages import Schedule
-from protocols.privacy.equations import most_equations
+from protocols.privacy.equations import ENTRIES, most_equations
 from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
@@ -56,12 +56,12 @@ class Exposure:
             return f"{sums}, with noise: they say about one member no more than epsilon {self.epsilon:g} allows."
         if self.equations:
             limit = f"at most {self.safe:,} are safe" if self.safe else "the task has no limit"
-            solved = f"{self.equations:,} equations for each item, {limit}"
+            solved = f"up to {self.equations:,} equations for each item, {limit}"
             if self.determined:
                 return f"{sums}: from these everybody can solve for the items of single members ({solved})."
             return (
-                f"{sums}: too few to solve for the items of one member ({solved}), unless members help; a value "
-                f"is of {self.smallest_group} clients or more."
+                f"{sums}: too few to solve for the items of one member ({solved}, and one for {ENTRIES} entries of its "
+                f"owners' lists), unless members help; a value is of {self.smallest_group} clients or more."
             )
         return f"{sums}: {_SAYS[self.kind]}."
 
@@ -84,7 +84,7 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
     for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
         layout, clients = recipe.layout(index), (schedule.min_clients, schedule.cohort_size)
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
-        if isinstance(inner, PriviRecK) and index >= inner.first_vectors:
+        if isinstance(inner, PriviRecK) and index > inner.parameters.degrees:  # the sum of lists is an equation, too
             p = inner.parameters
             equations, safe = inner.equations, 0 if p.reveal_gram else most_equations(p.items, schedule.cohort_size)
             group = 1 if equations > safe else min(p.min_owners, group)

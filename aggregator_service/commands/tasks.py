@@ -127,7 +127,7 @@ def task_advise(
                 f"-r components={spectrum['components']}, then --start-from it with -r dim={min(found, MOST_FACTORS)} "
                 "-s rounds=20"
             )
-    named = {"items", "components", "rank", "dim", *settings_of_ratings(items, interactions)}
+    named = {"items", "components", "item_exponent", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
     pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
     typer.echo(

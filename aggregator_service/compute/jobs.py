@@ -136,7 +136,7 @@ class Released:
 
     aggregate_bytes: length of the aggregate. state: the new model state, where the server computes it. views: what each
     device group downloads of the state, by group; empty with one group. report: the recipe's metrics of the state.
-    is_done: the recipe needs no further sum. next_size: rows and columns of the next sum (`Recipe.size_after`).
+    is_done: the recipe needs no further sum. next_size: rows, columns and values of the next sum (`Recipe.size_after`).
     bad_shares: secret shares that did not fit when the masks were removed.
     wrong_members: of the committee of a one-shot sum, whose summed shares were wrong.
     """

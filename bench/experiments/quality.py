@@ -173,11 +173,11 @@ _PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "ite
 _UNLIMITED: Final[Mapping[str, Any]] = {"components": 256, "rayleigh_ritz": True, **_WHOLE}
 
 ARMS: Final[Mapping[str, Arm]] = {
-    "privirec-k": Arm("privirec-k", 6, cohort=0),
+    "privirec-k": Arm("privirec-k", 7, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
     "privirec-k-unlimited": Arm("privirec-k", 6, cohort=0, parameters=_UNLIMITED),
     **{
-        f"privirec-k-{count}": Arm("privirec-k", 6, cohort=0, parameters={"components": count})
+        f"privirec-k-{count}": Arm("privirec-k", 7, cohort=0, parameters={"components": count})
         for count in (2, 4, 8, 16, 32)
     },
     "colr-started": Arm("colr", 20, started=True),
@@ -203,7 +203,9 @@ def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = No
     start = spectrum_of(train, seed) if arm.started else None
     clients = train.active_users.size
     vectors = MOST_FACTORS if start is None else state_as(start.state, PriviRecState).singular_values.size
-    parameters = parameters_for(arm.recipe, given, started=arm.started, clients=clients, vectors=vectors)
+    parameters = parameters_for(
+        arm.recipe, given, started=arm.started, clients=clients, vectors=vectors, mean_items=train.size / clients
+    )
     usual, cohort = arm.rounds, arm.cohort or clients
     if not usual:
         usual, cohort = advise(train.n_items, clients, train.size)

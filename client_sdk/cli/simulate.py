@@ -200,8 +200,8 @@ def _print(result: SimulationResult) -> None:
     if result.rare:
         least = result.recipe_parameters["min_owners"]
         say(
-            f"{result.rare:,} of {result.items:,} items have fewer than {least} owners among these users: only the sum "
-            "of degrees has them, and they are recommended to nobody."
+            f"{result.rare:,} of {result.items:,} items have fewer than {least} owners among these users, or owners "
+            "with few items: no vector has them, and they are recommended to nobody."
         )
     for reason in result.chosen:
         say(f"Why {result.recipe}: {reason}.")

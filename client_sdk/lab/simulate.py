@@ -271,7 +271,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
 def _rare(recipe: Recipe, state: ModelState) -> int:
     if not isinstance(recipe, PriviRecK):
         return 0
-    return recipe.parameters.items - recipe.kept(state_as(state, PriviRecState)).size
+    return recipe.parameters.items - int(np.count_nonzero(recipe.widths(state_as(state, PriviRecState))[0]))
 
 
 def _check(request: SimulationRequest) -> None:
@@ -405,7 +405,10 @@ def _repeated(recipe: Recipe) -> bool:
 def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) -> Source:
     """Return the result of a `privirec-k` task of all clients with recommended parameters."""
     clients = train.active_users.size
-    parameters = parameters_for("privirec-k", {"items": train.n_items}, budget=budget, clients=clients)
+    mean_items = train.size / max(1, clients)
+    parameters = parameters_for(
+        "privirec-k", {"items": train.n_items}, budget=budget, clients=clients, mean_items=mean_items
+    )
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
     list(made.run(made.recipe.steps))

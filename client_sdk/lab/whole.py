@@ -25,6 +25,7 @@ from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offsets
 from protocols.recipes.spectrum import triangle_places
+from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
@@ -48,10 +49,16 @@ def whole_sum(
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
+    if recipe.sum_of(spec.sum_index) == "lists":
+        longest = plan.layout.blocks[0].segments[0].clip
+        lengths = np.diff(scaled.indptr)
+        entries = np.repeat(np.minimum(lengths, longest), lengths)
+        return np.bincount(scaled.indices, entries, scaled.shape[1]).astype(np.float64)
     basis = recipe.basis_before(own, spec)[recipe.kept(own)].astype(np.float64)
+    has, _ = places_of(recipe.widths(own)[0])
     if isinstance(plan, MaskedPlan):
-        return _ring_sum(plan, scaled, basis)
-    return np.asarray(scaled.T @ (scaled @ basis)).ravel().astype(np.float32).astype(np.float64)
+        return _ring_sum(plan, scaled, basis, has)
+    return np.asarray(scaled.T @ (scaled @ basis))[has].astype(np.float32).astype(np.float64)
 
 
 def noisy_whole_sum(
@@ -137,12 +144,14 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
     return csr_array(diags_array(users) @ own @ diags_array(recipe.item_scales(state)[kept]))
 
 
-def _ring_sum(plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of the clients' ring elements, opened."""
+def _ring_sum(
+    plan: MaskedPlan, scaled: csr_array[Any, Any], basis: NDArray[np.float64], has: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the sum of the clients' ring elements, opened: of the entries that rows have, bool (m, K)."""
     ((ring, _),) = plan.places[0]
     clip = plan.layout.blocks[0].segments[0].clip
     total = _sum_of_steps(scaled, basis, lambda _, values: ring.encode(values, clip)[0].astype(np.int64))
-    return plan.decode(ring.reduce(total.view(np.uint64).ravel()), scaled.shape[0])
+    return plan.decode(ring.reduce(total.view(np.uint64)[has]), scaled.shape[0])
 
 
 def _sum_of_steps(

@@ -32,9 +32,9 @@ class RoundView(Message):
     )
     size: list[int] = Field(
         default_factory=list,
-        max_length=2,
-        description="Rows and columns of the sum (privirec, privirec-k), which follow from the sum of degrees. Empty "
-        "for other recipes, and for the sum of degrees.",
+        max_length=3,
+        description="Rows, columns and values of the sum (privirec, privirec-k), which follow from the sums before it. "
+        "Empty for other recipes, and for the sum of degrees.",
     )
     cohort: int = Field(ge=0, description="Clients asked to contribute.")
     received: int = Field(ge=0, description="Contributions stored so far.")

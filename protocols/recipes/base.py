@@ -48,9 +48,9 @@ class RoundSpec:
     number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
     sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
     levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
-    which all clients have one route, and where clients keep the levels that they draw. size: rows and columns of the
-    sum, where they follow from earlier sums (`Recipe.size_after`); empty for other sums. noise: standard deviation of
-    the noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
+    which all clients have one route, and where clients keep the levels that they draw. size: rows, columns and values
+    of the sum, where they follow from earlier sums (`Recipe.size_after`); empty for other sums. noise: standard
+    deviation of the noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
     """
 
     number: int
@@ -278,7 +278,7 @@ class Recipe(ABC):
         """
 
     def size_after(self, state: ModelState) -> tuple[int, ...]:
-        """Return the rows and columns of the sum that follows `state`, where they depend on it; by default ().
+        """Return the rows, columns and values of the sum that follows `state`, where they depend on it; by default ().
 
         They are at most those of the plan that a task is made with.
         """

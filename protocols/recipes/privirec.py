@@ -5,24 +5,32 @@ row and column sums, R~ = D_u^-a R D_i^-b, and P = R~^T R~ (eq. 2 has a = b = 1/
 a task, by index:
 
     1               item degrees d_i = sum_u R_ui                             (eq. 6)       m counts
-    2 .. q+1        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values
+    2               entries e_i = sum_u R_ui d_u of the lists of i's owners                 m counts
+    3 .. q+2        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values at most
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
+
+A task with `reveal_gram` or a privacy block has no sum of lists, and later sums have an index one lower.
 
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). With `krylov` each
 iteration asks for directions that are orthogonal to all before, and P ~ Y (Q^T Y)^+ Y^T of all Q and Y side by side
 (Nystroem's approximation in a block Krylov space: Musco and Musco, NIPS 2015; Halko et al. 2011, section 5.5).
 
 A client scales its own row: it knows d_u, and d_i from the first sum. With b = 0 nobody needs d_i: `degrees` false
-leaves that sum out, the others have an index one lower, and Q_0 is drawn from the seed of the first round. Or Q_0 are
-the vectors of an earlier task (`start_from`), after which one iteration is enough: docs/results.md.
+leaves that sum out, the others have an index one lower, and Q_0 is drawn from the seed of the first iteration. Or Q_0
+are the vectors of an earlier task (`start_from`), after which one iteration is enough: docs/results.md.
 
 **Items with few owners.** A row of Y is a sum over the item's owners alone. So items with fewer than `min_owners` of
 them, by the first sum, leave R and all later sums: their rows of the vector do not exist, d_u counts the others, and m
 is their number. Nobody needs to be told: everybody computes it from the degrees.
 
-**Few columns.** The sums give K equations each for every row of P. K is at most `components`, and so small that all
-iterations together stay within `protocols.privacy.equations`, unless the task has `reveal_gram`. With K = 0 the task
-ends after the degrees: sums over so few clients hide nobody.
+**Few columns.** A sum gives an equation for a row of P with each column that the row has. K is at most `components`,
+and so small that all iterations together stay within `protocols.privacy.equations`, unless the task has `reveal_gram`.
+With K = 0 the task ends: sums over so few clients, or of so short lists, hide nobody.
+
+A row of P is easier to solve for, the fewer items its owners have. So the sum of lists says how many those are, over
+all owners, and a row has only as many of the K columns, in steps of a sixteenth, as that allows (`widths`): K is what
+half of the rows may have, and a row that may have none leaves the sums. `protocols.recipes.staircase` has the model
+that is made from such sums. Without `krylov` a row has all columns or none, and nineteen of twenty have all.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -41,7 +49,8 @@ and the norm d_u^-a (sum d_i^-2b)^(1/2) <= d_u^(1/2-a), as d_i >= 1 and b >= 0. 
 the product of both, d_u^(1/2-2a), and an entry of r_u^T r_u is at most d_u^-2a <= 1.
 
 **The norms.** All of a client's part has a norm of at most ||r_u|| ||r_u Q|| <= ||r_u||^2 <= c, as Q has orthonormal
-columns; so has its part of the Gram sum. A sum over all clients has columns P q of a norm of at most ||P||.
+columns; so has its part of the Gram sum. Where rows have different widths they are orthonormal within each of at most
+16 tiers only: then it is sqrt(16) c. A sum over all clients has columns P q of a norm of at most ||P||.
 
 **The sensitivity.** The L2 norm of a client's part is at most 1 for a >= 1/2. ||r_u|| <= d_u^(1/2-a) <= 1, as above. An
 iteration adds the outer product of r_u and r_u Q, of norm ||r_u|| ||r_u Q|| <= ||r_u||^2 ||Q|| <= 1, as Q has
@@ -71,14 +80,13 @@ from protocols.recipes.spectrum import (
     above_noise,
     captured,
     iterate,
-    nystroem,
-    outside,
     relative_change,
     ritz,
     start_basis,
     symmetric_above_noise,
     triangle_places,
 )
+from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
 from protocols.recipes.state import STATE_TOLERANCE, state_as
 
 _UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
@@ -107,34 +115,42 @@ class PriviRecK(PriviRecPlan):
         if kind == "degrees":
             vector[positives] = 1.0
             return Contribution([vector])
-        places, (rows, columns) = self._places(own, spec), self._within(spec.size)
-        positives = positives[places[positives] >= 0]
+        rows, starts = self._rows(own, spec)
+        positives = positives[rows[positives] >= 0]
         if not positives.size:
             return Contribution([vector])
-        own_rows = places[positives]
+        own_rows = rows[positives]
+        if kind == "lists":
+            vector[starts[own_rows]] = min(float(positives.size), bound)
+            return Contribution([vector])
         row = self.item_scales(own)[positives] * float(positives.size) ** -p.user_exponent  # of R~ at the positives
         if kind == "iteration":
             basis = self.basis_before(own, spec)
             values = np.outer(row, row @ basis[positives].astype(np.float64))
-            vector.reshape(rows, columns)[own_rows, : basis.shape[1]] = np.clip(values, -bound, bound)
+            has, places = places_of(self.widths(own)[0][own_rows], starts[own_rows])
+            values = values[:, : has.shape[1]][has]
         else:
-            places, (first, second) = triangle_places(own_rows, rows)
+            places, (first, second) = triangle_places(starts[own_rows], self._within(spec.size)[0])
             values = row[first] * row[second]
-            vector[places] = np.clip(values, -bound, bound)
+        vector[places] = np.clip(values, -bound, bound)
         return Contribution([vector], int(np.count_nonzero(np.abs(values) > bound)))
 
-    def _places(self, state: PriviRecState, spec: RoundSpec) -> NDArray[np.int64]:
-        """Return in which row of the sum of `spec` each item is, int64 (items,); -1 for items that have none.
+    def _rows(self, state: PriviRecState, spec: RoundSpec) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which of the kept rows each item is, int64 (items,), -1 for others, and where in the sum of `spec`
+        each kept row begins, int64 (m,); in a Gram sum, which row it is.
 
-        A sum of the largest size has rows for all items, which stay 0 where an item has too few owners. Raises
-        `ParameterError` for any other size than the state tells.
+        A sum of the largest size has places for all items and columns, which stay 0 where a row does not have them.
+        Raises `ParameterError` for any other size than the state tells.
         """
         p, kept, size = self.parameters, self.kept(state), self.size_after(state)
         if spec.size and spec.size != size:
             raise ParameterError(f"the round has a sum of size {spec.size}, but the model before it says {size}")
-        places = np.full(p.items, -1)
-        places[kept] = np.arange(kept.size) if spec.size else kept
-        return places
+        rows = np.full(p.items, -1)
+        rows[kept] = np.arange(kept.size)
+        if self.sum_of(spec.sum_index) != "iteration":
+            return rows, np.arange(kept.size) if spec.size else kept
+        widths = self.widths(state)[0]
+        return rows, np.cumsum(widths) - widths if spec.size else kept * p.columns
 
     def item_scales(self, state: PriviRecState) -> Floats:
         """Return the diagonal of D_i^-b, float64 (m,): 0 for an item without users, 1 where degrees are not summed."""
@@ -160,9 +176,16 @@ class PriviRecK(PriviRecPlan):
                 least = min(np.ceil(noise_level(spec.noise)), contributions)
                 degrees = np.clip(np.rint(total), least, contributions)
                 return self._begun(own.following(spec, item_degrees=degrees, clients=contributions), spec)
+            case "lists":
+                entries = np.clip(np.rint(total[self._rows(own, spec)[1]]), 0.0, contributions * self._longest_list)
+                whole = rows_of_all(entries, self.kept(own), self.parameters.items)
+                return self._begun(own.following(spec, list_entries=whole), spec)
             case "iteration":
-                rows = self._places(own, spec)[self.kept(own)]
-                return self._iterated(own, spec, total.reshape(self._within(spec.size))[rows])
+                widths, columns = self.widths(own)
+                has, places = places_of(widths, self._rows(own, spec)[1])
+                product = np.zeros((widths.size, columns))
+                product[:, : has.shape[1]][has] = total[places]
+                return self._iterated(own, spec, product)
             case "gram" if spec.noise:
                 return self._gram_in_noise(own, spec, total)
             case "gram":
@@ -170,15 +193,18 @@ class PriviRecK(PriviRecPlan):
                 return own.following(spec, gram=triangle_of_all(total.astype(np.float32), rows, self.parameters.items))
 
     def _begun(self, state: PriviRecState, spec: RoundSpec) -> PriviRecState:
-        """Return the state after the degrees with Q_0, drawn from the round's seed.
+        """Return the state before the first iteration with Q_0, drawn from the round's seed.
 
         With `krylov` the rows of the Gaussian are as long as the columns of R~, whose squares are the diagonal of P, so
         that fewer directions find what is frequent.
         """
+        if state.sum_index + 1 < self.first_vectors:
+            return state
         p, kept = self.parameters, self.kept(state)
-        rows, columns = self.size_after(state) or (p.items, p.columns)
+        widths, columns = self.widths(state)
         lengths = state.item_degrees[kept] ** (0.5 - p.degree_exponent) if p.krylov else None
-        basis = rows_of_all(start_basis(spec.seed, rows, columns, lengths).astype(np.float32), kept, p.items)
+        drawn = first_basis(spec.seed, tiers_of(widths), kept.size, columns, lengths).astype(np.float32)
+        basis = rows_of_all(drawn, kept, p.items)
         return replace(state, basis=basis, singular_values=np.zeros(columns, dtype=np.float32))
 
     def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
@@ -189,7 +215,6 @@ class PriviRecK(PriviRecPlan):
         """
         kept = self.kept(state)
         basis = self.basis_before(state, spec)[kept].astype(np.float64)
-        product = product[:, : basis.shape[1]]
         if self.parameters.krylov:
             return self._with_more_directions(state, spec, basis, product)
         found = above_noise(product, spec.noise) if spec.noise else iterate(product)
@@ -216,11 +241,13 @@ class PriviRecK(PriviRecPlan):
     ) -> PriviRecState:
         """Return the state after an iteration in a block Krylov space: the next Q, or the model after the last one."""
         kept, items = self.kept(state), self.parameters.items
-        asked, products = basis, product
+        widths, columns = self.widths(state)
+        tiers, asked, products = tiers_of(widths), basis, product
         if state.asked.size:
             asked, products = np.hstack([state.asked[kept], basis]), np.hstack([state.products[kept], product])
+        asked, products = asked.astype(np.float64), products.astype(np.float64)
         if spec.sum_index == self.last_iteration:
-            found = nystroem(asked, products)
+            found = whole_spectrum(tiers, asked, products, columns)
             return state.following(
                 spec,
                 basis=rows_of_all(found.vectors.astype(np.float32), kept, items),
@@ -229,11 +256,11 @@ class PriviRecK(PriviRecPlan):
                 asked=np.zeros((0, 0), np.float32),
                 products=np.zeros((0, 0), np.float32),
             )
-        found = iterate(product)
+        found, following = next_basis(tiers, asked, products, columns)
         values = np.sqrt(found.eigenvalues)
         return state.following(
             spec,
-            basis=rows_of_all(outside(asked, found.vectors).astype(np.float32), kept, items),
+            basis=rows_of_all(following.astype(np.float32), kept, items),
             singular_values=values.astype(np.float32),
             captured=captured(basis, found.vectors),
             change=relative_change(state.singular_values.astype(np.float64), values),
@@ -267,6 +294,12 @@ class PriviRecK(PriviRecPlan):
         basis = np.array(mine.basis)
         basis[:, free] = theirs.basis[:, free]
         products = vectors.T @ vectors[:, free]
+        if self.parameters.krylov and mine.sum_index < self.last_iteration:  # tiers are not orthogonal to each other
+            kept, widths = self.kept(mine), self.widths(mine)[0]
+            tier = np.searchsorted(np.unique(widths), np.arange(len(products)), side="right")
+            products *= tier[:, None] == tier[free]
+            if vectors[kept][:, free][np.arange(len(products))[free] >= widths[:, None]].any():
+                return False
         lengths = products[free, np.arange(free.size)].copy()
         products[free, np.arange(free.size)] = 0.0
         is_orthogonal = float(np.abs(products).max()) <= STATE_TOLERANCE

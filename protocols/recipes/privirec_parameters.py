@@ -78,6 +78,11 @@ class PriviRecKParameters(ItemParameters):
         return self.degrees and not self._noisy
 
     @property
+    def bounded(self) -> bool:
+        """Whether rows have as many columns as the lists of their owners allow, by a sum of how long those are."""
+        return self.shrinks and not self.reveal_gram
+
+    @property
     def start_digest(self) -> str | None:
         return None if self.start_from is None else self.start_from.digest
 

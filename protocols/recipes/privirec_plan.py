@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Segment, VectorLayout
-from protocols.privacy.equations import most_equations
+from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.base import ModelState, Reach, Recipe, Sensitivity, require_within
 from protocols.recipes.privirec_parameters import GRAM_CONSENT, PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all
@@ -32,11 +32,13 @@ from protocols.recipes.state import (
     sum_index_of,
 )
 
-_BY_ITEM: Final = ("basis", "asked", "products")
-Sum = Literal["degrees", "iteration", "gram"]
+_BY_ITEM: Final = ("list_entries", "basis", "asked", "products")
+Sum = Literal["degrees", "lists", "iteration", "gram"]
 
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
+_LONGEST_LIST: Final = 1000.0  # a longer list counts as one of this length, so that 32 bits are enough for the sum
+_STEPS: Final = 16  # into how many widths the rows fall, with `krylov`
 _UNIT: Final = 1.0 + 1e-3
 """Largest norm of a column of Q, with room for float32 rounding. A longer column would break the bound on the sums."""
 _ROUNDED: Final = 1.0 + 2.0**-20  # factor by which rounding to float32 may lengthen a column of Q
@@ -54,13 +56,13 @@ class PriviRecPlan(Recipe):
 
     @property
     def first_vectors(self) -> int:
-        """The index of the first sum whose state has vectors."""
-        return 1 + self.parameters.degrees
+        """The index of the first power iteration."""
+        return 1 + self.parameters.degrees + self.parameters.bounded
 
     @property
     def last_iteration(self) -> int:
         """The index of the last power iteration."""
-        return self.parameters.degrees + self.parameters.iterations
+        return self.first_vectors - 1 + self.parameters.iterations
 
     @property
     def steps(self) -> int:
@@ -76,21 +78,23 @@ class PriviRecPlan(Recipe):
         if not 1 <= sum_index <= self.steps:
             raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
         if sum_index < self.first_vectors:
-            return "degrees"
+            return "degrees" if sum_index == 1 else "lists"
         return "iteration" if sum_index <= self.last_iteration else "gram"
 
     def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block of one segment, with the bounds proven in the module's docstring.
 
-        size: rows m and columns K; () for all items and `components` vectors. Raises `ParameterError` for more.
+        size: as `size_after` returns it; () for all items and `components` vectors. Raises `ParameterError` for more.
         """
         p = self.parameters
         kind = self.sum_of(sum_index)
         if kind == "degrees":
             segment = Segment(kind, p.items, 1.0, integral=True)
+        elif kind == "lists":
+            segment = Segment(kind, self._within(size)[0], self._longest_list, integral=True)
         else:
-            rows, columns = self._within(size)
-            length = triangle_length(rows) if kind == "gram" else rows * columns
+            rows, columns, values = self._within(size)
+            length = triangle_length(rows) if kind == "gram" else values
             part = 1.0 if kind == "gram" else float(p.items ** max(0.0, 0.5 - 2 * p.user_exponent))
             of_users = p.items ** max(0.0, 1 - 2 * p.user_exponent)
             bound = float(_MOST_CLIENTS ** (1 - 2 * p.degree_exponent) * of_users) * _ROUNDED
@@ -99,20 +103,27 @@ class PriviRecPlan(Recipe):
                 length,
                 part,
                 sum_bound=bound,
-                norm=float(of_users) * _UNIT,
+                norm=float(of_users) * _UNIT * (sqrt(_STEPS) if p.bounded and p.krylov else 1.0),
                 sum_norm=None if kind == "gram" else bound * sqrt(columns) * _UNIT,
                 gram=kind == "gram",
             )
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
 
-    def _within(self, size: tuple[int, ...]) -> tuple[int, int]:
-        """Return the rows and columns of `size`, the largest for (); `ParameterError` for a size that no sum has."""
+    def _within(self, size: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the rows, columns and values of `size`, the largest for (); `ParameterError` if no sum has it."""
         p = self.parameters
         if not size:
-            return p.items, p.columns
-        if not p.shrinks or len(size) != 2 or not (0 < size[0] <= p.items and 0 < size[1] <= min(p.columns, size[0])):
-            raise ParameterError(f"a sum of size {size} cannot be one of {p.items} items and {p.columns} vectors")
-        return size[0], size[1]
+            return p.items, p.columns, p.items * p.columns
+        if p.shrinks and len(size) == 3:
+            rows, columns, values = size
+            if 0 < rows <= p.items and 0 < columns <= min(p.columns, rows) and columns <= values <= rows * columns:
+                return rows, columns, values
+        raise ParameterError(f"a sum of size {size} cannot be one of {p.items} items and {p.columns} vectors")
+
+    @property
+    def _longest_list(self) -> float:
+        """The largest value of a client in the sum of lists."""
+        return min(_LONGEST_LIST, float(self.parameters.items))
 
     def kept(self, state: PriviRecState) -> NDArray[np.int64]:
         """Return the items that have rows in the sums after `state`, int64 (m,), ascending."""
@@ -122,40 +133,62 @@ class PriviRecPlan(Recipe):
         return np.flatnonzero(state.item_degrees >= p.min_owners)
 
     def size_after(self, state: ModelState) -> tuple[int, ...]:
-        """Return m and K, which follow from the degrees; () before them. K is 0 where the task ends."""
+        """Return m, K and how many values the rows have together; () before the degrees. K is 0 where the task ends.
+
+        Before the sum of lists, in tasks that have one: m, 1 and m.
+        """
         own = state_as(state, PriviRecState)
         if not (self.parameters.shrinks and own.sum_index):
             return ()
-        kept = self.kept(own)
-        lists = float(own.item_degrees[kept].sum()) / max(1, own.clients)
-        return kept.size, self.columns_of(kept.size, own.clients, self.parameters.min_owners * lists)
+        if own.sum_index + 1 < self.first_vectors:
+            rows = self.kept(own).size
+            return rows, min(1, self._most_columns(rows, own.clients)), rows
+        widths, columns = self.widths(own)
+        return widths.size, columns, int(widths.sum())
 
     @property
     def equations(self) -> int:
         """How many equations all iterations together may be for each row of P."""
         return self.parameters.iterations * self.parameters.columns
 
-    def columns_of(self, rows: int, clients: int, entries: float | None = None) -> int:
-        """Return K for sums over so many rows and clients: see the module's docstring. entries: of a row, the fewest
-        owners times the mean list; None before the degrees."""
+    def _most_columns(self, rows: int, clients: int) -> int:
+        """Return K for sums over so many rows and clients, as far as it does not depend on lists."""
         p = self.parameters
         most = rows // p.iterations if p.krylov else rows
         if not p.reveal_gram:
-            most = min(most, most_equations(rows, clients, entries) // p.iterations)
+            most = min(most, most_equations(rows, clients) // p.iterations)
         return min(p.columns, most)
+
+    def widths(self, state: PriviRecState) -> tuple[NDArray[np.int64], int]:
+        """Return how many columns the row of each kept item has in every iteration, int64 (m,), and K, the most.
+
+        See the module's docstring. Without `krylov` a row has all columns, or none.
+        """
+        p, kept = self.parameters, self.kept(state)
+        columns = self._most_columns(kept.size, state.clients) if p.shrinks else p.columns
+        if not p.bounded or not columns:
+            return np.full(kept.size, columns), columns
+        own = equations_within(state.list_entries[kept]) // p.iterations
+        shares = (_STEPS, 2) if p.krylov else (1, 20)  # steps, and which part of the rows may have fewer than all
+        columns = min(columns, int(np.sort(own)[kept.size // shares[1]]))
+        marks = np.unique(columns * np.arange(shares[0] + 1) // shares[0])
+        return marks[np.searchsorted(marks, np.minimum(own, columns), side="right") - 1], columns
 
     def state_fields(self, sum_index: int, size: tuple[int, ...] = ()) -> StateFields:
         """Return the sum index, what is known from the first sum on, and after a Gram sum the triangle of P.
 
-        Before the first sum: the basis, in a task that starts from one. size: rows and columns, () for the largest.
-        `ParameterError` if the task has no such sum.
+        Before the first sum: the basis, in a task that starts from one. Before the sum of lists: no vectors. size: as
+        `size_after` returns it, () for the largest. `ParameterError` if the task has no such sum.
         """
         p = self.parameters
-        rows, columns = size or (p.items, p.columns)
+        rows, columns = size[:2] or (p.items, p.columns)
         if not sum_index:
             return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, StateField("basis", "<f4", (rows, columns)))
+        first = (SUM_INDEX, *(count_fields(p.items, "item_degrees") if p.degrees else ()))
+        if sum_index + 1 < self.first_vectors:
+            return first
         more: tuple[StateField, ...] = ()
-        vectors, made = columns, sum_index - p.degrees
+        vectors, made = columns, sum_index + 1 - self.first_vectors
         if self.sum_of(sum_index) == "gram":
             more = (StateField("gram", "<f4", (triangle_length(rows),)),)
         elif p.krylov and sum_index == self.last_iteration:
@@ -163,8 +196,8 @@ class PriviRecPlan(Recipe):
         elif p.krylov and made:
             more = tuple(StateField(name, "<f4", (rows, made * columns)) for name in ("asked", "products"))
         return (
-            SUM_INDEX,
-            *(count_fields(p.items, "item_degrees") if p.degrees else ()),
+            *first,
+            *((StateField("list_entries", "<u4", (rows,)),) if p.bounded else ()),
             StateField("basis", "<f4", (rows, vectors)),
             StateField("singular_values", "<f4", (vectors,)),
             StateField("captured", "<f8"),
@@ -198,8 +231,8 @@ class PriviRecPlan(Recipe):
         return Sensitivity(l2=1.0, per_item=self.parameters.columns)
 
     def sum_kinds(self) -> tuple[int, ...]:
-        """Return the sum of the degrees, the first iteration, and the last sum, as far as the task has them."""
-        return tuple(sorted({1, min(2, self.steps), self.steps}))
+        """Return the first sum, that of lists, the first iteration, and the last sum, as far as the task has them."""
+        return tuple(sorted({1, *(min(one, self.steps) for one in (2, self.first_vectors)), self.steps}))
 
     def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
         return fields_bytes(self.state_fields(sum_index, size))
@@ -231,9 +264,15 @@ class PriviRecPlan(Recipe):
         if not (claimed and self.parameters.shrinks):
             return self.state_from(round_number, decode(self.state_fields(claimed), body))
         items = self.parameters.items
-        first = (SUM_INDEX, *count_fields(items, "item_degrees"))  # which tell the lengths of what follows
+        first: StateFields = (SUM_INDEX, *count_fields(items, "item_degrees"))  # which tell the lengths of what follows
         start = self.state_from(round_number, decode(first, memoryview(body)[: fields_bytes(first)]))
         kept = self.kept(start)
+        if self.parameters.bounded and claimed + 1 >= self.first_vectors:
+            first = (*first, StateField("list_entries", "<u4", (kept.size,)))
+            known = decode(first, memoryview(body)[: fields_bytes(first)])
+            start = self.state_from(
+                round_number, known | {"list_entries": rows_of_all(known["list_entries"], kept, items)}
+            )
         values = decode(self.state_fields(claimed, self.size_after(start)), body)
         for name in _BY_ITEM:
             if name in values:
@@ -243,11 +282,16 @@ class PriviRecPlan(Recipe):
         return self.state_from(round_number, values)
 
     def state_from(self, round_number: int, values: dict[str, Any]) -> PriviRecState:
-        """Return the state; `CodecError` for degrees above the number of clients, negative singular values, or a column
-        of Q with a norm over 1, which clients would multiply with their rows.
+        """Return the state; `CodecError` for degrees above the number of clients, lists longer than their owners can
+        have, negative singular values, or a column of Q with a norm over 1, which clients would multiply with their
+        rows.
         """
         if "item_degrees" in values:
             values["item_degrees"] = as_counts(values["item_degrees"], values["clients"])
+        if "list_entries" in values:
+            values["list_entries"] = values["list_entries"].astype(np.float64)
+            if (values["list_entries"] > values["clients"] * self._longest_list).any():
+                raise CodecError("a model state holds lists that are longer than its clients can have")
         if "singular_values" in values and (values["singular_values"] < 0).any():
             raise CodecError("a model state holds negative singular values")
         for name in ("basis", "asked"):

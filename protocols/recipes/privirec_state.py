@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from protocols.layout import Floats
 from protocols.recipes.base import ModelState, RoundSpec
 from protocols.recipes.spectrum import triangle_length, triangle_places
+
+N = TypeVar("N", bound=np.generic)
 
 
 def _empty_array(*shape: int) -> Any:
@@ -21,8 +23,9 @@ def _empty_array(*shape: int) -> Any:
 class PriviRecState(ModelState):
     """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them.
 
-    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. basis: Q, float32
-    (m, K), orthonormal columns; 0 for items with few owners, whose rows are not encoded. singular_values: float32
+    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. list_entries: how many
+    items an item's owners have, added up, float64 (m,), whole numbers. basis: Q, float32 (m, K), columns of norm 1,
+    orthonormal within each tier; 0 for items with few owners, whose rows are not encoded. singular_values: float32
     (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
     relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle. asked, products:
     with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K).
@@ -31,6 +34,7 @@ class PriviRecState(ModelState):
     sum_index: int = 0
     item_degrees: Floats = field(default_factory=lambda: np.zeros(0))
     clients: int = 0
+    list_entries: Floats = field(default_factory=lambda: np.zeros(0))
     basis: NDArray[np.float32] = _empty_array(0, 0)
     singular_values: NDArray[np.float32] = _empty_array(0)
     captured: float = 0.0
@@ -44,11 +48,11 @@ class PriviRecState(ModelState):
         return replace(self, round_number=spec.number, sum_index=spec.sum_index, **changes)
 
 
-def rows_of_all(found: NDArray[np.float32], kept: NDArray[np.int64], items: int) -> NDArray[np.float32]:
-    """Return the rows of the `kept` items, (m, any), among those of all `items`, which are 0."""
+def rows_of_all(found: NDArray[N], kept: NDArray[np.int64], items: int) -> NDArray[N]:
+    """Return the rows of the `kept` items, (m, ...), among those of all `items`, which are 0."""
     if kept.size == items:
         return found
-    whole = np.zeros((items, found.shape[1]), np.float32)
+    whole = np.zeros((items, *found.shape[1:]), found.dtype)
     whole[kept] = found
     return whole
 

@@ -59,6 +59,8 @@ def spectral_factors(source: Source, dim: int) -> NDArray[np.float32]:
     """
     spectrum = state_as(source.state, PriviRecState)
     columns = spectrum.singular_values.size
+    if not spectrum.singular_values.any():
+        raise ParameterError("this spectrum has no singular values yet: its task must have completed an iteration")
     if columns < dim:
         raise ParameterError(f"a spectrum of {columns} singular vectors cannot start item factors of length {dim}")
     order = np.argsort(-spectrum.singular_values, kind="stable")[:dim]
@@ -66,8 +68,6 @@ def spectral_factors(source: Source, dim: int) -> NDArray[np.float32]:
     shares, _ = shares_and_diagonal(vectors, values[order], chosen_weight(values))
     factors = spectrum.item_degrees[:, None] ** source.item_exponent * vectors * np.sqrt(shares)
     power = float((factors**2).sum())
-    if power == 0:
-        raise ParameterError("this spectrum has no singular values yet: its task must have completed an iteration")
     return np.asarray(factors * np.sqrt(len(factors) / power), dtype=np.float32)
 
 

@@ -52,8 +52,18 @@ def start_basis(seed: bytes, items: int, columns: int, lengths: Floats | None = 
 
     lengths: standard deviation of each row, float64 (items,); None: all are equal.
     """
-    gaussian = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
-    return _signed_qr(gaussian if lengths is None else gaussian * lengths[:, None])[0]
+    return orthonormal(gaussian(seed, items, columns, lengths))
+
+
+def gaussian(seed: bytes, items: int, columns: int, lengths: Floats | None = None) -> Floats:
+    """Return the draws that `start_basis` makes orthonormal, float64 (items, columns); arguments as there."""
+    drawn = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
+    return drawn if lengths is None else drawn * lengths[:, None]
+
+
+def orthonormal(vectors: Floats) -> Floats:
+    """Return an orthonormal basis of the columns of `vectors`, float64 (m, K); column k is of the first k of them."""
+    return _signed_qr(vectors)[0]
 
 
 def completed(vectors: NDArray[np.floating], columns: int) -> Floats:
@@ -62,8 +72,7 @@ def completed(vectors: NDArray[np.floating], columns: int) -> Floats:
     What is missing are public random directions.
     """
     own = vectors[:, np.linalg.norm(vectors, axis=0) > 0][:, :columns].astype(np.float64)
-    gaussian = start_basis(bytes(32), len(vectors), columns)
-    return _signed_qr(np.hstack([own, gaussian]))[0][:, :columns]
+    return orthonormal(np.hstack([own, start_basis(bytes(32), len(vectors), columns)]))[:, :columns]
 
 
 def iterate(product: Floats) -> Spectrum:
@@ -100,19 +109,23 @@ def outside(asked: Floats, vectors: Floats) -> Floats:
     return _signed_qr(left - asked @ (asked.T @ left))[0]
 
 
-def nystroem(asked: Floats, products: Floats) -> Spectrum:
-    """Return the spectrum of P ~ Y (Q^T Y)^+ Y^T for Q, `asked` (m, M), and Y = P Q, `products` (m, M); largest first.
+def nystroem_factor(asked: Floats, products: Floats) -> Floats:
+    """Return F of P ~ F F^T = Y (Q^T Y)^+ Y^T for Q, `asked` (m, M), and Y = P Q, `products` (m, M); float64 (m, any).
 
     Halko et al., section 5.5 (equation 5.15), for a P that has no negative eigenvalue. Directions in which Q^T Y is
-    below 1e-6 of its largest eigenvalue are left out, as rounding decides about them: their vectors and values are 0.
+    below 1e-6 of its largest eigenvalue are left out, as rounding decides about them.
     """
     small = asked.T @ products
     values, rotation = np.linalg.eigh((small + small.T) / 2)
     found = values > _ROUNDING * max(float(values[-1]), 0.0)
-    factor = products @ (rotation[:, found] / np.sqrt(values[found]))
+    return np.asarray(products @ (rotation[:, found] / np.sqrt(values[found])))
+
+
+def of_factor(factor: Floats, columns: int) -> Spectrum:
+    """Return the spectrum of F F^T, largest first, for `factor` F (m, any); zeros up to `columns` vectors."""
     vectors, lengths, _ = np.linalg.svd(factor, full_matrices=False)
     peaks = vectors[np.abs(vectors).argmax(axis=0), np.arange(lengths.size)]
-    missing = asked.shape[1] - lengths.size
+    missing = columns - lengths.size
     return Spectrum(
         np.pad(vectors * np.where(peaks < 0, -1.0, 1.0), ((0, 0), (0, missing))), np.pad(lengths**2, (0, missing))
     )

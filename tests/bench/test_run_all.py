@@ -178,4 +178,4 @@ def test_advice_and_verdicts_say_of_the_six_sets_what_was_measured(name: str) ->
     for arm in ("colr", "fedmf", "pfedclr"):
         assert levels["privirec-k"] > levels[arm]
         assert levels[f"{arm}-started"] > levels[arm]
-    assert levels["privirec-k-4"] > 0.94 * levels["colr"]  # 3 x 4 vectors, the fewest that are advised
+    assert levels["privirec-k-4"] > 0.91 * levels["colr"]  # 3 x 4 vectors, the fewest that are advised

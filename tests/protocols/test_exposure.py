@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.exposure import data_of, spectral
+from bench.exposure import data_of, has_of, spectral
 from client_sdk.lab.data.interactions import Interactions
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training.privirec import components_of
+from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
 from protocols.exposure import check_equations, exposures
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
-from protocols.privacy.equations import most_equations
+from protocols.privacy.equations import ENTRIES, most_equations
 from protocols.recipes.base import Local, Recipe
 from protocols.recipes.private import with_privacy
 from protocols.recipes.privirec import PriviRecK
@@ -91,19 +93,26 @@ def test_items_with_few_owners_and_columns_beyond_the_bound_are_in_no_sum() -> N
     chosen = federation.recipe
     assert isinstance(chosen, PriviRecK)
     lengths = []
-    for _ in range(3):
+    for _ in range(4):
         state = state_as(federation.state, PriviRecState)
         spec = replace(chosen.round_spec(federation.task_seed, state.sum_index + 1), size=chosen.size_after(state))
         lengths.append(chosen.layout(spec.sum_index, spec.size).length)
         next(federation.run(1))
     kept = int((train.item_degrees() >= 5).sum())
-    assert kept <= 80 and lengths == [100, kept * 4, kept * 4], "64 // 8 equations, in two sums"
     state = state_as(federation.state, PriviRecState)
+    widths, columns = chosen.widths(state)
+    assert kept <= 80 and columns == 4, "64 // 8 equations, in two sums"
+    assert lengths == [100, kept, widths.sum(), widths.sum()]
+    lists = np.bincount(train.users, np.isin(train.items, chosen.kept(state)))
+    entries = np.bincount(train.items, lists[train.users], 100)[chosen.kept(state)]
+    np.testing.assert_array_equal(state.list_entries[chosen.kept(state)], entries)
+    assert (2 * widths <= entries / ENTRIES).all() and (widths[entries < 8 * ENTRIES] < 4).all()
+    assert (widths == 4).sum() >= kept / 2
     assert (state.basis.shape, state.singular_values.size) == ((100, 8), 8)
     assert not state.basis[80:].any()
     body = chosen.encode_state(state)
-    assert len(body) == 4 + 4 * 101 + 4 * (kept + 1) * 8 + 16
-    again = state_as(chosen.decode_state(3, body), PriviRecState)
+    assert len(body) == 4 + 4 * 101 + 4 * kept + 4 * (kept + 1) * 8 + 16
+    again = state_as(chosen.decode_state(4, body), PriviRecState)
     np.testing.assert_array_equal(again.basis, state.basis)
     components = components_of(chosen, state)
     assert not components.item_degrees[80:].any() and components.krylov
@@ -133,26 +142,54 @@ def test_a_member_without_other_items_sends_zeros_and_a_sum_of_another_size_is_r
     degrees[:3] = 4
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), degrees, 40)
     spec = replace(chosen.round_spec(SEED, 2), size=chosen.size_after(state))
-    assert spec.size == (37, 2)
+    assert spec.size == (37, 1, 37)
     (vector,) = chosen.contribute(state, spec, Local(np.array([0, 2]))).blocks
-    assert vector.shape == (74,) and not vector.any()
-    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 3]))).blocks
-    assert np.flatnonzero(vector).tolist() == [0, 1], "the first row is that of item 3"
-    for size in ((36, 2), (37, 1)):
+    assert vector.shape == (37,) and not vector.any()
+    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 3, 5]))).blocks
+    assert (np.flatnonzero(vector).tolist(), vector[0]) == ([0, 2], 2), "item 0 has no row, and is not counted"
+    entries = np.full(37, 60.0)
+    entries[:2] = ENTRIES, ENTRIES - 1  # enough for one column, and for none
+    state = chosen.absorb(state, spec, entries, 40)
+    spec = replace(chosen.round_spec(SEED, 3), size=chosen.size_after(state))
+    assert spec.size == (37, 2, 71)
+    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 2]))).blocks
+    assert vector.shape == (71,) and not vector.any()
+    (vector,) = chosen.contribute(state, spec, Local(np.array([0, 3, 4, 5]))).blocks
+    assert np.flatnonzero(vector).tolist() == [0, 1, 2], "item 3 has a column, 4 none, 5 both"
+    for size in ((36, 2, 71), (37, 1, 37), (37, 2, 74)):
         with pytest.raises(ParameterError, match="the model before it says"):
             chosen.contribute(state, replace(spec, size=size), Local(np.array([3])))
-    for size in ((0, 2), (41, 2), (37, 3), (37,)):
+    for size in ((0, 2, 2), (41, 2, 71), (37, 3, 71), (37, 2), (37, 2, 75), (37, 2, 1)):
         with pytest.raises(ParameterError, match="cannot be one of 40 items and 2 vectors"):
-            chosen.layout(2, size)
+            chosen.layout(3, size)
     body = chosen.encode_state(state)
-    with pytest.raises(CodecError):
-        chosen.decode_state(1, body + b"\0")
+    for wrong in (body + b"\0", body[:-1], body[: 4 * 43]):
+        with pytest.raises(CodecError):
+            chosen.decode_state(2, wrong)
+    assert not chosen.same_state(state, replace(state, list_entries=state.list_entries + 1))
+
+
+def test_the_server_cannot_ask_beyond_a_row_s_columns_where_rounding_decides() -> None:
+    """A column that no value determines may be any direction, but only in the rows that have it."""
+    chosen = made(items=40, components=2, iterations=1)
+    state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.full(40, 20.0), 40)
+    spec = replace(chosen.round_spec(SEED, 2), size=chosen.size_after(state))
+    entries = np.full(40, 60.0)
+    entries[7] = ENTRIES
+    state = state_as(chosen.absorb(state, spec, entries, 40), PriviRecState)
+    state = replace(state, singular_values=np.array([1, 0], np.float32))
+    other = np.array(state.basis)
+    other[:, 1] = np.roll(other[:, 1], 1) * (np.arange(40) != 7)
+    other[:, 1] /= np.linalg.norm(other[:, 1])
+    assert chosen.same_state(state, replace(state, basis=other))
+    other[7, 1], other[9, 1] = other[9, 1], 0
+    assert not chosen.same_state(state, replace(state, basis=other))
 
 
 def test_a_task_of_too_few_clients_ends_after_the_degrees() -> None:
     chosen = made(items=40)
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.full(40, 9.0), 12)
-    assert chosen.size_after(state) == (40, 0)
+    assert chosen.size_after(state) == (40, 0, 40)
     assert chosen.is_done(state)
     assert chosen.encode_state(chosen.decode_state(1, chosen.encode_state(state))) == chosen.encode_state(state)
     with pytest.raises(ParameterError, match="sums over the 12 clients and the 40 items with 5 owners or more"):
@@ -180,11 +217,40 @@ def test_every_recipe_says_what_its_sums_say(name: str, parameters: dict[str, An
     assert found[0].smallest_group == (1 if kinds[0] == "once" else 10)
 
 
+def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
+    """Which share of item pairs the model of a task tells right whether anybody has both, and of how many users it
+    tells a pair that only they have with the number of their items."""
+    users, items = train.active_users.size, train.n_items
+    parameters = parameters_for("privirec-k", {"items": items, **given}, clients=users)
+    federation = Federation(train, "privirec-k", parameters, cohort_size=users, masks=False)
+    assert isinstance(federation.recipe, PriviRecK)
+    list(federation.run(federation.recipe.steps))
+    state, b = state_as(federation.state, PriviRecState), federation.recipe.parameters.degree_exponent
+    has, scale = has_of(train), np.maximum(train.item_degrees(), 1.0) ** b
+    found = (state.basis * state.singular_values.astype(float) ** 2) @ state.basis.T * np.outer(scale, scale)
+    together, pairs = has.T.astype(int) @ has, np.triu(np.ones((items, items), bool), 1)
+    told = ((found > 0.02) == (together > 0))[pairs].mean()
+    sizes = np.rint(np.maximum(found, 1e-9) ** -2.0)  # of a pair that one user has, whose value is n^-2a, a = 1/4
+    known = 0
+    for own in map(np.flatnonzero, has):
+        alone = (pairs & (together == 1))[np.ix_(own, own)]
+        known += bool((sizes[np.ix_(own, own)][alone] == own.size).any())
+    return float(told), known / users
+
+
+def test_attack_the_sums_of_an_advised_task_say_the_item_item_matrix() -> None:
+    """They do not; sums of as many columns as members do, to which a task and its members have to consent."""
+    train = synthetic(SyntheticConfig(users=150, items=200, positives=25, skew=0.8, seed=2))
+    told, known = linked(train, {})
+    assert told < 0.99 and known < 0.5
+    told, known = linked(train, {"components": 60, "min_owners": 1, "reveal_gram": True})
+    assert told > 0.99 and known > 0.5
+
+
 def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
     train = data_of("short", 300, None)
     assert most_equations(1000, 300) == 37
     within = spectral(train)
-    assert most_equations(1000, 300, 5 * 4.0) == 20, "of clients with 4 items each"
     assert within["read"] == 0 and 0 < float(within["equations"] or 0) <= float(within["safe"] or 0)
     beyond = spectral(train, 8)
     assert float(beyond["read"] or 0) > 0.02

@@ -94,10 +94,10 @@ class ArmResult:
 class SumResult:
     """One round of PriviRec, completed or failed.
 
-    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, iteration or
-    gram. survivors: clients in the sum. seconds: wall-clock time. bytes_up: mean bytes of HTTP bodies that one client
-    sent. failure: the reason if the round failed. captured, change, singular_values: of the model after a completed
-    iteration; None and () otherwise.
+    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, lists,
+    iteration or gram. survivors: clients in the sum. seconds: wall-clock time. bytes_up: mean bytes of HTTP bodies that
+    one client sent. failure: the reason if the round failed. captured, change, singular_values: of the model after a
+    completed iteration; None and () otherwise.
     """
 
     number: int

@@ -85,7 +85,7 @@ class Display:
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _WIDTH: Final = 12
-_NAMES: Final = {"degrees": "degrees", "iteration": "P Q", "gram": "Gram"}
+_NAMES: Final = {"degrees": "degrees", "lists": "lists", "iteration": "P Q", "gram": "Gram"}
 SUM_HEADINGS: Final = ("sum", "clients", "captured", "change", "singular values", "KiB up", "s")
 
 

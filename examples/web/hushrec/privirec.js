@@ -10,8 +10,13 @@ import { finiteFloats, uint32s } from "./states.js";
 const round32 = Math.fround;
 const norm = (values) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 const columnsOf = (p) => p.components + (p.oversampling ?? 0);
-const stepsOf = (name, p) => 1 + p.iterations + Number(name === "privirec");
-export const kindOf = (p, index) => (index === 1 ? "degrees" : index <= 1 + p.iterations ? "iteration" : "gram");
+/** Sums before the first iteration: of degrees, and of lists, which limit how many columns a row has. */
+const before = (p) => (p.reveal_gram ? 1 : 2);
+const stepsOf = (name, p) => before(p) + p.iterations + Number(name === "privirec");
+export function kindOf(p, index) {
+  if (index <= before(p)) return index === 1 ? "degrees" : "lists";
+  return index <= before(p) + p.iterations ? "iteration" : "gram";
+}
 
 /** Q and the diagonal of R, which has no negative entry. */
 export function signedQr(rows) {
@@ -31,28 +36,55 @@ export function signedQr(rows) {
   return { basis: transposed(basis), diagonal };
 }
 
-/** lengths: the standard deviation of each row; none: all are equal. */
-export async function startBasis(seed, items, columns, lengths) {
+/** Draws that become the first basis. lengths: the standard deviation of each row; none: all are equal. */
+export async function gaussian(seed, items, columns, lengths) {
   const drawn = await normals(seed, "start of the power iteration", items * columns);
   if (!columns) return Array.from({ length: items }, () => []);
   const rows = transposed(rowsOf(drawn, items)).map((row, i) => (lengths ? row.map((x) => x * lengths[i]) : row));
-  return signedQr(rows).basis.map((row) => row.map(round32));
+  return rows;
 }
 
 const EQUATIONS = 8;
+const ENTRIES = 4;
+const LONGEST_LIST = 1000;
 const itemExponent = (p) => p.item_exponent ?? 1 - p.user_exponent;
 /** The items that later sums have rows for. */
 export const kept = (p, state) => state.degrees.flatMap((d, i) => (d >= p.min_owners ? [i] : []));
 
-/** Rows and columns of the sum after `state`; none before the degrees. */
+/** How many columns each kept row has in every iteration, and the most. */
+export function widthsOf(p, state) {
+  const own = kept(p, state);
+  const whole = p.krylov ? Math.floor(own.length / p.iterations) : own.length;
+  const safe = Math.floor(Math.floor(Math.min(own.length, state.clients) / EQUATIONS) / p.iterations);
+  const most = Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe));
+  if (p.reveal_gram || !most || !state.entries) return { widths: own.map(() => most), columns: most };
+  const able = state.entries.map((count) => Math.floor(Math.floor(count / ENTRIES) / p.iterations));
+  const [steps, part] = p.krylov ? [16, 2] : [1, 20];
+  const columns = Math.min(most, [...able].sort((x, y) => x - y)[Math.floor(own.length / part)]);
+  const marks = Array.from({ length: steps + 1 }, (_, i) => Math.floor((columns * i) / steps));
+  return { widths: able.map((count) => Math.max(...marks.filter((mark) => mark <= Math.min(count, columns)))), columns };
+}
+
+/** Rows, columns and values of the sum after `state`; none before the degrees. */
 export function sizeAfter(p, state) {
   if (!state.sums) return [];
-  const own = kept(p, state);
-  const rows = own.length;
-  const entries = (p.min_owners * own.reduce((sum, i) => sum + state.degrees[i], 0)) / Math.max(1, state.clients);
-  const whole = p.krylov ? Math.floor(rows / p.iterations) : rows;
-  const safe = Math.floor(Math.floor(Math.min(Math.floor(Math.min(rows, state.clients) / EQUATIONS), entries)) / p.iterations);
-  return [rows, Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe))];
+  const { widths, columns } = widthsOf(p, state);
+  if (state.sums < before(p)) return [widths.length, Math.min(1, columns), widths.length];
+  return [widths.length, columns, widths.reduce((sum, width) => sum + width, 0)];
+}
+
+/** Columns that equally many rows have, most rows first: their rows, their first column, and the one after the last. */
+function tiersOf(widths) {
+  const edges = [0, ...new Set(widths.filter((width) => width).sort((x, y) => x - y))];
+  return edges.slice(1).map((last, i) => ({ rows: widths.flatMap((width, row) => (width >= last ? [row] : [])), first: edges[i], last }));
+}
+
+const zeros = (rows, columns) => Array.from({ length: rows }, () => new Array(columns).fill(0));
+const part = (matrix, rows, columns) => rows.map((row) => columns.map((column) => matrix[row][column]));
+const range = (first, last) => Array.from({ length: last - first }, (_, i) => first + i);
+const less = (left, right) => left.map((row, i) => row.map((x, j) => x - right[i][j]));
+function put(matrix, rows, first, block) {
+  rows.forEach((row, i) => block[i].forEach((x, j) => (matrix[row][first + j] = x)));
 }
 
 /** items: the client's. Returns the block of sum `index`. */
@@ -60,53 +92,84 @@ export function contribution(p, state, index, items) {
   if (index === 1) return Array.from({ length: p.items }, (_, i) => Number(items.includes(i)));
   const rows = kept(p, state);
   const own = rows.filter((i) => items.includes(i)).length;
+  if (kindOf(p, index) === "lists") return rows.map((i) => (items.includes(i) ? Math.min(own, LONGEST_LIST, p.items) : 0));
   const r = rows.map((i) => (items.includes(i) ? own ** -p.user_exponent * state.degrees[i] ** -itemExponent(p) : 0));
   if (kindOf(p, index) === "gram") return r.flatMap((x, i) => r.slice(i).map((y) => x * y));
   const mixed = product([r], state.basis)[0];
-  return r.flatMap((x) => mixed.map((y) => x * y));
+  const { widths } = widthsOf(p, state);
+  return r.flatMap((x, i) => mixed.slice(0, widths[i]).map((y) => x * y));
 }
 
 export const empty = () => ({ sums: 0 });
 
 /** seed: of the round. */
 export async function absorb(p, state, index, total, contributions, seed) {
-  if (index === 1) {
-    const degrees = total.map((x) => Math.max(0, Math.min(contributions, rint(x))));
-    const first = { sums: 1, degrees, clients: contributions };
-    const [rows, columns] = sizeAfter(p, first);
-    const lengths = p.krylov ? kept(p, first).map((i) => degrees[i] ** (0.5 - itemExponent(p))) : null;
-    const basis = await startBasis(seed, rows, columns, lengths);
-    return { ...first, basis, values: new Array(columns).fill(0), captured: 0, change: 1, more: [] };
+  if (index <= before(p)) {
+    const most = index === 1 ? contributions : contributions * Math.min(LONGEST_LIST, p.items);
+    const counts = total.map((x) => Math.max(0, Math.min(most, rint(x))));
+    const after = index === 1 ? { sums: 1, degrees: counts, clients: contributions } : { ...state, sums: index, entries: counts };
+    return index < before(p) ? after : begun(p, after, seed);
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
-  const columns = sizeAfter(p, state)[1];
-  const product_ = rowsOf(total, columns);
+  const { widths, columns } = widthsOf(p, state);
+  let at = 0;
+  const product_ = widths.map((width) => [...total.slice(at, (at += width)), ...new Array(columns - width).fill(0)]);
+  if (p.krylov) return withMoreDirections(p, state, index, product_, tiersOf(widths), columns);
   const found = signedQr(product_);
   let [basis, values] = [found.basis, found.diagonal.map(Math.sqrt)];
-  const change = norm(values) ? norm(values.map((x, i) => x - state.values[i])) / norm(values) : 0;
-  if (p.krylov) return withMoreDirections(p, state, index, product_, basis, values, change);
+  const change = changeOf(state.values, values);
   const captured = overlap(state.basis, basis);
   const converged = p.tolerance !== null && p.tolerance !== undefined && change <= p.tolerance;
-  if (p.rayleigh_ritz && (index === 1 + p.iterations || converged)) [basis, values] = ritz(state.basis, product_);
+  if (p.rayleigh_ritz && (index === before(p) + p.iterations || converged)) [basis, values] = ritz(state.basis, product_);
   return { ...state, sums: index, basis: rounded(basis), values: values.map(round32), captured, change };
 }
 
-const rounded = (rows) => rows.map((row) => row.map(round32));
-const beside = (left, right) => (left.length ? left.map((row, i) => [...row, ...right[i]]) : right);
-const overlap = (before, after) =>
-  Math.min(1, product(transposed(before), after).flat().reduce((sum, x) => sum + x * x, 0) / after[0].length);
+/** The state before the first iteration. */
+async function begun(p, state, seed) {
+  const { widths, columns } = widthsOf(p, state);
+  const lengths = p.krylov ? kept(p, state).map((i) => state.degrees[i] ** (0.5 - itemExponent(p))) : null;
+  const drawn = await gaussian(seed, widths.length, columns, lengths);
+  const basis = zeros(widths.length, columns);
+  for (const { rows, first, last } of tiersOf(widths)) put(basis, rows, first, signedQr(part(drawn, rows, range(first, last))).basis);
+  return { ...state, basis: rounded(basis), values: new Array(columns).fill(0), captured: 0, change: 1, more: [] };
+}
 
-/** The next Q of a block Krylov space, or the model after the last iteration. `more` holds all Q and all Y so far. */
-function withMoreDirections(p, state, index, product_, found, values, change) {
+const rounded = (rows) => rows.map((row) => row.map(round32));
+const changeOf = (old, now) => (norm(now) ? norm(now.map((x, i) => x - old[i])) / norm(now) : 0);
+const beside = (left, right) => (left.length ? left.map((row, i) => [...row, ...right[i]]) : right);
+const overlap = (old, after) =>
+  Math.min(1, product(transposed(old), after).flat().reduce((sum, x) => sum + x * x, 0) / after[0].length);
+
+/** The next Q of a block Krylov space, or the model after the last one. `more` holds all Q and all Y so far. */
+function withMoreDirections(p, state, index, product_, tiers, columns) {
   const half = state.more.length ? state.more[0].length / 2 : 0;
   const asked = beside(state.more.map((row) => row.slice(0, half)), state.basis);
   const products = beside(state.more.map((row) => row.slice(half)), product_);
-  if (index < 1 + p.iterations) {
-    const captured = overlap(state.basis, found);
-    const more = beside(rounded(asked), rounded(products));
-    return { ...state, sums: index, basis: rounded(outside(asked, found)), values: values.map(round32), captured, change, more };
+  const isLast = index === before(p) + p.iterations;
+  const [found, next, values] = [zeros(asked.length, columns), zeros(asked.length, columns), new Array(columns).fill(0)];
+  let explained = [];
+  for (const { rows, first, last } of tiers) {
+    const places = range(0, asked[0].length / columns).flatMap((one) => range(first, last).map((column) => one * columns + column));
+    const whole = part(asked, range(0, asked.length), places);
+    const own = part(whole, rows, range(0, places.length));
+    let rest = part(products, rows, places);
+    if (explained.length) rest = less(rest, product(rows.map((row) => explained[row]), product(transposed(explained), whole)));
+    const factor = nystroemFactor(own, rest);
+    const more = zeros(asked.length, factor[0].length);
+    put(more, rows, 0, factor);
+    explained = beside(explained, more);
+    if (isLast) continue;
+    const { basis, diagonal } = signedQr(rest.map((row) => row.slice(first - last)));
+    put(found, rows, first, basis);
+    put(next, rows, first, outside(own, basis));
+    diagonal.forEach((x, i) => (values[first + i] = Math.sqrt(x)));
   }
-  const [basis, lengths] = nystroem(asked, products);
+  if (!isLast) {
+    const [captured, change] = [overlap(state.basis, found), changeOf(state.values, values)];
+    const more = beside(rounded(asked), rounded(products));
+    return { ...state, sums: index, basis: rounded(next), values: values.map(round32), captured, change, more };
+  }
+  const [basis, lengths] = ofFactor(explained, asked[0].length);
   const captured = overlap(state.basis, basis);
   return { ...state, sums: index, basis: rounded(basis), values: lengths.map(round32), captured, more: [] };
 }
@@ -121,13 +184,17 @@ function outside(asked, vectors) {
   return left;
 }
 
-/** Vectors and singular values of P ~ Y (Q^T Y)^+ Y^T, largest first; zeros for directions that are rounding. */
-function nystroem(asked, products) {
+/** F of P ~ F F^T = Y (Q^T Y)^+ Y^T, without directions that are rounding. */
+function nystroemFactor(asked, products) {
   const small = product(transposed(asked), products);
   const { values, vectors } = eigen(small.map((row, i) => row.map((x, j) => (x + small[j][i]) / 2)));
   const largest = Math.max(...values, 0);
   const found = values.flatMap((x, i) => (x > 1e-6 * largest ? [i] : []));
-  const factor = product(products, vectors.map((row) => found.map((i) => row[i] / Math.sqrt(values[i]))));
+  return product(products, vectors.map((row) => found.map((i) => row[i] / Math.sqrt(values[i]))));
+}
+
+/** Vectors and singular values of F F^T, largest first, then zeros up to so many columns. */
+function ofFactor(factor, count) {
   const inner = eigen(product(transposed(factor), factor));
   const order = inner.values.map((_, i) => i).sort((x, y) => inner.values[y] - inner.values[x]);
   const columns = order.map((i) => {
@@ -136,8 +203,8 @@ function nystroem(asked, products) {
     return column.map((x) => (x * Math.sign(peak || 1)) / Math.sqrt(inner.values[i]));
   });
   const lengths = order.map((i) => Math.sqrt(inner.values[i]));
-  while (lengths.length < asked[0].length) {
-    columns.push(new Array(asked.length).fill(0));
+  while (lengths.length < count) {
+    columns.push(new Array(factor.length).fill(0));
     lengths.push(0);
   }
   return [transposed(columns), lengths];
@@ -157,11 +224,13 @@ function ritz(basis, sums) {
 
 export function encode(state) {
   if (!state.sums) return littleEndian(0, 4);
+  const first = concat(littleEndian(state.sums, 4), uint32s([...state.degrees, state.clients, ...(state.entries ?? [])]));
+  if (!state.basis) return first;
   const figures = new Uint8Array(new Float64Array([state.captured, state.change]).buffer);
   const floats = toFloats([...state.basis.flat(), ...state.values]);
   const half = Array.isArray(state.more[0]) ? state.more[0].length / 2 : 0;
   const parts = half ? [(row) => row.slice(0, half), (row) => row.slice(half)].flatMap((part) => state.more.flatMap(part)) : state.more;
-  return concat(littleEndian(state.sums, 4), uint32s([...state.degrees, state.clients]), floats, figures, toFloats(parts));
+  return concat(first, floats, figures, toFloats(parts));
 }
 
 export function decode(name, p, round, body) {
@@ -172,12 +241,22 @@ export function decode(name, p, round, body) {
   if (!sums) return exact(body, 4, "a model state") && empty();
   if (body.length < 4 * (items + 2)) throw new CodecError("a model state has its item degrees first");
   const { counts: degrees, clients } = readCounts(reader, items);
-  const [rows, columns] = sizeAfter(p, { sums, degrees, clients });
-  const made = sums - 1;
+  const first = { sums, degrees, clients };
+  if (sums < before(p)) return exact(body, 4 * (items + 2), "a model state") && first;
+  const own = before(p) === 2 ? kept(p, first).length : 0;
+  if (own) {
+    if (body.length < 4 * (items + 2 + own)) throw new CodecError("a model state has its lists after the degrees");
+    first.entries = Array.from({ length: own }, () => reader.number(4));
+    if (first.entries.some((count) => count > clients * Math.min(LONGEST_LIST, items))) {
+      throw new CodecError("a model state holds lists that are longer than its clients can have");
+    }
+  } else if (before(p) === 2) first.entries = [];
+  const [rows, columns] = sizeAfter(p, first);
+  const made = sums - before(p);
   const vectors = p.krylov && made === p.iterations ? columns * p.iterations : columns;
   const kept_ = p.krylov && made && made < p.iterations ? made * columns : 0;
   const triangle = made > p.iterations ? (rows * (rows + 1)) / 2 : 0;
-  exact(body, 4 * (items + 2) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle, "a model state");
+  exact(body, 4 * (items + 2 + own) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle, "a model state");
   const basis = rowsOf(finiteFloats(reader.fixed(4 * rows * vectors)), vectors);
   const values = finiteFloats(reader.fixed(4 * vectors));
   const [captured, change] = new Float64Array(reader.fixed(16).buffer);
@@ -187,5 +266,5 @@ export function decode(name, p, round, body) {
   if (long || values.some((x) => x < 0) || !Number.isFinite(captured + change)) {
     throw new CodecError("a model state holds a column longer than 1, or a negative singular value");
   }
-  return { sums, degrees, clients, basis, values, captured, change, more };
+  return { ...first, basis, values, captured, change, more };
 }

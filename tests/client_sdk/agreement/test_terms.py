@@ -126,14 +126,16 @@ def test_the_longest_catalogue_counts_before_it_is_downloaded() -> None:
         TaskTerms.of(named, needed + catalogue_memory(100) - 1)
 
 
-@pytest.mark.parametrize("size", [[31, 2], [30, 3], [0, 2], [30, 0], [30]])
+@pytest.mark.parametrize(
+    "size", [[31, 2, 62], [30, 3, 90], [0, 2, 2], [30, 0, 0], [30, 2], [30], [30, 2, 61], [30, 2, 1]]
+)
 def test_attack_a_round_has_a_sum_of_a_size_that_the_recipe_does_not_have(size: list[int]) -> None:
     parameters = {"items": 30, "components": 2, "iterations": 1}
     terms = TaskTerms.of(task_view("privirec-k", parameters, schedule={"cohort_size": 40, "min_clients": 40}))
-    seed = terms.recipe.round_spec(terms.seed, 2, 2).seed
-    assert terms.round_spec(round_view(2, seed=seed, size=[20, 2])).size == (20, 2)
-    with pytest.raises(ContractBroken, match=r"round 2 has other levels, or another size: "):
-        terms.round_spec(round_view(2, seed=seed, size=size))
+    seed = terms.recipe.round_spec(terms.seed, 3, 3).seed
+    assert terms.round_spec(round_view(3, seed=seed, size=[20, 2, 39])).size == (20, 2, 39)
+    with pytest.raises(ContractBroken, match=r"round 3 has other levels, or another size: "):
+        terms.round_spec(round_view(3, seed=seed, size=size))
 
 
 def test_attack_rfrec_claims_a_million_sums() -> None:

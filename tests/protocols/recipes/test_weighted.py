@@ -299,7 +299,7 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
 
 def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     usual = choose(1682, 943, 99_057)
-    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 4, 943)
+    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 5, 943)
     assert usual.message_bytes == 4 * 1682 * 39, "3 x 39 = 943 // 8 equations"
     for vectors in (15, 8):  # which rank better than, or like, colr: docs/results.md
         few = choose(1682, 943, 99_057, budget=4 * 1682 * vectors)

@@ -172,7 +172,7 @@ def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Sp
         simulate(many, SimulationRequest("pfedclr", rounds=1, **change)).recipe_parameters
         for change in ({}, {"start_from_privirec": False}, {"variant": "paper"})
     )
-    assert (started["start_from"]["item_exponent"], started["dim"]) == (0.3125, 12), "as many as the start has vectors"
+    assert (started["start_from"]["item_exponent"], started["dim"]) == (0.4, 12), "as many as the start has vectors"
     assert random["start_from"] is paper["start_from"] is None
     with pytest.raises(ParameterError, match="more users: sums over 24 would give single users' items away"):
         simulate(split, SimulationRequest("pfedclr", rounds=1))
@@ -192,7 +192,7 @@ def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(many: 
 
 def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split, many: Split) -> None:
     chosen = simulate(many, SimulationRequest())
-    assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 100, 4)
+    assert (chosen.recipe, chosen.cohort, chosen.rounds) == ("privirec-k", 100, 5)
     assert chosen.recipe_parameters["components"] == 4, "three times 4 is an eighth of 100"
     assert "docs/which-recipe.md" in chosen.chosen[0]
     small = simulate(many, SimulationRequest(budget=1500))
