@@ -11,9 +11,18 @@ from typing import Annotated, Final
 
 import typer
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 from typer import Argument, Option
 
-from aggregator_service.commands.common import CommandError, DatabaseUrl, DataDir, opened, server_settings
+from aggregator_service.access.audit import record
+from aggregator_service.commands.common import (
+    CommandError,
+    DatabaseUrl,
+    DataDir,
+    command_actor,
+    opened,
+    server_settings,
+)
 from aggregator_service.crash_points import crash_point
 from aggregator_service.settings import Settings
 from aggregator_service.storage.backup import (
@@ -28,6 +37,7 @@ from aggregator_service.storage.backup import (
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.data_directory import create_data_directory, make_private
 from aggregator_service.storage.database import Database, database_place, dialect_of
+from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import (
     bind_store,
@@ -64,6 +74,7 @@ def backup(
         else:
             refuse_moved(database)
             made = back_up_snapshot(database, bind_store(database, store), target.resolve(), opened)
+        _note(database, "backup made", made.path.name)
     typer.echo(f"{made.path}: the database and {made.blobs} blobs")
     _report_damage(made.damaged)
 
@@ -100,6 +111,7 @@ def restore(
             mark_moved(copy, database_place(settings.database))  # so that an unfinished copy is known as this one's
             store = DirectoryBlobs(source.resolve() / BLOBS_NAME)
             damaged = _copy(settings, copy, store, settings.database, settings.blob_location)
+        _note(target, "backup restored", source.name)
     typer.echo(f"restored {source}. Start the server; docs/deploy.md says what it no longer knows")
     _report_damage(damaged)
 
@@ -152,6 +164,7 @@ def _copy(
     if to_database is None:
         damaged = _copy_blobs(source, store, new_store)
         record_store(source, store_id)
+        _note(source, "blobs moved")
         return damaged
     place = database_place(to_database)
     with opened(to_database, connections=2) as target:
@@ -168,6 +181,8 @@ def _copy(
             raise
         crash_point("move.copied-before-finished")
         record_store(target, store_id)
+        if to_database != settings.database:  # else it is a restore
+            _note(target, "database moved")
     typer.echo(f"copied {sum(copied.values())} rows of {len(copied)} tables")
     return damaged
 
@@ -180,6 +195,14 @@ def _copy_blobs(source: Database, store: BlobStore, new_store: BlobStore | None)
     damaged = copy_blobs(named, store, new_store)
     typer.echo(f"copied {len(named) - len(damaged)} blobs")
     return damaged
+
+
+def _note(database: Database, action: str, target: str | None = None) -> None:
+    """Record an action in the audit trail. What was copied is complete without it: a full disk ends no backup."""
+    try:
+        database.transact(lambda session: record(session, command_actor(), action, target=target))
+    except DBAPIError as error:
+        typer.echo(f"the audit trail has no entry of this: {database_cause(error)}", err=True)
 
 
 @contextmanager

@@ -199,6 +199,20 @@ def test_the_command_line_is_recorded_and_the_server_logs_it(
     assert [line.getMessage() for line in caplog.records if "closed" in line.getMessage()] == ["task closed"]
 
 
+def test_backups_restores_and_moves_are_recorded_in_the_database_that_goes_on(
+    tmp_path: Path, run: Callable[..., str]
+) -> None:
+    first, second, third = (("--data-dir", str(tmp_path / name)) for name in ("first", "second", "third"))
+    moved = f"sqlite:///{tmp_path / 'moved.db'}"
+    run("init", *first)
+    run("backup", str(tmp_path / "nightly"), *first)
+    assert [line.split("  ")[3:] for line in run("audit", *first).splitlines()][1:] == [["backup made", "nightly"]]
+    run("restore", str(tmp_path / "nightly"), *second)
+    assert "backup restored  nightly" in run("audit", *second).splitlines()[-1]
+    run("migrate-storage", "--to-database-url", moved, *second)
+    assert "database moved" in run("audit", "--database-url", moved, *third).splitlines()[-1]
+
+
 def test_every_command_that_changes_something_knows_who_runs_it() -> None:
     """A command of these groups either only reads, or takes an actor."""
     reading = {"task_list", "task_show", "task_advise", "task_create", "task_revocations", "round_show"}
