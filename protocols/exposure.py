@@ -86,7 +86,10 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         if isinstance(inner, PriviRecK) and index > inner.parameters.degrees:  # the sum of lists is an equation, too
             p = inner.parameters
-            equations, safe = inner.equations, 0 if p.reveal_gram else most_equations(p.items, schedule.cohort_size)
+            equations, safe = (
+                inner.equations,
+                0 if p.reveal_gram else most_equations(p.items, counted_clients(schedule)),
+            )
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule != "trained" and layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
@@ -96,6 +99,14 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
             one = replace(last_one, sums=last_one.sums + one.sums)
         found.append(one)
     return tuple(found)
+
+
+def counted_clients(schedule: Schedule) -> int:
+    """Return the clients by which equations are limited: a cohort's, of whom half may drop out of later sums.
+
+    The limit has a margin of two (`protocols.privacy.equations`), so that it still holds for sums over `min_clients`.
+    """
+    return min(schedule.cohort_size, 2 * schedule.min_clients)
 
 
 def check_equations(
@@ -111,9 +122,11 @@ def check_equations(
     """
     if isinstance(recipe, Private) or not isinstance(recipe, PriviRecK):
         return
-    p, clients = recipe.parameters, schedule.cohort_size
-    if p.min_owners > clients:
-        raise ParameterError(f"min_owners is {p.min_owners}, and no sum is over more than {clients} clients")
+    p, fewest = recipe.parameters, schedule.min_clients
+    if p.min_owners > schedule.cohort_size:
+        raise ParameterError(
+            f"min_owners is {p.min_owners}, and no sum is over more than {schedule.cohort_size} clients"
+        )
     if p.reveal_gram and consents:
         return
     if p.reveal_gram:
@@ -124,16 +137,23 @@ def check_equations(
             f"{LEAST_OWNERS} are too few: choose {LEAST_OWNERS} or more, add a privacy block, or consent with "
             "reveal_gram=true"
         )
+    if p.shrinks and p.min_owners > fewest:
+        raise ParameterError(
+            f"min_owners is {p.min_owners}, but a sum may be over {fewest} clients alone, of whom so many cannot have "
+            f"an item: choose min_clients {p.min_owners} or more, near cohort_size {schedule.cohort_size}"
+        )
+    clients = counted_clients(schedule)
     safe = most_equations(p.items, clients)
     earlier = sum(other.equations for other in others if isinstance(other, PriviRecK))
     if recipe.equations + earlier <= safe:
         return
     before = f" and {earlier:,} of earlier tasks over this data set" if earlier else ""
     fitting = max(0, safe - earlier) // p.iterations
+    less = f" (twice min_clients: choose it nearer to {schedule.cohort_size})" if clients < schedule.cohort_size else ""
     smaller = f"choose components={fitting}, or fewer iterations; or " if fitting else ""
     raise ParameterError(
         f"{p.iterations} iterations with {p.columns} columns are {recipe.equations:,} equations for each item{before}; "
-        f"over {p.items:,} items and {clients:,} clients more than {safe:,} (an eighth of the smaller number) give "
-        f"single members' items away: {smaller}gather more clients, add a privacy block, or consent with "
+        f"over {p.items:,} items and {clients:,} clients{less} more than {safe:,} (an eighth of the smaller number) "
+        f"give single members' items away: {smaller}gather more clients, add a privacy block, or consent with "
         "reveal_gram=true"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,7 @@ from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
 tasks = command_group("Create, list, show, close, resume and delete tasks.")
+_STAYING = 0.9  # advised share of the clients that have to stay until the last sum
 tasks.command("create")(task_create)
 
 
@@ -90,6 +92,9 @@ def task_advise(
     if privacy is None:
         choice = choose(items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings)
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
+        if choice.recipe == "privirec-k":  # whose sums say more, the more clients drop out after the degrees
+            schedule = schedule.model_copy(update={"min_clients": ceil(_STAYING * choice.cohort_size)})
+            more = f"-s min_clients={schedule.min_clients} "
     elif ratings:
         raise CommandError("no recipe of ratings can be trained with a privacy block: leave out --ratings or --epsilon")
     else:
@@ -124,8 +129,8 @@ def task_advise(
         if found <= safe:
             typer.echo(
                 f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
-                f"-r components={spectrum['components']}, then --start-from it with -r dim={min(found, MOST_FACTORS)} "
-                "-s rounds=20"
+                f"-r components={spectrum['components']} -s min_clients={ceil(_STAYING * clients)}, then --start-from "
+                f"it with -r dim={min(found, MOST_FACTORS)} -s rounds=20"
             )
     named = {"items", "components", "item_exponent", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))

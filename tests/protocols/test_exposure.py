@@ -27,7 +27,7 @@ from protocols.recipes.registry import recipe
 from protocols.recipes.state import state_as
 
 SEED = bytes(range(32))
-SCHEDULE = Schedule(rounds=4, cohort_size=100, min_clients=10)
+SCHEDULE = Schedule(rounds=4, cohort_size=100, min_clients=50)
 
 
 def made(**changes: Any) -> PriviRecK:
@@ -51,12 +51,38 @@ def made(**changes: Any) -> PriviRecK:
     ],
 )
 def test_a_task_whose_sums_give_members_away_needs_consent(changes: dict[str, Any], clients: int, wrong: str) -> None:
-    schedule = SCHEDULE.model_copy(update={"cohort_size": clients, "min_clients": 3})
+    schedule = SCHEDULE.model_copy(update={"cohort_size": clients, "min_clients": max(5, clients // 2)})
     if wrong:
         with pytest.raises(ParameterError, match=wrong):
             check_equations(made(**changes), schedule)
     else:
         check_equations(made(**changes), schedule)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fewest", "wrong"),
+    [
+        ({}, 50, ""),
+        (
+            {"components": 4, "iterations": 3},
+            47,
+            r"over 200 items and 94 clients \(twice min_clients: choose it nearer to 100\) more than 11",
+        ),
+        ({"components": 2}, 24, ""),
+        ({"components": 1, "iterations": 1}, 3, "min_owners is 5, but a sum may be over 3 clients.*min_clients 5 or m"),
+        ({"min_owners": 30, "components": 1}, 29, "min_owners is 30, but a sum may be over 29 clients alone"),
+        ({"reveal_gram": True}, 3, ""),
+    ],
+)
+def test_clients_that_may_drop_out_count_against_a_task(changes: dict[str, Any], fewest: int, wrong: str) -> None:
+    """Sums over half of a cohort are within the margin of two; an item cannot have more owners than a sum has."""
+    schedule = SCHEDULE.model_copy(update={"min_clients": fewest})
+    chosen = made(**{"components": 4, **changes})
+    if wrong:
+        with pytest.raises(ParameterError, match=wrong):
+            check_equations(chosen, schedule)
+    else:
+        check_equations(chosen, schedule)
 
 
 def test_tasks_over_the_same_data_count_together() -> None:
@@ -210,11 +236,11 @@ def test_every_recipe_says_what_its_sums_say(name: str, parameters: dict[str, An
     found = exposures(chosen, SCHEDULE.model_copy(update={"rounds": 9}))
     assert [each.kind for each in found] == kinds
     assert [each.determined for each in found] == [name == "privirec" and each.kind == "repeated" for each in found]
-    assert all("10 to 100 clients" in each.text and each.text.endswith(".") for each in found)
+    assert all("50 to 100 clients" in each.text and each.text.endswith(".") for each in found)
     first = {"once": "1 sum of counts over", "trained": "9 sums of training over"}[kinds[0]]
     assert found[0].text.startswith(first)
     assert "repeated" not in kinds or f"{found[1].sums} sums of the same data over" in found[1].text
-    assert found[0].smallest_group == (1 if kinds[0] == "once" else 10)
+    assert found[0].smallest_group == (1 if kinds[0] == "once" else 50)
 
 
 def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:

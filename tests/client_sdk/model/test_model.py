@@ -169,7 +169,8 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     Policy().check_task(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {}, privacy=block)))
     with pytest.raises(PolicyRefused, match="earlier tasks over this data set"):
         small = recipe("privirec-k", {"items": 999, "components": 1, "iterations": 1})
-        terms = replace(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {})), recipe=small)
+        schedule = {"cohort_size": 10, "min_clients": 5}
+        terms = replace(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {}, schedule=schedule)), recipe=small)
         Policy(trust_models=True).check_task(terms, [small])
     Policy(mechanisms=plain, max_epochs=21).check_task(long)
     allowing.check_task(TaskTerms.of(task_view(schedule={"cohort_size": 10, "min_clients": 4})))
