@@ -153,7 +153,7 @@ def test_when_a_task_ends_follows_from_its_pace(sqlite: Database) -> None:
         assert most_sums(task) == 10
         task.recipe_name, task.recipe_parameters = "privirec-k", {"items": 50, "components": 2, "iterations": 2}
         task.abandoned_sums = 0
-        assert most_sums(task) == 3  # degrees and two iterations, and not twelve
+        assert most_sums(task) == 4  # degrees, lists and two iterations, and not twelve
         task.state = "closed"
         assert _ends_in(session, task, 12, 450.0) is None
         assert session.scalars(select(TaskRow.state)).one() == "closed"
