@@ -66,7 +66,7 @@ def columns_of(headings: Sequence[str]) -> Mapping[Role, int]:
     """Return the number of each role's column.
 
     Of several times and ratings the usual one is taken, such as `timestamp` before `date`. Raises `ParameterError` if
-    two columns could be the user or the item: nobody but their author knows which.
+    two columns could be the user or the item, or have one heading: nobody but their author knows which.
     """
     found: dict[Role, int] = {}
     plain = [plain_heading(heading) for heading in headings]
@@ -77,7 +77,7 @@ def columns_of(headings: Sequence[str]) -> Mapping[Role, int]:
             continue
         if role not in found:
             found[role] = place
-        elif role in ("user", "item"):
+        elif role in ("user", "item") or heading == plain[found[role]]:
             raise ParameterError(f"two columns look like the {role}, {headings[found[role]]!r} and {headings[place]!r}")
         elif _RANKS[heading] < _RANKS[plain[found[role]]]:
             found[role] = place

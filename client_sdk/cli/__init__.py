@@ -29,7 +29,7 @@ _COMMANDS: Final = {
     "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
     "privacy": ("privacy:privacy", "Plan the noise of a task, and compute privacy costs (epsilon)."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
-    "data": ("evaluate:data", "List, download and inspect data sets."),
+    "data": ("data:data", "List, download, inspect and convert data sets."),
     "keyring": ("serving:keyring", "Create and hand out the keys of an encrypted task."),
     "committee": ("serving:committee", "Take the masks off one-shot sums."),
     "membership": ("membership:memberships", "List what you have joined, and follow a server that moved."),

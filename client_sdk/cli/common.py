@@ -114,6 +114,8 @@ ColumnsText = Annotated[
     ),
 ]
 
+SkipBad = Annotated[int, Option(min=0, help="Leave out up to so many rows of a file that cannot be read.")]
+
 
 def chosen_columns(text: str | None) -> Columns | None:
     """Return the columns of the option `--columns`, None without it."""

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from rich.console import Console
 from typer import Option
 
-from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_options, console, picked, say, stderr
+from client_sdk.cli.common import (
+    ColumnsText,
+    DataDir,
+    SkipBad,
+    chosen_columns,
+    command_options,
+    console,
+    picked,
+    say,
+    stderr,
+)
 from client_sdk.cli.install import install_command
 from protocols.errors import ParameterError
 
@@ -33,6 +43,7 @@ class DemoOptions:
     )
     data_dir: DataDir = None
     columns: ColumnsText = None
+    skip_bad: SkipBad = 0
     recipe: Annotated[str, Option(help="Recipe: colr, privirec-k or privirec.")] = "colr"
     mechanism: Annotated[
         Literal["ckks", "masked", "oneshot"] | None,
@@ -87,6 +98,7 @@ def demo(options: DemoOptions) -> None:
     server_dir = options.output / f"server-{secrets.token_hex(4)}"
     request = DemoRequest(
         columns=chosen_columns(options.columns),
+        skip_bad=options.skip_bad,
         server_dir=server_dir,
         **picked(options, "dataset", "data_dir", "recipe", "rounds", "cohort", "rank", "mechanism"),
         **picked(options, "parameter_set", "dropout", "seed"),

@@ -8,12 +8,9 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from typer import Argument, Option
+from typer import Option
 
-from client_sdk.api.http import download
-from client_sdk.cli.common import ColumnsText, DataDir, chosen_columns, command_group, console, say, table
+from client_sdk.cli.common import ColumnsText, DataDir, SkipBad, chosen_columns, console, say, table
 from client_sdk.cli.membership import (
     READ_ONLY,
     AllowHttp,
@@ -25,10 +22,8 @@ from client_sdk.cli.membership import (
     load_identity,
 )
 from client_sdk.client import Client
-from client_sdk.lab.data.fetch import DOWNLOADS, describe, fetch
 from client_sdk.lab.data.files import read_history
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
-from client_sdk.lab.data.published import load_dataset
 from client_sdk.lab.data.splits import Split, SplitKind, load_split
 from client_sdk.lab.evaluation import controls, evaluate_full_scores, evaluate_scores, ranking_controls
 from client_sdk.lab.evaluation.controls import ControlTable, control_row
@@ -63,6 +58,7 @@ def evaluate(
     ] = None,
     data_dir: DataDir = None,
     columns: ColumnsText = None,
+    skip_bad: SkipBad = 0,
     test: TestFile = None,
     split: Splitting = None,
     task: TaskName = None,
@@ -84,8 +80,9 @@ def evaluate(
     if (dataset is None) == (not held_out):
         raise typer.BadParameter("pass either --held-out items or --dataset", param_hint="'--held-out' / '--dataset'")
     if dataset is not None:
+        chosen = chosen_columns(columns)
         data = load_split(
-            dataset, data_dir, columns=chosen_columns(columns), test=test, kind=split, seed=_SEED, report=say
+            dataset, data_dir, columns=chosen, skip_bad=skip_bad, test=test, kind=split, seed=_SEED, report=say
         )
         _evaluate_controls(dataset, data, k)
         return
@@ -162,70 +159,10 @@ def _evaluate_controls(dataset: str, split: Split, k: int) -> None:
         console.print(table(f"controls on {dataset}: {split.words}", several.headings, several.cells))
         return
     candidates = candidates_if_enough(data, rng)
+    say(f"test interactions: {split.words}")
     found = controls(data, None if candidates is None else candidates.negatives, rng, k)
     console.print(table(f"controls on {dataset}", found.headings, found.cells))
     if candidates is None:
         say(f"Users have fewer than {NEGATIVES} other items, so items are ranked among all of them only.")
     elif candidates.replaced:
         console.print(f"{candidates.replaced} invalid negatives in the data set's file were replaced")
-
-
-# --- `hushrec data`: list the data sets that can be fetched, fetch one, and summarise one on disk --------------------
-
-data = command_group("List, download and inspect data sets.")
-
-
-@data.command("list")
-def list_sets() -> None:
-    """List the data sets that can be downloaded, with address, size and terms of use.
-
-    Example: hushrec data list
-    """
-    for name in sorted(DOWNLOADS):
-        console.print(describe(name), highlight=False)
-        console.print()
-
-
-@data.command("fetch")
-def fetch_set(
-    name: Annotated[str, Argument(help="Data set: ml-100k or ml-1m.")],
-    data_dir: Annotated[Path, Option(help="Folder for the data set; created if it does not exist.")] = Path("data"),
-) -> None:
-    """Download a data set from its provider, verify its size and digests, and unpack it.
-
-    Example: hushrec data fetch ml-100k --data-dir data
-    """
-    console.print(describe(name), highlight=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(name, total=DOWNLOADS[name].size)
-        folder = fetch(name, data_dir, download, lambda done: progress.update(bar, completed=done))
-    usage = escape(f"hushrec demo --dataset {name} --data-dir {data_dir}")
-    console.print(f"{name} is in [bold]{escape(str(folder))}[/]. To use it: {usage}", soft_wrap=True)
-
-
-@data.command("show")
-def show_set(
-    name: Annotated[str, Argument(help="Name of a data set, or path of a file or folder.")],
-    data_dir: DataDir = None,
-    columns: ColumnsText = None,
-) -> None:
-    """Load a data set or a file and print what was found: columns, users, items and interactions.
-
-    Example: hushrec data show ml-100k --data-dir data
-
-    Example: hushrec data show ratings.csv --columns user=0,item=1,time=3
-    """
-    loaded = load_dataset(name, data_dir, columns=chosen_columns(columns), report=say)
-    train = loaded.train
-    degrees = np.sort(train.item_degrees())[::-1]
-    of_head = degrees[: max(1, degrees.size // 10)].sum() / max(1, degrees.sum())
-    rows = {
-        "users": f"{train.n_users:,}",
-        "items": f"{train.n_items:,}",
-        "training interactions": f"{train.items.size:,}",
-        "held-out interactions": f"{int((loaded.test_items >= 0).sum()):,}",
-        "training interactions per user": f"{train.items.size / train.n_users:.1f}",
-        "share of the 10 % most popular items": f"{of_head:.1%}",
-    }
-    console.print(table(name, ("", ""), list(rows.items())))

@@ -27,6 +27,7 @@ from client_sdk.cli.membership import (
     IssuerUrl,
     Patience,
     ServerUrl,
+    SkipUnknown,
     TaskName,
     TrustRoster,
     certificate_choice,
@@ -39,6 +40,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
+from client_sdk.history import History, OnUnknown
 from client_sdk.lab.data.files import read_history, read_titles
 from client_sdk.rounds.events import Event, ModelBehind
 from client_sdk.rounds.join import ClientOptions
@@ -59,6 +61,7 @@ class JoinOptions:
     interactions: Annotated[
         Path, Option(help="File of your items: one number a line, or CSV with a column item and perhaps rating.")
     ]
+    skip_unknown: SkipUnknown = False
     invitation: Annotated[
         str | None,
         Option(envvar="HUSHREC_INVITATION", help="Invitation from the operator; needed the first time only."),
@@ -120,6 +123,7 @@ def join(options: JoinOptions) -> None:
 
     Example: hushrec join https://recs.example.org --invitation hri_... --interactions items.txt
     """
+    unknown: OnUnknown = "skip" if options.skip_unknown else "error"
     read_history(options.interactions, any_id=True)  # read before anything is sent, so that an error costs nothing
     policy = options.policy()
     certificate = certificate_choice(options.certificate, options.issuer, options.scope, options.code)
@@ -134,16 +138,17 @@ def join(options: JoinOptions) -> None:
             if asked is not None and asked >= groups:
                 has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
                 fail(f"--device-group {asked}: the task has {has}")
-            read_history(options.interactions, terms.n_items, any_id=terms.view.catalogue_digest is not None)
+            any_id = terms.view.catalogue_digest is not None
+            read_history(options.interactions, terms.n_items, any_id=any_id, on_unknown=unknown)
         keep_identity(who, options.identity)
         part = client.join(
             options.task, invitation=options.invitation, certificate=certificate, device_group=options.device_group
         )
-        history = read_history(options.interactions, part.terms.n_items, part.catalogue())
+        history = read_history(options.interactions, part.terms.n_items, part.catalogue(), on_unknown=unknown)
         remember_interactions(who, part.membership, options.interactions)
         monitor = Monitor(f"task {part.terms.name}")
         try:
-            say(_describe_task(part, len(history)))
+            say(_describe_task(part, len(history)) + _left_out(history))
             with monitor:
                 part.take_part(history, monitor, patience=options.patience)
         finally:
@@ -163,6 +168,10 @@ def _describe_task(part: Task, items: int) -> str:
     )
 
 
+def _left_out(history: History) -> str:
+    return f"; left out {history.unknown} items that the task does not have" if history.unknown else ""
+
+
 def recommend(
     task: TaskName = None,
     k: Annotated[int, Option("-k", help="Number of items to recommend.")] = 10,
@@ -172,6 +181,7 @@ def recommend(
         str | None,
         Option("--filter", help="Graph filter, in PriviRec tasks: gf-cf, bspm-em, bspm-lm, ease or turbo-cf."),
     ] = None,
+    skip_unknown: SkipUnknown = False,
     identity: IdentityFile = None,
     offline: Annotated[
         bool, Option("--offline", help="Make no request: use the model that is stored on this device.")
@@ -194,7 +204,10 @@ def recommend(
     with Client(membership.url, who, policy=READ_ONLY, options=options) as client:
         part = client.open(membership.task_id, graph_filter=graph_filter)
         catalogue = part.catalogue()
-        history = read_history(path, part.terms.n_items, catalogue)
+        unknown: OnUnknown = "skip" if skip_unknown else "error"
+        history = read_history(path, part.terms.n_items, catalogue, on_unknown=unknown)
+        if history.unknown:
+            say(_left_out(history)[2:])
         found = part.recommend(k, history, refresh=not offline, progress=_warn_of_age)
     if catalogue is not None and titles is None:
         names = dict(zip(found.items.tolist(), found.titles or (), strict=False))

@@ -66,6 +66,9 @@ IdentityFile = Annotated[
 InteractionsFile = Annotated[
     Path | None, Option("--interactions", help="File of your items.", show_default="the file passed to join")
 ]
+SkipUnknown = Annotated[
+    bool, Option("--skip-unknown", help="Leave out items that the task does not have, and say how many.")
+]
 TaskName = Annotated[str | None, Option("--task", help="Name or id of the task; needed if there are several.")]
 CertificateFile = Annotated[
     Path | None,

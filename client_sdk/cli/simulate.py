@@ -23,6 +23,7 @@ from client_sdk.cli.common import (
     DataDir,
     MechanismParameters,
     RecipeParameters,
+    SkipBad,
     chosen_columns,
     command_options,
     console,
@@ -51,6 +52,7 @@ class SimulateOptions:
     dataset: Annotated[str, Option(help="Name of a data set, or path of a file or folder.")] = "synthetic"
     data_dir: DataDir = None
     columns: ColumnsText = None
+    skip_bad: SkipBad = 0
     test: TestFile = None
     split: Splitting = None
     recipe: Annotated[
@@ -135,6 +137,7 @@ def _split(options: SimulateOptions) -> Split:
         options.dataset,
         options.data_dir,
         columns=chosen_columns(options.columns),
+        skip_bad=options.skip_bad,
         test=options.test,
         kind=options.split,
         seed=options.seed,

@@ -11,7 +11,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Literal, cast
+from typing import IO, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import DataError
 
@@ -44,11 +47,12 @@ class Chunk:
     line: int
 
 
-def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
+def chunks(path: Path, size: int | None = None, quoted: bool = True) -> Generator[Chunk, None, None]:
     """Yield the lines of a plain or gzip file in chunks of about `size` bytes, `CHUNK_BYTES` by default.
 
-    A chunk does not end inside a quoted field. Blank lines at the end of the file, also of spaces, are left out, and so
-    is a byte order mark. Raises `DataError` if the file is missing, empty, damaged, not UTF-8, or not text.
+    A chunk does not end inside a quoted field, if fields may be `quoted`. Blank lines at the end of the file, also of
+    spaces, are left out, and so is a byte order mark. Raises `DataError` if the file is missing, empty, damaged, not
+    UTF-8, or not text.
     """
     line, at_end = 1, False
     with _opened(path) as file:
@@ -56,7 +60,7 @@ def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
         while not at_end:
             block = file.read(size or CHUNK_BYTES)
             at_end = not block
-            whole, carry = _whole_lines(carry + block, at_end)
+            whole, carry = _whole_lines(carry + block, at_end, quoted)
             if len(carry) > _LONGEST_LINE:
                 raise DataError(f"a line of more than {_LONGEST_LINE} bytes", path, line)
             if whole:
@@ -67,24 +71,82 @@ def chunks(path: Path, size: int | None = None) -> Generator[Chunk, None, None]:
         raise DataError("the file is empty", path)
 
 
-def csv_rows(path: Path, chunk: Chunk, separator: str = ",", quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a chunk as the csv module reads them, each with its last line; [] for a blank line.
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a chunk that have the right number of fields.
 
-    Raises `DataError`, with the line, for a quoted field that does not end, or does not end before a separator.
+    data: these rows, quoted as in RFC 4180. lines: the last line of each, int64 (rows,). wrong: line and fault of each
+    other row.
     """
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    text = io.StringIO(chunk.data.decode(), newline="\n")
-    reader = csv.reader(text, delimiter=separator, strict=True, quoting=quoting)
+
+    data: bytes
+    lines: NDArray[np.int64]
+    wrong: list[tuple[int, str]]
+
+
+def rows_of(path: Path, chunk: Chunk, separator: str, width: int, quoted: bool) -> Rows:
+    """Return the rows of a chunk with `width` fields.
+
+    separator: a single byte. quoted: whether fields may be quoted. A chunk with quotes that are neither around a field
+    nor doubled inside one is read with the csv module and quoted anew. Raises `DataError` for a quoted field that does
+    not end, or does not end before a separator.
+    """
+    data, numbers = chunk.data, None
+    quoted = quoted and b'"' in data
+    if quoted and not _are_quotes_proper(data, separator):
+        data, numbers = _quoted_anew(path, chunk, separator)
+    text = np.frombuffer(data, np.uint8)
+    ends, splits = np.flatnonzero(text == ord("\n")), np.flatnonzero(text == ord(separator))
+    lines = np.arange(ends.size) + chunk.line
+    if quoted:
+        quotes = np.flatnonzero(text == ord('"'))
+        outside = np.searchsorted(quotes, ends) % 2 == 0
+        ends, lines = ends[outside], lines[outside]
+        splits = splits[np.searchsorted(quotes, splits) % 2 == 0]
+    lines = lines if numbers is None else numbers
+    if width > 1 and splits.size == (width - 1) * ends.size:  # most chunks
+        table = splits.reshape(ends.size, width - 1)
+        if (table[:, -1] < ends).all() and (table[1:, 0] > ends[:-1]).all():
+            return Rows(data, lines, [])
+    fields = np.diff(np.searchsorted(splits, ends), prepend=0) + 1
+    starts = np.append(0, ends[:-1] + 1)
+    right = fields == width
+    wrong = []
+    for row in np.flatnonzero(~right).tolist():
+        is_blank = not data[starts[row] : ends[row]].strip()
+        problem = "a blank line" if is_blank else f"the line has {fields[row]} fields, but most lines have {width}"
+        wrong.append((int(lines[row]), problem))
+    kept = b"".join(data[starts[row] : ends[row] + 1] for row in np.flatnonzero(right).tolist())
+    return Rows(kept, lines[right], wrong)
+
+
+def _are_quotes_proper(data: bytes, separator: str) -> bool:
+    """Return whether each quote opens a field, closes it, or is one of a pair in a quoted field, as in RFC 4180."""
+    text = np.frombuffer(b"\n" + data, np.uint8)
+    places = np.flatnonzero(text == ord('"'))
+    if places.size % 2:
+        return False
+    before, after = text[places[::2] - 1], text[places[1::2] + 1]
+    outside = [ord(separator), ord("\n"), ord('"')]
+    return bool(np.isin(before, outside).all() and np.isin(after, [*outside, ord("\r")]).all())
+
+
+def _quoted_anew(path: Path, chunk: Chunk, separator: str) -> tuple[bytes, NDArray[np.int64]]:
+    written, lines = io.StringIO(), []
+    writer = csv.writer(written, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    reader = csv.reader(io.StringIO(chunk.data.decode(), newline="\n"), delimiter=separator, strict=True)
     try:
         for row in reader:
-            yield chunk.line - 1 + reader.line_num, row
+            writer.writerow(row)
+            lines.append(chunk.line - 1 + reader.line_num)
     except csv.Error as error:
         raise DataError(f"not a CSV line: {error}", path, chunk.line - 1 + reader.line_num) from error
+    return written.getvalue().encode(), np.array(lines, np.int64)
 
 
-def _whole_lines(block: bytes, at_end: bool) -> tuple[bytes, bytes]:
+def _whole_lines(block: bytes, at_end: bool, quoted: bool) -> tuple[bytes, bytes]:
     """Return the lines of `block` up to the last that is not blank and ends outside quotes, and the rest."""
-    end = len(block) if at_end else _end_of_rows(block)
+    end = len(block) if at_end else _end_of_rows(block) if quoted else block.rfind(b"\n") + 1
     body = block[:end].rstrip(b"\r\n")
     while (last := body.rfind(b"\n") + 1) and not body[last:].strip(b" \r"):
         body = body[:last].rstrip(b"\r\n")
@@ -113,7 +175,9 @@ def _require_text(path: Path, data: bytes, line: int) -> None:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            raise DataError("not UTF-8 text", path, line + data.count(b"\n", 0, error.start)) from error
+            raise DataError(
+                "not UTF-8 text: save it as UTF-8 (in Excel: CSV UTF-8)", path, line + data.count(b"\n", 0, error.start)
+            ) from error
 
 
 def _archive(file: IO[bytes]) -> str:

@@ -1,47 +1,54 @@
-"""Which columns of a table hold the user, the item, the rating and the time."""
+"""What a file is, and which columns of a table hold the user, the item, the rating, the time and the quantity.
+
+A column is used only if its heading or the caller names it, or if the file says by itself what it is: MovieLens' `::`,
+lists of items by user, and ids such as `user_7` and `item-12`. All else is refused, with the first rows and the option
+to type, because two columns of numbers could be anything.
+"""
 
 from __future__ import annotations
 
-import math
+import csv
+import io
+import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal
 
-from client_sdk.lab.data.chunks import Chunk, chunks, csv_rows
+from client_sdk.lab.data.chunks import Chunk, chunks
 from client_sdk.lab.data.interactions import DataError
 from protocols.errors import ParameterError
+from protocols.headings import Role, columns_of, plain_heading, recognise
 
-Role = Literal["user", "item", "rating", "time"]
-"""What a column is read as."""
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
+ROLES: Final[tuple[Role, ...]] = ("user", "item", "rating", "time", "quantity")
 Roles = dict[Role, int]
 """Role -> number of the column, from 0. It always has user and item."""
 
 NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
-"""ISO 8601: a date, or a date and a time, with or without an offset from UTC."""
-_USUAL: Final[dict[Role, frozenset[str]]] = {
-    "user": frozenset({"user", "userid", "uid", "reviewerid", "customer", "customerid", "member", "memberid"}),
-    "item": frozenset(
-        {"item", "itemid", "iid", "movie", "movieid", "product", "productid", "asin", "parentasin", "book", "bookid",
-         "businessid", "article", "articleid", "song", "songid", "track", "trackid", "artistid", "gameid", "recipeid"}
-    ),
-    "rating": frozenset({"rating", "ratings", "score", "stars", "overall"}),
-    "time": frozenset({"timestamp", "time", "unixtime", "unixreviewtime", "unixtimestamp"}),
-}  # fmt: skip
-"""Headings that are recognised, in lower case without _, - and blanks."""
-_LABELS: Final = frozenset({"label", "click", "clicks", "clicked", "isclick", "isclicked"})
+DATE: Final = re.compile(
+    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)? ?(Z|UTC|GMT|[+-]\d\d(:?\d\d)?)?)?"
+    r"|\d{1,2}(?P<between>[./])\d{1,2}(?P=between)\d{4}( \d{1,2}:\d\d(:\d\d)?)?"
+    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [+-]\d{4} \d{4}",
+    re.ASCII,
+)
+"""Dates and times as in ISO 8601, as `31.12.2025 18:30` and `12/31/2025`, and as `Sun Jul 30 07:44:10 -0700 2017`."""
+LISTS: Final = "1..."
+"""What stands for the item where a line has a user and any number of items: `--columns user=0,item=1...`."""
+NO_VALUE: Final = ("", "nan", "na", "n/a", "<na>", "null", "none", "nil", "\\n", "?", "-", "#n/a", "undefined")
+"""Ids that stand for a missing one, in lower case."""
+_LABELS: Final = frozenset({"label", "click", "clicks", "clicked", "isclick", "isclicked", "target"})
 _SHOWN: Final = 10  # headings in an error
+_ROWS: Final = 3  # rows in an error
 LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns to read, each by its number from 0 or by its heading. Rating and time may be None: not read.
+    """The columns to read, each by its number from 0 or by its heading. Those that are None are not read.
 
     Raises `ParameterError` if two roles have the same column or a number is negative.
     """
@@ -50,11 +57,12 @@ class Columns:
     item: int | str
     rating: int | str | None = None
     time: int | str | None = None
+    quantity: int | str | None = None
 
     def __post_init__(self) -> None:
         chosen = [column for column in vars(self).values() if column is not None]
         if len(set(chosen)) < len(chosen):
-            raise ParameterError("two of user, item, rating and time are read from the same column")
+            raise ParameterError("two of user, item, rating, time and quantity are read from the same column")
         if any(isinstance(column, int) and column < 0 for column in chosen):
             raise ParameterError("columns are numbered from 0")
 
@@ -66,7 +74,8 @@ class Columns:
 def parse_columns(text: str) -> Columns:
     """Return the columns in a text such as `user=0,item=1,rating=2,time=3` or `user=who,item=what`.
 
-    A value of digits is a number from 0, any other a heading. Raises `ParameterError` for any other text.
+    A value of digits is a number from 0, any other a heading. `user=0,item=1...` says that each line has a user and any
+    number of items. Raises `ParameterError` for any other text.
     """
     found: dict[str, int | str] = {}
     for part in text.split(","):
@@ -91,140 +100,72 @@ def require_columns(columns: Columns | None) -> None:
         )
 
 
-def recognise(heading: str) -> Role | None:
-    """Return what a usual heading stands for, such as `movieId` or RecBole's `user_id:token`; None for any other."""
-    plain = re.sub(r"[-_ ]", "", heading.strip().lower().partition(":")[0])
-    return next((role for role in ROLES if plain in _USUAL[role]), None)
-
-
-def label_of(header: Sequence[str]) -> int | None:
-    """Return the number of a column that says whether the user clicked, such as `label`; None without one."""
-    plain = [re.sub(r"[-_ ]", "", heading.strip().lower().partition(":")[0]) for heading in header]
-    return next((place for place, heading in enumerate(plain) if heading in _LABELS), None)
-
-
 def is_value(field: str) -> bool:
     """Return whether a field is a number or a date, which no heading is."""
     return bool(NUMBER.fullmatch(field.strip()) or DATE.fullmatch(field.strip()))
 
 
-def resolve(path: Path, columns: Columns | None, header: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> Roles:
-    """Return the number of each role's column in a table.
-
-    header: None for a table without one. rows: the first rows. Without `columns`, headings are recognised; a table
-    without a header has user, item, then rating and time. Raises `DataError`, with the path, for a column that the
-    table does not have, and if user or item cannot be recognised.
-    """
-    width = len(rows[0]) if rows else len(header or ())
-    if columns is not None:
-        wanted = {role: getattr(columns, role) for role in ROLES}
-        return {role: _number(path, column, header, width) for role, column in wanted.items() if column is not None}
-    found = _by_place(rows, width) if header is None else _by_heading(path, header)
-    if "user" not in found or "item" not in found:
-        have = ", ".join(map(repr, header[:_SHOWN])) if header else f"{width} column" + "s" * (width != 1)
-        more = f" and {len(header) - _SHOWN} more" if header and len(header) > _SHOWN else ""
-        matrix = "; a file with a column for each item must be brought into long form first" if more else ""
-        raise DataError(
-            f"cannot tell which columns hold the user and the item (the file has {have}{more}); "
-            f"name them with --columns user=...,item=...{matrix}",
-            path,
-            1,
-        )
-    return found
-
-
-def _number(path: Path, column: int | str, header: Sequence[str] | None, width: int) -> int:
-    if isinstance(column, int):
-        if column >= width:
-            raise DataError(f"no column {column}: the file has {width}, numbered from 0", path, 1)
-        return column
-    names = [] if header is None else [name.strip() for name in header]
-    if names.count(column) != 1:
-        have = f"the header has {', '.join(map(repr, names))}" if names else "the file has no header"
-        problem = "more than one column" if column in names else "no column"
-        raise DataError(f"{problem} named {column!r}: {have}", path, 1)
-    return names.index(column)
-
-
-def _by_heading(path: Path, header: Sequence[str]) -> Roles:
-    found: Roles = {}
-    for place, heading in enumerate(header):
-        role = recognise(heading)
-        if role is not None and role in found:
-            both = f"{header[found[role]]!r} and {heading!r}"
-            raise DataError(f"two columns look like the {role}, {both}: choose with --columns", path, 1)
-        if role is not None:
-            found[role] = place
-    return found
-
-
-def _by_place(rows: Sequence[Sequence[str]], width: int) -> Roles:
-    """Return user, item, and the third and fourth column as rating and time.
-
-    At least half of the fields of a rating or time are numbers, or dates of a time; numbers of at least 10^8 are times.
-    """
-    found: Roles = {"user": 0, "item": 1} if width >= 2 else {}
-    for place in range(2, min(width, 4)):
-        fields = [row[place].strip() for row in rows if len(row) > place]
-        numbers = [float(field) for field in fields if NUMBER.fullmatch(field)]
-        numbers += [math.inf for field in fields if DATE.fullmatch(field)]
-        if numbers and 2 * len(numbers) >= len(fields):
-            role: Role = "time" if min(numbers) >= LEAST_TIME else "rating"
-            if role not in found:
-                found[role] = place
-            elif role == "rating":
-                found.setdefault("time", place)
-    return found
-
-
-# --- recognises the format of a text file of interactions from its first lines ---------------------------------------
+# --- what a file is --------------------------------------------------------------------------------------------------
 
 SEPARATORS: Final = {"\t": "tabs", "::": "double colons", ",": "commas", ";": "semicolons", "|": "bars", " ": "blanks"}
-"""Separators that are recognised, and their names. If several fit, one of quoted fields is chosen, or the first."""
+"""Separators that are recognised, and their names."""
 _SAMPLE_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64  # rows
 _MOST_COLUMNS: Final = 4  # of a table of whole numbers between blanks
-_MATRIX_COLUMNS: Final = 10  # of numbers, from which a table without user and item looks like a rating matrix
-_NO_VALUE: Final = frozenset({"", "nan", "na", "n/a", "null", "none", "?", "-"})
-_LONG_FORM: Final = (
-    "bring it into long form, a line `user,item,rating` for each rating (docs/your-own-data.md says how), "
-    "or name the columns with --columns user=...,item=... if each line is one interaction"
-)
+_TO_JSON: Final = "import ast, json, sys; [print(json.dumps(ast.literal_eval(line))) for line in sys.stdin]"
+_OTHERS: Final = (
+    (r"\s*\[\s*(\{.*)?$", "a JSON array: write an object a line: polars.read_json(FILE).write_ndjson('new.jsonl')"),
+    (r"\s*\{.*'.*:", f"lines of Python, not JSON: convert them: python -c '{_TO_JSON}' < FILE > new.jsonl"),
+    (r"\s*\{", "not JSON lines: write one whole JSON object on each line"),
+    (r"\s*[([]\s*['\"\w]+\s*,.*[)\]]", "lines of Python, not a table: write user,item,rating without brackets"),
+    (r"(?i)\s*(insert\s+into|create\s+table|drop\s+table|--|/\*|begin;|set\s)", "an SQL dump: export the table as CSV"),
+    (r"(?i)@relation", "an ARFF file: write its data as CSV, with a header"),
+    (r"[%#]", "it begins with a comment: delete such lines: grep -v '^[%#]' FILE > new.txt"),
+    (r"\s*\|.*\|\s*$", "a Markdown table: write it as CSV"),
+    (r"\s*<", "a web page or XML, not a table: export the table as CSV"),
+    (r"sep=.\s*$", "its first line names the separator, for Excel: delete that line"),
+    (r"\d+:\s*$", "ratings below a line for each film, as of the Netflix Prize: write the film into each line"),
+    (r"\S+( \d+:\S+)+\s*$", "a libFM or libSVM file: write user,item,rating as CSV"),
+)  # fmt: skip
+"""Patterns of a first line that no table has, and what such a file is."""
 
 
 @dataclass(frozen=True)
-class TextTable:
-    """A table in text. header: the headings, or None. width: fields of a line. rows: the first rows without header."""
+class Layout:
+    """What a file is.
 
-    separator: str
+    header: the headings, or None. rows: the first rows without the header, as text. separator: of a table in text.
+    """
+
+    kind: Literal["text", "json", "parquet", "lists"]
     header: tuple[str, ...] | None
-    width: int
     rows: Sequence[Sequence[str]]
+    separator: str = ""
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return len(self.header or self.rows[0])
 
     @property
     def quoted(self) -> bool:
         """Whether fields may be quoted as in RFC 4180: with one separating character that is no blank."""
-        return _may_quote(self.separator)
+        return self.kind == "text" and _may_quote(self.separator)
 
     def __str__(self) -> str:
         """Return the format in words."""
-        return f"separated by {SEPARATORS[self.separator]}, {'a' if self.header else 'no'} header"
+        if self.kind == "text":
+            return f"separated by {SEPARATORS[self.separator]}, {'a' if self.header else 'no'} header"
+        return {"json": "JSON lines", "parquet": "parquet", "lists": "a user and the items on each line"}[self.kind]
 
 
-@dataclass(frozen=True)
-class IdLists:
-    """Lines of a user followed by items, as in the files of LightGCN."""
+def layout_of(path: Path, columns: Columns | None = None, beside_lists: bool = False) -> Layout:
+    """Return what a text file is, from its first lines.
 
-    def __str__(self) -> str:
-        """Return the format in words."""
-        return "a user and the items on each line"
-
-
-def sniff(path: Path, columns: Columns | None = None) -> TextTable | IdLists:
-    """Return the format of a file from its first lines.
-
-    columns: what the caller wants to read: the file is a table, and its first line is the header if one is given by its
-    heading. Raises `DataError` if no separator is found, and without `columns` for a rating matrix.
+    columns: what the caller wants to read. beside_lists: whether the other file of
+    a given split is one of lists. Raises
+    `DataError` for a format that is named in `_OTHERS`, where no separator fits or two fit equally, and for lines of
+    whole numbers that could be a table or lists.
     """
     pieces = chunks(path, _SAMPLE_BYTES)
     first = next(pieces)
@@ -232,127 +173,273 @@ def sniff(path: Path, columns: Columns | None = None) -> TextTable | IdLists:
     lines = first.data.decode().split("\n", _SAMPLE)[:_SAMPLE]
     if not lines[-1]:
         del lines[-1]
-    if columns is None and _are_id_lists(path, lines):
-        return IdLists()
-    found = {separator: _rows(path, first, lines, separator) for separator in SEPARATORS}
-    widths = {separator: _width(rows) for separator, rows in found.items()}
-    quotes = any('"' in line for line in lines)
+    if lines[0].lstrip().startswith("{") and (objects := _objects(lines)):
+        header = tuple(dict.fromkeys(key for row in objects for key in row))
+        return Layout("json", header, [[_text(row.get(key)) for key in header] for row in objects])
+    for pattern, what in _OTHERS:
+        if columns is None and re.match(pattern, lines[0]):
+            raise DataError(what.replace("FILE", shlex.quote(str(path))), path, 1)
+    if columns is not None and columns.item == LISTS:
+        return Layout("lists", None, [line.split() for line in lines])
+    if columns is None and _are_lists(path, lines, beside_lists):
+        return Layout("lists", None, [line.split() for line in lines])
+    separator, rows = _separated(path, first, lines)
+    headed = _has_header(rows, columns)
+    return Layout("text", tuple(rows[0]) if headed else None, rows[1:] if headed else rows, separator)
 
-    def fit(separator: str) -> tuple[float, bool, bool]:
-        alike, is_first, _ = widths[separator]
-        return alike, is_first, quotes and _may_quote(separator)
 
-    best = max(SEPARATORS, key=fit)  # the first of several
-    alike, _, width = widths[best]
-    if not alike:
-        list(csv_rows(path, first) if quotes else ())  # raises if a quoted field does not end
-        names = ", ".join(SEPARATORS.values())
-        raise DataError(f"cannot tell what separates the columns: expected {names}", path, 1)
-    rows = list(filter(None, found[best]))
-    if len(rows[0]) != width:
-        raise DataError(f"the line has {len(rows[0])} fields, but most lines have {width}", path, 1)
-    header = tuple(name.strip() for name in rows[0]) if _has_header(rows, columns) else None
-    table = TextTable(best, header, width, rows[1:] if header else rows)
-    if columns is None:
-        _refuse_matrix(path, table)
-    return table
+def _objects(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines; none if the first is no JSON object on a line of its own."""
+    found = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found if all(isinstance(each, dict) for each in found) else []
+
+
+def _text(value: object) -> str:
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _may_quote(separator: str) -> bool:
     return len(separator) == 1 and separator != " "
 
 
-def _width(rows: Sequence[Sequence[str]]) -> tuple[float, bool, int]:
-    """Return the share of rows with the most frequent number of fields, whether the first row has it, and this number.
+def _separated(path: Path, first: Chunk, lines: Sequence[str]) -> tuple[str, list[list[str]]]:
+    """Return what separates the columns, and the first rows.
 
-    All are 0 if the number is 1. A share, because separators differ in rows: some split the lines of a quoted field.
+    It is what splits most lines into the same number of fields, also the first; of several, what makes headings of the
+    first that are known, what has quotes around fields, and what makes most columns.
     """
-    counts = Counter(map(len, rows))
-    if not counts:
-        return 0, False, 0
-    first = len(rows[0])
-    width = max(counts, key=lambda width: (counts[width], width > 1, width == first))
-    return (counts[width] / len(rows), width == first, width) if width > 1 else (0, False, 0)
+    quotes = any('"' in line for line in lines)
+    fits = {}
+    for separator in SEPARATORS:
+        rows = _rows(first, lines, separator)
+        width = Counter(map(len, rows)).most_common(1)[0][0]
+        if width > 1:
+            alike = sum(len(row) == width for row in rows) / len(rows)
+            known = {"user", "item"} <= set(map(recognise, rows[0]))
+            is_first, is_quoted = len(rows[0]) == width, quotes and _may_quote(separator)
+            fit = known, alike, is_first, is_quoted, separator == "::", width
+            fits[separator] = fit, rows
+    names = ", ".join(SEPARATORS.values())
+    if not fits:
+        raise DataError(f"cannot tell what separates the columns: expected {names}", path, 1)
+    best = max(fits, key=lambda separator: fits[separator][0])
+    fit, rows = fits[best]
+    equal = [SEPARATORS[other] for other in fits if fits[other][0] == fit]
+    if len(equal) > 1:
+        raise DataError(f"{' and '.join(equal)} split the lines equally well: use tabs", path, 1)
+    if not fit[2]:
+        raise DataError(f"the line has {len(rows[0])} fields, but most lines have {fit[-1]}", path, 1)
+    return best, [[field.strip() for field in row] for row in rows if len(row) == fit[-1]]
 
 
-def _rows(path: Path, first: Chunk, lines: Sequence[str], separator: str) -> list[list[str]]:
+def _rows(first: Chunk, lines: Sequence[str], separator: str) -> list[list[str]]:
     """Return the first rows; where fields are not quoted properly for the separator, they end with an empty one."""
     if not _may_quote(separator):
         return [line.removesuffix("\r").split(separator) for line in lines]
     rows = []
+    reader = csv.reader(io.StringIO(first.data.decode(), newline="\n"), delimiter=separator, strict=True)
     try:
-        for _, row in islice(csv_rows(path, first, separator), _SAMPLE):
+        for row in islice(reader, _SAMPLE):
             rows += [row] if row else []
-    except DataError:
+    except csv.Error:
         rows.append([])
     return rows
 
 
-def _are_id_lists(path: Path, lines: Sequence[str]) -> bool:
-    """Return whether the lines are whole numbers between blanks that are no table of up to 4 columns.
+def _are_lists(path: Path, lines: Sequence[str], beside_lists: bool) -> bool:
+    """Return whether each line is a user and the user's items, whole numbers between blanks.
 
-    They are if lines have different lengths, or more than 4 numbers, or begin with 0, 1, 2, ... in order. Raises
-    `DataError` if they look like a rating matrix: of one length, and most of them repeat a number after the first.
+    Evidence that no table has: users ascend, and lines have different lengths or more than four numbers, in this file
+    or the one beside it. Raises `DataError` for lines that begin with the number of items, as in CiteULike.
     """
     rows = [line.split() for line in lines if "\t" not in line]
-    if len(rows) < len(lines):
+    if len(rows) < len(lines) or not all(word.isascii() and word.isdigit() for row in rows for word in row):
         return False
-    if not all(row and all(word.isascii() and word.isdigit() for word in row) for row in rows):
+    users, lengths = [int(row[0]) for row in rows if row], {len(row) for row in rows}
+    if any(not row for row in rows) or users != sorted(set(users)):
         return False
-    if len({len(row) for row in rows}) > 1:
+    if beside_lists:
         return True
-    width = len(rows[0])
-    if width > _MOST_COLUMNS and 2 * sum(len(set(row[1:])) < width - 1 for row in rows) > len(rows):
-        raise _matrix(path, width, rows)
-    in_order = len(rows) > 1 and [int(row[0]) for row in rows] == list(range(len(rows)))
-    return width > _MOST_COLUMNS or in_order
+    if len(lengths) == 1 and 2 * sum(len(set(row[1:])) < len(row) - 1 for row in rows) > len(rows):
+        return False  # of a matrix
+    if len(lengths) > 1 and all(user == len(row) - 1 for user, row in zip(users, rows, strict=True)):
+        raise DataError("each line begins with the number of its items, not with a user: number the lines", path, 1)
+    return len(lengths) > 1 or max(lengths) > _MOST_COLUMNS
 
 
 def _has_header(rows: Sequence[Sequence[str]], columns: Columns | None) -> bool:
     """Return whether the first row is a header.
 
-    It is if a column is given by its heading. Otherwise it is if no field of it is a number or date, and one is a usual
-    heading or stands above numbers or dates. A heading before three or more numbers is one too: of a rating matrix.
+    It is if a column is given by its heading, if it numbers columns of other values, as pandas does, and if no field of
+    it is a number or date, and one is a usual heading or stands above numbers or dates.
     """
+    first, below = rows[0], rows[1:]
     if columns is not None and any(isinstance(column, str) for column in vars(columns).values()):
         return True
-    first, below = rows[0], rows[1:]
+    numbers = first[1:] if first[0] == "" else first  # pandas leaves out the heading of its index
+    if numbers == [str(place) for place in range(len(numbers))]:  # no row of data, if a column has other values
+        return any(not all(map(_is_small, column)) for column in zip(*below, strict=False))
+    if any(map(is_value, first)):
+        return {"user", "item"} <= set(map(recognise, first))
+    above = any(
+        2 * sum(is_value(row[place]) for row in below if len(row) > place) >= len(below) > 0
+        for place in range(len(first))
+    )
+    return above or any(map(recognise, first))
 
-    def above_values(place: int) -> bool:
-        return 2 * sum(is_value(row[place]) for row in below if len(row) > place) >= len(below) > 0
 
-    named = [not is_value(field) for field in first]
-    if columns is None and len(first) > 3 and named[0] and all(map(_is_small, first[1:])):
-        return not first[0].strip() or recognise(first[0]) == "user" or above_values(0)
-    return all(named) and (any(map(recognise, first)) or any(map(above_values, range(len(first)))))
+# --- which column is what --------------------------------------------------------------------------------------------
 
 
-def _refuse_matrix(path: Path, table: TextTable) -> None:
-    """Raise `DataError` for a table that looks like a rating matrix.
+def roles_of(path: Path, layout: Layout, columns: Columns | None) -> tuple[Roles, str]:
+    """Return the number of each role's column of a table, and why in words.
 
-    Behind its first column are only numbers, none as large as a time, and blanks. They are many columns, or they have
-    numbers as headings, or headings and blanks.
+    Raises `DataError` for a column that the table does not have, and without `columns` if user and item are not named.
     """
-    header = table.header or ()
-    cells = [field.strip() for row in table.rows for field in row[1:]]
-    blanks = sum(cell.lower() in _NO_VALUE for cell in cells)
-    if {"user", "item"} <= {recognise(name) for name in header} or sum(map(_is_small, cells)) + blanks < len(cells):
-        return
-    by_item = len(header) > 3 and (blanks > 0 or all(map(is_value, header[1:])))
-    if blanks < len(cells) and (table.width >= _MATRIX_COLUMNS or by_item):
-        raise _matrix(path, table.width, table.rows)
+    if columns is not None:
+        wanted = {role: getattr(columns, role) for role in ROLES}
+        named = {role: _number(path, column, layout) for role, column in wanted.items() if column is not None}
+        if len(set(named.values())) < len(named):
+            raise DataError("two of the columns are the same one, by number and by heading", path, 1)
+        return named, "as --columns says"
+    try:
+        found = {role: place for role, place in columns_of(layout.header or ()).items() if role in ROLES}
+    except ParameterError as error:
+        raise unclear(path, layout, str(error)) from None
+    if {"user", "item"} <= found.keys():
+        return found, "by their headings"
+    told = _told(layout)
+    if told is None:
+        raise unclear(path, layout, "no heading says which columns hold the user and the item")
+    return told
+
+
+def _number(path: Path, column: int | str, layout: Layout) -> int:
+    if isinstance(column, int):
+        if column >= layout.width:
+            raise DataError(f"no column {column}: the file has {layout.width}, numbered from 0", path, 1)
+        return column
+    names = list(layout.header or ())
+    if names.count(column) != 1:
+        have = f"the header has {', '.join(map(repr, names))}" if names else "the file has no header"
+        problem = "more than one column" if column in names else "no column"
+        raise DataError(f"{problem} named {column!r}: {have}", path, 1)
+    return names.index(column)
+
+
+_TELLING: Final = (
+    ("user", re.compile(r"(?i)(u|user|usr|customer|cust|client|member|visitor|kunde|utilisateur)[-_:# ]?\d+")),
+    ("item", re.compile(r"(?i)(i|item|m|movie|film|p|prod|product|article|art|artikel|produit|sku|book)[-_:# ]?\d+")),
+    ("item", re.compile(r"B0[0-9A-Z]{8}")),  # Amazon's ASIN
+)
+
+
+def _told(layout: Layout) -> tuple[Roles, str] | None:
+    """Return the columns of a table without header that says by itself what they are, and why; None for any other."""
+    kinds = [_kind([row[place] for row in layout.rows]) for place in range(layout.width)]
+    if layout.separator == "::" and kinds[2:] in (["rating"], ["rating", "time"]) and not layout.header:
+        whole = all(field.isdigit() for row in layout.rows for field in row[:2])
+        return (
+            ({"user": 0, "item": 1, "rating": 2, **({"time": 3} if kinds[3:] else {})}, "as in MovieLens")
+            if whole
+            else None
+        )
+    found: Roles = {}
+    for place, kind in enumerate(kinds):
+        fields = [row[place] for row in layout.rows]
+        told = {role for role, pattern in _TELLING if all(map(pattern.fullmatch, fields))}
+        role: Any = told.pop() if len(told) == 1 else kind
+        if layout.header or role in found or role not in ("user", "item", "rating", "time"):
+            return None
+        found[role] = place
+    return (found, "by what their ids begin with") if {"user", "item"} <= found.keys() else None
+
+
+def _kind(fields: Sequence[str]) -> str:
+    """Return what the values of a column could be: time, rating, row (a number of the row), value or id."""
+    if all(map(DATE.fullmatch, fields)):
+        return "time"
+    plain = [field.replace(",", ".") if field.count(",") == 1 else field for field in fields]
+    if not all(map(NUMBER.fullmatch, plain)):
+        return "id"
+    numbers = [float(field) for field in plain]
+    if min(numbers) >= LEAST_TIME and all(number.is_integer() for number in numbers):
+        return "time"
+    if len(numbers) > _ROWS and all(later - number == 1 for number, later in zip(numbers, numbers[1:], strict=False)):
+        return "row"
+    is_half = all((2 * number).is_integer() for number in numbers)
+    if 1 < len(set(numbers)) <= 21 and min(numbers) >= -10 and max(numbers) <= 10 and is_half:
+        return "rating"
+    return "id" if all(field.isdigit() for field in fields) else "value"
+
+
+_RANK: Final = {"id": 0, "rating": 1, "value": 2, "row": 2, "time": 3}  # of kinds, for what could be an id
+
+
+def _guess(layout: Layout) -> str:
+    """Return the columns as the option `--columns`: the two most like ids, and a rating and a time among the others."""
+    kinds = [_kind([row[place] for row in layout.rows]) for place in range(layout.width)]
+    names = layout.header or ("",) * layout.width
+    found = {role: place for place, name in enumerate(names) if (role := recognise(name)) is not None}
+    rest = [place for place in range(layout.width) if all(found.get(role) != place for role in ROLES)]
+    ids = sorted(sorted(rest, key=lambda place: (_RANK[kinds[place]], place))[:2])
+    for role in ROLES[:2]:
+        if role not in found and ids:
+            found[role] = ids.pop(0)
+    for role in ROLES[2:4]:
+        places = [place for place in rest if kinds[place] == role and place not in found.values()]
+        if role not in found and places:
+            found[role] = places[0]
+    said = {role: names[found[role]] for role in ROLES if role in found}
+    return ",".join(
+        f"{role}={name if name and names.count(name) == 1 and not set(name) & set(',=') else found[role]}"
+        for role, name in said.items()
+    )
+
+
+def unclear(path: Path, layout: Layout, problem: str) -> DataError:
+    """Return the error for a table whose columns are not named: its first rows, and the option to type."""
+    rows = [
+        list(map(str, range(layout.width))),
+        *([list(layout.header)] if layout.header else []),
+        *layout.rows[:_ROWS],
+    ]
+    shown = [[field[:20] for field in row[:_SHOWN]] for row in rows]
+    widths = [max(len(row[place]) for row in shown) for place in range(len(shown[0]))]
+    lines = ["  ".join(field.ljust(width) for field, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+    lines[0] = lines[0] + f"  and {layout.width - _SHOWN} more columns" * (layout.width > _SHOWN)
+    matrix = ""
+    cells = [field for row in layout.rows for field in row[1:]]
+    if layout.width >= _SHOWN and all(field.lower() in NO_VALUE or _is_small(field) for field in cells):
+        matrix = (
+            "\nIf it is a rating matrix, a line for each user and a column for each item, bring it into long form: "
+            "docs/your-own-data.md says how."
+        )
+    elif (
+        layout.kind == "text"
+        and layout.separator == " "
+        and all(field.isdigit() for row in layout.rows for field in row)
+    ):
+        matrix = f"\nIf each line is a user and any number of items: --columns user=0,item={LISTS}"
+    name = shlex.quote(str(path))
+    table = "\n".join(f"    {line}" for line in lines)
+    return DataError(
+        f"{problem}. Columns and first rows:\n{table}\nSay it, with numbers or headings, for example:\n"
+        f"    hushrec data show {name} --columns {shlex.quote(_guess(layout))}{matrix}",
+        path,
+    )
 
 
 def _is_small(field: str) -> bool:
     """Return whether a field is a number below all times."""
-    return NUMBER.fullmatch(field.strip()) is not None and float(field) < LEAST_TIME
+    return NUMBER.fullmatch(field) is not None and abs(float(field)) < LEAST_TIME
 
 
-def _matrix(path: Path, width: int, rows: Sequence[Sequence[str]]) -> DataError:
-    """Return the error for a rating matrix. rows: the first ones, numbers or blank."""
-    whole = [[field.strip() for field in row] for row in rows]
-    counts = all(NUMBER.fullmatch(row[0]) for row in whole) and any("99" in row[1:] for row in whole)
-    counts = counts and all(float(row[0]) == sum(cell != "99" for cell in row[1:]) for row in whole)
-    jester = "; as in Jester, the first column counts the user's ratings, and 99 means not rated" if counts else ""
-    words = f"a line for each user and a column for each item, {width} columns{jester}"
-    return DataError(f"this looks like a rating matrix ({words}): {_LONG_FORM}", path, 1)
+def label_of(header: Sequence[str]) -> int | None:
+    """Return the number of a column that says whether the user clicked, such as `label`; None without one."""
+    return next((place for place, heading in enumerate(header) if plain_heading(heading) in _LABELS), None)

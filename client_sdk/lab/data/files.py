@@ -1,41 +1,43 @@
 """The readers of files of interactions: of a whole data set, and of one user.
 
-That of data sets recognises the format, reads in bounded memory, and says what it found. It reads tables in text (CSV,
-TSV, `::`, semicolons, bars, blanks; with or without a header), lists of items by user (LightGCN) and parquet, plain or
-gzip. Ids of any kind are numbered from 0; `Interactions` keeps the ids.
+That of data sets reads tables in text (CSV, TSV, `::`, semicolons, bars, blanks), lists of items by user (LightGCN),
+JSON lines and parquet, plain or gzip, in bounded memory, and says what it found. Ids are text, and are numbered from 0;
+`Interactions` keeps them.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.history import History
-from client_sdk.lab.data.chunks import chunks, csv_rows
-from client_sdk.lab.data.columns import NUMBER, Columns, IdLists, TextTable, is_value, require_columns, sniff
+from client_sdk.history import History, OnUnknown
+from client_sdk.lab.data.chunks import chunks
+from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, Layout, layout_of, require_columns
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from protocols.catalogue import Catalogue
+from protocols.errors import ParameterError
+from protocols.headings import Role, columns_of, small_table
 
 if TYPE_CHECKING:
     from client_sdk.lab.data.tables import TableRows
 
 _PARQUET: Final = b"PAR1"
-_FEW: Final = 10  # rows, which do not tell a header from data
+_FIRST: Final = 3  # interactions that are shown
 
 
 @dataclass(frozen=True, eq=False)
 class DataFile:
     """A file of interactions that was read.
 
-    format: in words. columns: None for lists of ids. doubt: what was assumed without evidence and how to say otherwise,
-    "" for nothing.
+    format: in words. columns: None for lists of ids. why: how the columns were chosen. rows: number of rows that were
+    read. first: the first interactions, as they are in the file. unread: headings or numbers of other columns.
+    left_out: the first rows that were left out, of `bad` in all. dates: whether times are dates, in microseconds.
     """
 
     path: Path
@@ -43,130 +45,184 @@ class DataFile:
     columns: Columns | None
     rows: int
     interactions: Interactions
-    doubt: str = ""
+    why: str = ""
+    first: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    left_out: tuple[DataError, ...] = ()
+    bad: int = 0
+    dates: bool = False
 
     def __str__(self) -> str:
-        """Return what was found, for people: counts, format, columns, ranges, repeated pairs and doubts."""
+        """Return what was found, for people: counts, format, columns and why, ranges, and what was not read."""
         found = self.interactions
         parts = [
             f"read {self.rows:,} rows, {found.n_users:,} users, {found.n_items:,} items from {self.path}: {self.format}"
         ]
         if self.columns is not None:
-            parts.append(f"columns {self.columns}")
+            parts.append(f"columns {self.columns} {self.why}")
+        if self.first:
+            parts.append(f"the first: {' / '.join(self.first)}")
+        if self.unread:
+            parts.append(f"not read: {', '.join(self.unread)}")
         if found.ratings is not None and found.size:
             parts.append(f"ratings from {found.ratings.min():g} to {found.ratings.max():g}")
         if found.timestamps is not None and found.size:
-            parts.append(f"times from {found.timestamps.min()} to {found.timestamps.max()}")
+            first, last = (
+                _time_text(int(each), self.dates) for each in (found.timestamps.min(), found.timestamps.max())
+            )
+            parts.append(f"times from {first} to {last}")
         if found.merged:
-            parts.append(f"{found.merged:,} repeated pairs of user and item: the last of each is used")
-        if self.doubt:
-            parts.append(self.doubt)
+            which = "last" if found.timestamps is None else "latest"
+            parts.append(f"{found.merged:,} repeated pairs of user and item: the {which} of each is used")
+        if found.returned:
+            parts.append(f"{found.returned:,} pairs left out, of which as much came back as was bought")
+        if self.bad:
+            more = f" and {self.bad - len(self.left_out)} more" if self.bad > len(self.left_out) else ""
+            parts.append(f"{self.bad:,} rows left out ({', '.join(map(_place, self.left_out))}{more})")
         return "; ".join(parts)
 
 
+def _place(error: DataError) -> str:
+    return f"line {error.line}: {error.problem}"
+
+
+def _time_text(value: int, is_date: bool) -> str:
+    """Return a time as a date, if it is one or looks like seconds, milliseconds, microseconds or nanoseconds."""
+    unit = 1e6 if is_date else next((u for u in (1.0, 1e3, 1e6, 1e9) if LEAST_TIME * u <= value < 5e9 * u), 0.0)
+    if not unit:
+        return str(value)
+    try:
+        return f"{datetime.fromtimestamp(value / unit, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return str(value)
+
+
 def read_data_file(
-    path: Path, columns: Columns | None = None, *, duplicates: Duplicates = "last", integer_ids: bool = False
+    path: Path,
+    columns: Columns | None = None,
+    *,
+    skip_bad: int = 0,
+    duplicates: Duplicates = "latest",
+    integer_ids: bool = False,
+    beside_lists: bool = False,
 ) -> DataFile:
     """Read the interactions of a file. Tables need polars, of the extra `data`; lists of ids do not.
 
-    columns: which to read; by default usual headings are recognised, and a table without a header has user, item, then
-    rating and time. duplicates: what to do with repeated pairs. integer_ids: whether an id that is not an integer of at
-    least 0 is an error. Ids are integers if all of the column are, written without leading zeros, otherwise text. Times
-    are rounded down to integers; dates become microseconds since 1970. Raises `DataError`, with line and column, for a
-    malformed file, and for a first line of text that seems to be a header with unusual headings.
+    columns: which to read; without them a column is read if its heading is a usual one, or the file says by itself what
+    it is. skip_bad: up to so many rows that cannot be read are left out. duplicates: what to do with repeated pairs.
+    integer_ids: whether an id that is not an integer of at least 0 is an error. beside_lists: whether the other file of
+    a given split is one of lists. Times are rounded down to integers; dates become microseconds since 1970. Raises
+    `DataError`, with line and column, for a malformed file, and, with the first rows and the option to type, for
+    columns that are not named.
     """
+    layout = _layout(path, columns, beside_lists)
+    if layout.kind == "lists":
+        (lists,) = read_lightgcn(path, duplicates=duplicates, numbered=True)
+        return DataFile(path, str(layout), None, lists.size + lists.merged, lists)
+    rows = _read(path, layout, columns, integer_ids, skip_bad)
+    header = layout.header or tuple(map(str, range(layout.width)))
+    named = {role: place if header.count(header[place]) > 1 or layout.header is None else header[place]
+             for role, place in rows.roles.items()}  # fmt: skip
+    first = tuple(" ".join(row[place] for place in rows.roles.values()) for row in layout.rows[:_FIRST])
+    unread = tuple(repr(name) if layout.header else f"column {name}, such as {layout.rows[0][place]!r}"
+                   for place, name in enumerate(header) if place not in rows.roles.values())  # fmt: skip
+    count, bad, left_out = rows.count, rows.bad, tuple(rows.left_out)
+    found, dates = rows.interactions(duplicates), bool(rows.dates)
+    return DataFile(path, str(layout), Columns(**named), count, found, rows.why, first, unread, left_out, bad, dates)
+
+
+def write_data_file(file: DataFile, target: Path) -> None:
+    """Write the interactions as CSV with the headings user, item, rating and time; dates as in ISO 8601.
+
+    Raises `DataError` if the file exists or cannot be written, and without polars.
+    """
+    try:
+        from client_sdk.lab.data.tables import write_table
+    except ImportError as error:
+        raise DataError(_NEEDS_POLARS, target) from error
+    write_table(file.interactions, target, dates=file.dates)
+
+
+def by_place(path: Path) -> Columns:
+    """Return the columns of a published table without header: user, item, rating and, if there is a fourth, time."""
+    return Columns(0, 1, 2, 3 if _layout(path, Columns(0, 1)).width > 3 else None)
+
+
+def read_rows(path: Path, columns: Columns) -> TableRows:
+    """Return the rows of a table with integer ids. Errors: as for `read_data_file`."""
+    return _read(path, _layout(path, columns), columns, True, 0)
+
+
+def _layout(path: Path, columns: Columns | None, beside_lists: bool = False) -> Layout:
     require_columns(columns)
-    table = None if _is_parquet(path) else sniff(path, columns)
-    if isinstance(table, IdLists):
-        (lists,) = read_lightgcn(path, duplicates=duplicates)
-        return DataFile(path, str(table), None, lists.size + lists.merged, lists)
-    rows = _read(path, table, columns, integer_ids)
-    names = {
-        role: place if rows.header is None or rows.header.count(rows.header[place]) > 1 else rows.header[place]
-        for role, place in rows.roles.items()
-    }
-    count = rows.count
-    found = rows.interactions(duplicates)
-    doubt = _doubt(path, table, found) if table is not None and columns is None else ""
-    return DataFile(path, "parquet" if table is None else str(table), Columns(**names), count, found, doubt)
-
-
-def read_rows(path: Path, columns: Columns | None = None, *, integer_ids: bool = False) -> TableRows:
-    """Return the rows of a table. Parameters and errors: as for `read_data_file`."""
-    require_columns(columns)
-    table = None if _is_parquet(path) else sniff(path, columns)
-    if isinstance(table, IdLists):
-        raise DataError(f"not a table: it looks like {table}", path)
-    return _read(path, table, columns, integer_ids)
-
-
-def _is_parquet(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(_PARQUET)) == _PARQUET
+            is_parquet = file.read(len(_PARQUET)) == _PARQUET
     except OSError as error:
         raise DataError(f"cannot read the file: {error.strerror or error}", path) from error
-
-
-def _read(path: Path, table: TextTable | None, columns: Columns | None, integer_ids: bool) -> TableRows:
-    """Return the rows of a table in text, or of a parquet file if `table` is None."""
+    if not is_parquet:
+        return layout_of(path, columns, beside_lists)
     try:
-        from client_sdk.lab.data.tables import read_parquet, read_text
+        from client_sdk.lab.data.tables import layout_of_parquet
     except ImportError as error:
-        raise DataError("a table is read with polars: pip install 'hushrec[data]'", path) from error
-    if table is None:
-        rows = read_parquet(path, columns, integer_ids=integer_ids)
-    else:
-        rows = read_text(path, table, columns, integer_ids=integer_ids)
+        raise DataError(_NEEDS_POLARS, path) from error
+    return layout_of_parquet(path)
+
+
+def has_lists(path: Path, columns: Columns | None) -> bool:
+    """Return whether a file by itself says that each line is a user and the user's items."""
+    return _layout(path, columns).kind == "lists"
+
+
+_NEEDS_POLARS: Final = "a table is read with polars: pip install 'hushrec[data]'"
+
+
+def _read(path: Path, layout: Layout, columns: Columns | None, integer_ids: bool, skip_bad: int) -> TableRows:
+    try:
+        from client_sdk.lab.data.tables import read_table
+    except ImportError as error:
+        raise DataError(_NEEDS_POLARS, path) from error
+    rows = read_table(path, layout, columns, integer_ids=integer_ids)
+    rows.left_out.sort(key=lambda error: error.line or 0)
+    if rows.bad > skip_bad:
+        first, more = rows.left_out[0], rows.bad - 1
+        advice = f"; {more:,} more rows cannot be read: leave them out with --skip-bad {rows.bad}" if more else ""
+        raise DataError(first.problem + advice, path, first.line, first.column)
     if not rows.count:
         raise DataError("the file has a header but no lines", path)
     return rows
 
 
-def _doubt(path: Path, table: TextTable, found: Interactions) -> str:
-    """Return what to say about a first line of text that was read as data, "" if there is none.
-
-    Raises `DataError` if it seems to be a header: the only line whose user and item occur on no other.
-    """
-    if table.header is not None or any(map(is_value, table.rows[0])):
-        return ""
-    user, item = (field.strip() for field in table.rows[0][:2])
-    named = f"--columns user={user},item={item}"
-    users = np.flatnonzero(found.user_degrees() == 1)
-    items = found.items[found.indptr[users]]
-    alone = found.item_degrees()[items] == 1
-    user_ids, item_ids = np.asarray(found.user_ids)[users[alone]], np.asarray(found.item_ids)[items[alone]]
-    pairs = list(zip(map(str, user_ids), map(str, item_ids), strict=True))
-    if found.size >= _FEW and pairs == [(user, item)]:
-        problem = f"{user!r} and {item!r} occur nowhere else, so this seems to be a header of unusual headings"
-        raise DataError(
-            f"{problem}: name the columns with {named}, or read it as data with --columns user=0,item=1", path, 1
-        )
-    return f"the first line, {user!r} and {item!r}, was read as data: if it is a header, say {named}"
-
-
 # --- reader of LightGCN files: one line per user, `user item item ...`, numbered from 0, without ratings and times ---
 
 _LONGEST: Final = 15  # digits
+_MOST_UNUSED: Final = 100  # times as many numbers as occur
 
 
-def read_lightgcn(*paths: Path, duplicates: Duplicates = "error") -> tuple[Interactions, ...]:
+def read_lightgcn(*paths: Path, duplicates: Duplicates = "error", numbered: bool = False) -> tuple[Interactions, ...]:
     """Return one `Interactions` for each file, for example `train.txt` and `test.txt`.
 
-    All have the same numbers of users and items, from the largest ids in any of the files. A line may contain a user
-    without items. duplicates: what to do with repeated items of a user. Raises `DataError` for a malformed or repeated
-    user line, with the line number, and, by default, for a repeated item of a user.
+    All have the same numbers of users and items: those in the files, up to the largest in any of them, or if `numbered`
+    those of the ids that occur, in their order. A line may contain a user without items. duplicates: what to do with
+    repeated items of a user. Raises `DataError` for a malformed or repeated user line, with the line number, and, by
+    default, for a repeated item of a user.
     """
     parts = [_read_lists(path) for path in paths]
-    n_users = max(int(users.max()) for users, _ in parts) + 1
-    n_items = max(int(items.max(initial=-1)) for _, items in parts) + 1
+    user_ids, item_ids = (np.unique(np.concatenate(side)) for side in zip(*parts, strict=True))
+    item_ids = item_ids[item_ids >= 0]
+    n_users, n_items = int(user_ids.max()) + 1, int(item_ids.max(initial=-1)) + 1
+    if not numbered and max(n_users, n_items) > _MOST_UNUSED * (user_ids.size + item_ids.size):
+        raise DataError("the numbers of users or items are far above their count: number them from 0", paths[0])
     made = []
     for path, (users, items) in zip(paths, parts, strict=True):
+        users, items = users[items >= 0], items[items >= 0]
+        more: dict[str, Any] = {"n_users": n_users, "n_items": n_items}
+        if numbered:
+            users, items = np.searchsorted(user_ids, users), np.searchsorted(item_ids, items)
+            more = {"n_users": user_ids.size, "n_items": item_ids.size}
+            more |= {"user_ids": user_ids.astype(np.str_), "item_ids": item_ids.astype(np.str_)}
         try:
-            has = items >= 0
-            made.append(
-                Interactions.from_pairs(users[has], items[has], n_users=n_users, n_items=n_items, duplicates=duplicates)
-            )
+            made.append(Interactions.from_pairs(users, items, duplicates=duplicates, **more))
         except DataError as error:
             raise DataError(error.problem, path) from error
     return tuple(made)
@@ -203,7 +259,7 @@ def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64
     """
     blanks = bytes.maketrans(separators.encode(), b" " * len(separators))
     numbers, lengths = array("q"), array("q")
-    for chunk in chunks(path):
+    for chunk in chunks(path, quoted=False):
         for line, text in enumerate(chunk.data.translate(blanks).split(b"\n")[:-1], start=chunk.line):
             words = text.split()
             if not words:
@@ -218,90 +274,95 @@ def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64
 
 # --- the files of one user: items, ratings and titles; every error names the line -------------------------------------
 
-_ITEM: Final = "item"
-_RATING: Final = "rating"
-_TITLE: Final = "title"
-_INTEGER: Final = re.compile(r"\d{1,15}", re.ASCII)
 _MAX_ITEM: Final = 2**31 - 1
 _MAX_RATING: Final = 1e6
 
 
 def read_history(
-    path: Path, n_items: int | None = None, catalogue: Catalogue | None = None, any_id: bool = False
+    path: Path,
+    n_items: int | None = None,
+    catalogue: Catalogue | None = None,
+    any_id: bool = False,
+    on_unknown: OnUnknown = "error",
 ) -> History:
     """Return the items in the file, each listed once, and their ratings if the file has a column for them.
 
-    The file has one item number a line, or is a CSV file with a header that has the column `item` and, optionally, the
-    column `rating`. In a task with a catalogue the column has the app's ids. n_items: number of items of the task, if
-    it is known. any_id: whether ids are accepted that no catalogue is at hand for: only the form of the file is checked
-    then, and the numbers of the result mean nothing. Raises `DataError` with the line number for any other content,
-    including a repeated item and one outside 0..n_items-1.
+    The file has one item number a line, or is a table with a heading for the item, such as `item`, `movieId` or `sku`,
+    and, optionally, one for the rating. In a task with a catalogue the column has the app's ids. n_items: number of
+    items of the task, if it is known. any_id: whether ids are accepted that no catalogue is at hand for: only the form
+    of the file is checked then, and the numbers of the result mean nothing. on_unknown: "skip" leaves out items that
+    the task does not have. Raises `DataError` with the line number for any other content, including a repeated item and
+    one outside 0..n_items-1.
     """
-    rows = _rows(path, (_ITEM,), _RATING)
+    rows = _rows(path, "item", "rating")
     items: dict[int, int] = {}
     ratings: list[float] = []
     texts: dict[str, int] = {}
+    unknown = 0
     headed = rows[0][0] > 1  # ids need a heading, or they could be one
     for line, (text, *rating) in rows:
         if catalogue is not None:
-            item = catalogue.numbers.get(text.strip(), -1)
-            if item < 0:
-                raise DataError(f"the task's catalogue has no item with the id {text.strip()[:40]!r}", path, line)
+            item = catalogue.numbers.get(text, -1)
         else:
-            item = texts.setdefault(text.strip(), len(texts)) if any_id and headed else _item(path, line, text)
+            item = texts.setdefault(text, len(texts)) if any_id and headed else _item(path, line, text)
+        if item < 0 or (n_items is not None and item >= n_items):
+            unknown += 1
+            if on_unknown == "skip":
+                continue
+            fault = f"the task's catalogue has no item with the id {text[:40]!r}"
+            if item >= 0:
+                fault = f"item {item} is outside 0..{(n_items or 0) - 1}, the items of the task"
+            raise DataError(f"{fault}: correct the file, or leave such items out with --skip-unknown", path, line)
         if item in items:
-            raise DataError(f"item {item} is already on line {items[item]}: list each item once", path, line)
-        if n_items is not None and item >= n_items:
-            fault = f"item {item} is outside 0..{n_items - 1}, the items of the task"
-            raise DataError(f"{fault}: correct the file and run the command again", path, line)
+            raise DataError(f"item {text[:40]} is already on line {items[item]}: list each item once", path, line)
         items[item] = line
         ratings += [_rating(path, line, text) for text in rating]
     numbers = np.fromiter(items, dtype=np.int32, count=len(items))
-    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None)
+    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None, unknown)
 
 
 def read_titles(path: Path) -> dict[int, str]:
-    """Return item number -> title from a CSV file with the columns `item` and `title`.
+    """Return item number -> title from a table with headings for both, such as `item` and `title`.
 
     Raises `DataError` with the line number if the file is malformed.
     """
-    return {_item(path, line, text): title for line, (text, title) in _rows(path, (_ITEM, _TITLE))}
+    return {_item(path, line, text): title for line, (text, title) in _rows(path, "item", "title", is_needed=True)}
 
 
-def _rows(path: Path, names: Sequence[str], optional: str | None = None) -> list[tuple[int, list[str]]]:
-    """Return the number of each line and its cells.
+def _rows(path: Path, first: Role, second: Role, is_needed: bool = False) -> list[tuple[int, list[str]]]:
+    """Return the number of each line and its fields in the column of `first` and, if there is one, of `second`.
 
-    The cells of a line are those of the columns `names`, followed by that of the column `optional` if there is one.
-    A file with a single column does not need a header.
+    A file with a single column of numbers does not need a header, unless both columns are needed.
     """
-    rows = [row for chunk in chunks(path) for row in csv_rows(path, chunk)]
-    if len(names) == 1 and _INTEGER.fullmatch(",".join(rows[0][1]).strip()):
+    text = b"".join(chunk.data for chunk in chunks(path)).decode()
+    try:
+        rows = small_table(text.splitlines(keepends=True), str(path))
+        places = columns_of(rows[0][1])
+    except ParameterError as error:
+        raise DataError(str(error).removeprefix(f"{path}, "), path) from None
+    if not is_needed and len(rows[0][1]) == 1 and rows[0][1][0].isdigit():
         return [(line, [",".join(row)]) for line, row in rows]
-    header = [name.strip().lower() for name in rows[0][1]]
-    wanted = [*names, *([optional] if optional in header else [])]
-    for name in wanted:
-        if header.count(name) != 1:
-            prefix = "neither an item number nor " if len(names) == 1 else "not "
-            raise DataError(f"{prefix}a header with one column named {name!r}", path, 1)
+    for role in (first, second):
+        if role not in places and (role == first or is_needed):
+            prefix = "not " if is_needed else "neither an item number nor "
+            raise DataError(f"{prefix}a header with a column named {role!r}, or a usual heading for it", path, 1)
     for line, row in rows:
-        if len(row) != len(header):
-            raise DataError(f"the line has {len(row)} fields, but the header has {len(header)}", path, line)
+        if len(row) != len(rows[0][1]):
+            raise DataError(f"the line has {len(row)} fields, but the header has {len(rows[0][1])}", path, line)
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
-    return [(line, [row[header.index(name)] for name in wanted]) for line, row in rows[1:]]
+    return [(line, [row[places[role]] for role in (first, second) if role in places]) for line, row in rows[1:]]
 
 
 def _item(path: Path, line: int, text: str) -> int:
-    text = text.strip()
-    if not _INTEGER.fullmatch(text):
+    if not (text.isascii() and text.isdigit()):
         raise DataError(f"not an item number: {text[:40]!r}", path, line)
-    if int(text) > _MAX_ITEM:
-        raise DataError(f"item number {text} is greater than {_MAX_ITEM}", path, line)
+    if int(text[:12]) > _MAX_ITEM:
+        raise DataError(f"item number {text[:40]} is greater than {_MAX_ITEM}", path, line)
     return int(text)
 
 
 def _rating(path: Path, line: int, text: str) -> float:
-    text = text.strip()
     if not (NUMBER.fullmatch(text) and abs(float(text)) <= _MAX_RATING):
         raise DataError(f"not a rating: {text[:40]!r}", path, line)
     return float(text)

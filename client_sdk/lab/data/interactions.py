@@ -19,18 +19,24 @@ from protocols.errors import HushRecError
 MAX_COUNT: Final = 2**31 - 1
 """Largest number of users or items: they are numbered in int32."""
 
-Duplicates = Literal["error", "last"]
-"""Treatment of repeated (user, item) pairs: raise an error, or keep the last and count the others in `merged`."""
+_HASHES: Final = 1 << 22
+
+Duplicates = Literal["error", "latest"]
+"""Treatment of repeated (user, item) pairs: raise an error, or keep the latest and count the others in `merged`.
+
+Of equal times it is the one with the highest rating; without times it is the last in the file.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Distinct (user, item) pairs, grouped by user; each user's are in file order.
+    """Distinct (user, item) pairs, grouped by user; each user's are in order of time, without times in file order.
 
     Users are numbered 0..n_users-1, items 0..n_items-1; either may have no interaction. indptr: int64 (n_users + 1,):
     the items of user u are `items[indptr[u]:indptr[u + 1]]`, int32. ratings: on the scale of the file. timestamps: in
     seconds or any other unit that increases with time. user_ids, item_ids: the ids in the file, integers or text.
-    merged: number of repeated pairs that were left out (see `Duplicates`).
+    merged: number of repeated pairs that were left out (see `Duplicates`). returned: number of pairs that were left out
+    because as much came back as was bought.
 
     Raises `DataError` if the shapes of the arrays do not match or an item is out of range.
     """
@@ -44,6 +50,7 @@ class Interactions:
     user_ids: NDArray[Any] | None = None
     item_ids: NDArray[Any] | None = None
     merged: int = 0
+    returned: int = 0
 
     def __post_init__(self) -> None:
         if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
@@ -78,7 +85,7 @@ class Interactions:
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
 
     def positives(self, user: int) -> NDArray[np.int32]:
-        """Return the user's items in file order, a view, int32. Raises `DataError` for an unknown user."""
+        """Return the user's items in their order, a view, int32. Raises `DataError` for an unknown user."""
         return self.items[self.rows_of(user)]
 
     def rows_of(self, user: int) -> slice:
@@ -137,11 +144,13 @@ class Interactions:
         user_ids: NDArray[Any] | None = None,
         item_ids: NDArray[Any] | None = None,
         duplicates: Duplicates = "error",
+        returned: int = 0,
     ) -> Interactions:
         """Return interactions from two arrays of one length, of user and item numbers from 0.
 
         n_users, n_items: the largest number + 1 by default. duplicates: what to do with repeated pairs. Raises
-        `DataError` if a number is out of range, the arrays do not match, or, by default, a pair is repeated.
+        `DataError` if a number is out of range, the arrays do not match, or, by default, a pair is repeated. With
+        timestamps the result does not depend on the order of the arrays: items of equal times are in their own order.
         """
         user, item = _numbers(users), _numbers(items)
         if user.ndim != 1 or user.shape != item.shape:
@@ -153,20 +162,26 @@ class Interactions:
                 raise DataError(f"{name} numbers up to {count - 1} do not fit in 32 bits; number them from 0 on")
             if values.size and not (values.min() >= 0 and values.max() < count):
                 raise DataError(f"{name} numbers must lie in 0..{count - 1}, got {values.min()}..{values.max()}")
-        kept = _distinct_positions(user, item, n_items, duplicates)
-        order = np.argsort(user, kind="stable") if kept is None else kept[np.argsort(user[kept], kind="stable")]
+        rated = None if ratings is None else _column("ratings", ratings, user.size, np.float32)
+        times = None if timestamps is None else _column("timestamps", timestamps, user.size, np.int64)
+        kept = _distinct_positions(user, item, n_items, duplicates, times, rated)
+        if kept is not None:
+            user, item = user[kept], item[kept]
+            rated, times = (None if column is None else column[kept] for column in (rated, times))
+        order = _grouped(user) if times is None else _by_time(user, item, times)
         indptr = np.zeros(n_users + 1, dtype=np.int64)
-        np.cumsum(np.bincount(user[order], minlength=n_users), out=indptr[1:])
+        np.cumsum(np.bincount(user, minlength=n_users), out=indptr[1:])
         return cls(
             n_users,
             n_items,
             indptr,
             item[order].astype(np.int32, copy=False),
-            None if ratings is None else _column("ratings", ratings, user.size, np.float32)[order],
-            None if timestamps is None else _column("timestamps", timestamps, user.size, np.int64)[order],
+            None if rated is None else rated[order],
+            None if times is None else times[order],
             user_ids,
             item_ids,
-            user.size - order.size,
+            0 if kept is None else int(np.count_nonzero(~kept)),
+            returned,
         )
 
 
@@ -212,8 +227,8 @@ class LeaveOneOut:
 def leave_one_out(interactions: Interactions, rng: np.random.Generator | int = 0) -> LeaveOneOut:
     """Hold out one interaction of each user with at least two. All others are training interactions.
 
-    It is the latest, of equal times the last in the file. Without timestamps it is drawn with `rng`, a generator or a
-    seed, because files without them are often sorted by item.
+    It is the latest, of equal times one drawn with `rng`, a generator or a seed. Without timestamps it is drawn from
+    all, because files without them are often sorted by item.
     """
     held_out = held_out_rows(interactions, rng)
     return LeaveOneOut.of(interactions.where(~held_out), interactions.where(held_out))
@@ -221,40 +236,82 @@ def leave_one_out(interactions: Interactions, rng: np.random.Generator | int = 0
 
 def held_out_rows(interactions: Interactions, rng: np.random.Generator | int = 0) -> NDArray[np.bool_]:
     """Return which interactions `leave_one_out` holds out, bool (interactions,)."""
-    counts = interactions.user_degrees()
-    tested = np.flatnonzero(counts >= 2)
-    if interactions.timestamps is None:
-        draws = np.random.default_rng(rng).integers(0, np.maximum(counts, 1))
-        places = (interactions.indptr[:-1] + draws)[tested]
-    else:
-        places = np.lexsort((interactions.timestamps, interactions.users))[interactions.indptr[1:][tested] - 1]
+    draws, users = row_draws(interactions, rng), interactions.users
+    keys = (draws, users) if interactions.timestamps is None else (draws, interactions.timestamps, users)
+    tested = np.flatnonzero(interactions.user_degrees() >= 2)
     held_out = np.zeros(interactions.size, dtype=bool)
-    held_out[places] = True
+    held_out[np.lexsort(keys)[interactions.indptr[1:][tested] - 1]] = True
     return held_out
 
 
-def _distinct_positions(
-    users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], n_items: int, duplicates: Duplicates
-) -> NDArray[np.int64] | None:
-    """Return the positions of the last occurrence of each pair, ascending; None if no pair is repeated.
+def row_draws(interactions: Interactions, rng: np.random.Generator | int) -> NDArray[np.float64]:
+    """Return a random number for each interaction, float64 (interactions,), whatever their order in the file."""
+    draws = np.empty(interactions.size)
+    order = np.lexsort((interactions.items, interactions.users))
+    draws[order] = np.random.default_rng(rng).random(interactions.size)
+    return draws
 
-    Raises `DataError` for a repeat on "error".
-    """
+
+def has_equal_latest(interactions: Interactions) -> int:
+    """Return the number of users whose latest interactions are several of one time, such as a basket."""
+    if interactions.timestamps is None:
+        return 0
+    ends = interactions.indptr[1:][interactions.user_degrees() >= 2] - 1
+    return int(np.count_nonzero(interactions.timestamps[ends] == interactions.timestamps[ends - 1]))
+
+
+def _distinct_positions(
+    users: NDArray[np.integer[Any]],
+    items: NDArray[np.integer[Any]],
+    n_items: int,
+    duplicates: Duplicates,
+    times: NDArray[np.int64] | None,
+    ratings: NDArray[np.float32] | None,
+) -> NDArray[np.bool_] | None:
+    """Return which rows are kept, bool (rows,); None if no pair is repeated. Raises `DataError` for one on "error"."""
     keys = users.astype(np.int64)
     keys *= n_items
     keys += items
     ordered = np.sort(keys)
-    repeated = ordered[:-1][ordered[1:] == ordered[:-1]]
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     del ordered  # 8 bytes an interaction
     if not repeated.size:
         return None
     if duplicates == "error":
         user, item = divmod(int(repeated[0]), n_items)
         raise DataError(f"user {user} has item {item} more than once")
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    last = np.append(ordered[1:] != ordered[:-1], True)
-    return np.sort(order[last])
+    maybe = np.zeros(_HASHES, dtype=bool)  # repeated pairs are usually few: look at those with the hash of one alone
+    maybe[repeated % _HASHES] = True
+    rows = np.flatnonzero(maybe[keys % _HASHES])
+    rows = rows[np.isin(keys[rows], repeated)]
+    order = rows[np.lexsort([column[rows] for column in (ratings, times, keys) if column is not None])]
+    kept = np.ones(keys.size, dtype=bool)
+    kept[order[:-1][keys[order[1:]] == keys[order[:-1]]]] = False
+    return kept
+
+
+def _grouped(users: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the order that groups users, of each in the given order.
+
+    The places are sorted as the low bits of numbers, because numpy sorts numbers far faster than it finds their order.
+    """
+    bits = users.size.bit_length()
+    keys = users.astype(np.int64)
+    keys <<= bits
+    keys |= np.arange(users.size)
+    keys.sort()
+    keys &= (1 << bits) - 1
+    return keys
+
+
+def _by_time(
+    users: NDArray[np.integer[Any]], items: NDArray[np.integer[Any]], times: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the order by user, time and item."""
+    order = _grouped(users)
+    user, item, time = users[order], items[order], times[order]
+    later = (user[1:] != user[:-1]) | (time[1:] > time[:-1]) | ((time[1:] == time[:-1]) & (item[1:] > item[:-1]))
+    return order if later.all() else np.lexsort((items, times, users))
 
 
 def _numbers(values: ArrayLike) -> NDArray[np.integer[Any]]:

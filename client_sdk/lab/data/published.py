@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +15,8 @@ from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.fetch import DOWNLOADS
 from client_sdk.lab.data.files import (
     DataFile,
+    by_place,
+    has_lists,
     read_data_file,
     read_id_lists,
     read_lightgcn,
@@ -68,7 +72,7 @@ def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
 def _read_ratings(
     path: Path,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64] | None]:
-    rows = read_rows(path, integer_ids=True)
+    rows = read_rows(path, by_place(path))
     ratings = rows.numbers("rating")
     if ratings is None:
         raise DataError("expected user, item, rating and, optionally, a time on each line", path)
@@ -109,12 +113,18 @@ NCF_FILES: Final = ("ml-1m.train.rating", "ml-1m.test.rating", "ml-1m.test.negat
 
 
 def load_dataset(
-    name: str, data_dir: Path | None = None, seed: int = 0, columns: Columns | None = None, report: Report | None = None
+    name: str,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    columns: Columns | None = None,
+    report: Report | None = None,
+    skip_bad: int = 0,
 ) -> LeaveOneOut:
     """Return the leave-one-out split of a data set, or of a file or folder if `name` is a path.
 
     data_dir: the folder `data` in the working directory by default. seed: of the split, and of the synthetic data.
-    columns: which columns of a file to read; see `read_data_file`. report: called with what was found in a file.
+    columns, skip_bad: which columns of a file to read, and how many rows that cannot be read are left out; see
+    `read_data_file`. report: called with what was found in a file.
 
     ml-1m: the published NCF files with their 99 negatives if all three exist, otherwise `ratings.dat` or `ratings.csv`.
     All others: `leave_one_out` of all interactions. It holds out each user's latest interaction or, without timestamps
@@ -128,22 +138,26 @@ def load_dataset(
         train, test, negatives = (_found(name, data_dir, file) for file in NCF_FILES)
         if train and test and negatives:
             return read_ncf(train, test, negatives)
-    return leave_one_out(load_interactions(name, data_dir, columns, report), seed)
+    return leave_one_out(load_interactions(name, data_dir, columns, report, skip_bad), seed)
 
 
 def load_interactions(
-    name: str, data_dir: Path | None = None, columns: Columns | None = None, report: Report | None = None
+    name: str,
+    data_dir: Path | None = None,
+    columns: Columns | None = None,
+    report: Report | None = None,
+    skip_bad: int = 0,
 ) -> Interactions:
     """Return all interactions of a data set on disk, or of the file or folder if `name` is a path.
 
-    For gowalla, goodreads-100 and folders, train and test are joined. columns, report: as for `load_dataset`. Raises
-    `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
+    For gowalla, goodreads-100 and folders, train and test are joined. columns, report, skip_bad: as for `load_dataset`.
+    Raises `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
     """
     path = Path(name)
     if name not in DATASETS and (path.suffix or len(path.parts) > 1 or path.exists()):
         if path.is_dir():
-            return _joined(read_folder(path, columns, report))
-        read = read_data_file(path, columns)
+            return _joined(read_folder(path, columns, report, skip_bad))
+        read = read_data_file(path, columns, skip_bad=skip_bad)
         if report is not None:
             report(str(read))
         return read.interactions
@@ -178,7 +192,8 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
 
 
 def _movielens(path: Path) -> Interactions:
-    return read_data_file(path, duplicates="error", integer_ids=True).interactions
+    columns = None if ".csv" in path.suffixes else by_place(path)
+    return read_data_file(path, columns, duplicates="error", integer_ids=True).interactions
 
 
 def _filmtrust(path: Path) -> Interactions:
@@ -234,37 +249,44 @@ Report = Callable[[str], None]
 
 
 def read_folder(
-    folder: Path, columns: Columns | None = None, report: Report | None = None
+    folder: Path, columns: Columns | None = None, report: Report | None = None, skip_bad: int = 0
 ) -> tuple[Interactions, Interactions]:
     """Return the training and test interactions of a folder, such as one of LightGCN's.
 
     It must have one file with `train` in its name and one with `test`, each plain or gzip. Raises `DataError` as
-    `read_train_test` does, and for no or several such files.
+    `read_train_test` does, for no or several such files, and for one of validation, which would be left out.
     """
+    files = sorted(path for path in folder.iterdir() if path.is_file())
     found = []
     for word in ("train", "test"):
-        files = sorted(path for path in folder.iterdir() if path.is_file() and word in path.name.lower())
-        if len(files) != 1:
-            have = ", ".join(path.name for path in files) or "none"
+        named = [path for path in files if word in path.name.lower()]
+        if len(named) != 1:
+            have = ", ".join(path.name for path in named) or "none"
             raise DataError(f"expected one file with {word!r} in its name, found {have}; pass the file's path", folder)
-        found.append(files[0])
-    return read_train_test(found[0], found[1], columns, report)
+        found += named
+    others = [path for path in files if re.search(r"(^|[._-])(val|valid|validation|dev)([._-]|$)", path.name.lower())]
+    if others:
+        say = f"evaluate --dataset {shlex.quote(str(found[0]))} --test {shlex.quote(str(found[1]))}"
+        raise DataError(f"{others[0].name} would not be read: join it to one of the two, or say hushrec {say}", folder)
+    return read_train_test(found[0], found[1], columns, report, skip_bad)
 
 
 def read_train_test(
-    train: Path, test: Path, columns: Columns | None = None, report: Report | None = None
+    train: Path, test: Path, columns: Columns | None = None, report: Report | None = None, skip_bad: int = 0
 ) -> tuple[Interactions, Interactions]:
-    """Return the interactions of two files, with one numbering of users and items.
+    """Return the interactions of two files of one format, with one numbering of users and items.
 
-    columns: as in `read_data_file`, for both files. Raises `DataError` for a malformed file, a pair that is in both,
-    and ids that are integers in one file and text in the other.
+    columns, skip_bad: as in `read_data_file`, for each file. Raises `DataError` for a malformed file, a pair that is in
+    both, and files that have no user or no item in common.
     """
-    files = [read_data_file(path, columns) for path in (train, test)]
+    beside = any(has_lists(path, columns) for path in (train, test))
+    files = [read_data_file(path, columns, skip_bad=skip_bad, beside_lists=beside) for path in (train, test)]
+    if len({file.columns is None for file in files}) > 1:
+        raise DataError(f"the file has {files[1].format}, but {train} has {files[0].format}", test)
     for file in files:
         if report is not None:
             report(str(file))
-    users = _united(files, "user")
-    items = _united(files, "item")
+    users, items = (_united(files, role) for role in ("user", "item"))
     first, second = (_renumbered(file.interactions, users, items) for file in files)
     require_disjoint(first, second, train, test)
     return first, second
@@ -290,10 +312,13 @@ def _ids(side: Interactions, role: str) -> NDArray[Any]:
 
 
 def _united(files: list[DataFile], role: str) -> NDArray[Any]:
+    """Return the ids of both files, ascending; of text."""
     first, second = (_ids(file.interactions, role) for file in files)
-    if first.dtype.kind != second.dtype.kind:
-        kinds = ["integers" if ids.dtype.kind == "i" else "text" for ids in (first, second)]
-        raise DataError(f"the {role} ids are {kinds[1]}, but those of {files[0].path} are {kinds[0]}", files[1].path)
+    if not np.isin(second, first).any():
+        problem = (
+            f"no {role} of this file is in {files[0].path}: {str(second[0])!r}, for example, beside {str(first[0])!r}"
+        )
+        raise DataError(f"{problem}; are the ids written in the same way?", files[1].path)
     return np.union1d(first, second)
 
 

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.columns import Columns
-from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, held_out_rows
+from client_sdk.lab.data.interactions import (
+    DataError,
+    Interactions,
+    LeaveOneOut,
+    has_equal_latest,
+    held_out_rows,
+    row_draws,
+)
 from client_sdk.lab.data.published import (
     DATASETS,
     LIGHTGCN_SETS,
@@ -48,6 +55,7 @@ def load_split(
     data_dir: Path | None = None,
     *,
     columns: Columns | None = None,
+    skip_bad: int = 0,
     test: Path | None = None,
     kind: SplitKind | None = None,
     seed: int = 0,
@@ -58,20 +66,20 @@ def load_split(
 
     test: the file of test interactions; `name` is then the file of training interactions. kind: by default "given" with
     `test` and for a folder, otherwise "random" if `by_rows`, otherwise "leave-one-out". seed: of random draws. by_rows:
-    a random split draws rows, not a share of each user's, as is usual for ratings. columns, report: as for
+    a random split draws rows, not a share of each user's, as is usual for ratings. columns, skip_bad, report: as for
     `load_dataset`. Raises `DataError` for missing and malformed files, and if there is no given split.
     """
     if test is not None:
         if kind not in (None, "given"):
             raise DataError(f"a test file is a given split, not {kind}")
-        return _given(*read_train_test(Path(name), test, columns, report))
+        return _given(*read_train_test(Path(name), test, columns, report, skip_bad))
     is_folder = name not in DATASETS and Path(name).is_dir()
     if kind == "given" or (kind is None and is_folder):
         if name in LIGHTGCN_SETS:
             return _given(*load_train_test(name, data_dir))
         if not is_folder:
             raise DataError(f"{name} has no given split: pass the test file, or a folder with train and test files")
-        return _given(*read_folder(Path(name), columns, report))
+        return _given(*read_folder(Path(name), columns, report, skip_bad))
     if kind is None:
         kind = "random" if by_rows else "leave-one-out"
     if kind == "leave-one-out" and name == "ml-1m" and not by_rows:
@@ -79,7 +87,7 @@ def load_split(
     if name == "synthetic" and columns is None:
         whole = synthetic(SyntheticConfig(seed=seed))
     else:
-        whole = load_interactions(name, data_dir, columns, report)
+        whole = load_interactions(name, data_dir, columns, report, skip_bad)
     if kind == "leave-one-out":
         return _one_each(whole, seed)
     if by_rows:
@@ -97,7 +105,9 @@ def _one_each(whole: Interactions, seed: int) -> Split:
     held_out = held_out_rows(whole, seed)
     train, test = whole.where(~held_out), whole.where(held_out)
     which = "latest interaction" if whole.timestamps is not None else f"interaction drawn with seed {seed}"
-    return Split(train, test, f"each user's {which}", LeaveOneOut.of(train, test))
+    equal = has_equal_latest(whole)
+    drawn = f"; of {equal:,} users it is drawn with seed {seed} from several of one time" if equal else ""
+    return Split(train, test, f"each user's {which}{drawn}", LeaveOneOut.of(train, test))
 
 
 def _published(data: LeaveOneOut) -> Split:
@@ -122,7 +132,7 @@ def hold_out_share(
     """
     _check_share(share)
     counts, users = interactions.user_degrees(), interactions.users
-    order = np.lexsort((np.random.default_rng(rng).random(interactions.size), users))
+    order = np.lexsort((row_draws(interactions, rng), users))
     place = np.arange(interactions.size) - interactions.indptr[users]
     held = np.minimum(np.rint(share * counts).astype(np.int64), np.maximum(counts - 1, 0))
     is_test = np.zeros(interactions.size, dtype=bool)
@@ -144,7 +154,7 @@ def split_rows(
     if not 0 < count < interactions.size:
         raise DataError(f"{interactions.size} rows are too few to hold out a share of {share}")
     is_test = np.zeros(interactions.size, dtype=bool)
-    is_test[np.random.default_rng(rng).permutation(interactions.size)[:count]] = True
+    is_test[np.argsort(row_draws(interactions, rng))[:count]] = True
     return interactions.where(~is_test), interactions.where(is_test)
 
 

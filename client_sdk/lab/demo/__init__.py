@@ -40,6 +40,7 @@ class DemoRequest:
     dataset: str = "synthetic"
     data_dir: Path | None = None
     columns: Columns | None = None
+    skip_bad: int = 0
     recipe: str = "colr"
     rounds: int | None = None
     cohort: int | None = None

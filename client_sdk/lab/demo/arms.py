@@ -316,8 +316,8 @@ def shared_setup(
 
 def _data(request: DemoRequest, report: Report | None) -> LeaveOneOut:
     if request.dataset in _SETTINGS:
-        return load_dataset(request.dataset, request.data_dir, request.seed, request.columns, report)
-    whole = load_interactions(request.dataset, request.data_dir, request.columns, report)
+        return load_dataset(request.dataset, request.data_dir, request.seed, request.columns, report, request.skip_bad)
+    whole = load_interactions(request.dataset, request.data_dir, request.columns, report, request.skip_bad)
     return leave_one_out(sampled_users(whole, request.seed, report), request.seed)
 
 

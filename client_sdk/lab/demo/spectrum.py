@@ -71,7 +71,7 @@ def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Inte
         return hold_out_share(
             synthetic(SyntheticConfig(users=120, items=240, positives=24, seed=request.seed)), rng=request.seed
         )
-    whole = load_interactions(request.dataset, request.data_dir, request.columns, report)
+    whole = load_interactions(request.dataset, request.data_dir, request.columns, report, request.skip_bad)
     if request.dataset not in PRIVIREC_DATASETS:
         whole = sampled_users(whole, request.seed, report)
     return hold_out_share(whole, rng=request.seed)

@@ -92,6 +92,7 @@ def test_item_files_and_titles(tmp_path: Path) -> None:
         ("item\n7\n", [7], None),
         ("when,Item\n2020,4\n2021,2\n", [4, 2], None),
         ("Rating,when,item\n4.5,2020,7\n 1 ,2021,3\n", [7, 3], [4.5, 1.0]),
+        ("user;movieId;stars\n1;7;4.5\n1;3;1\n", [7, 3], [4.5, 1.0]),
     ]
     for text, items, ratings in right:
         path.write_text(text, encoding="utf-8")
@@ -100,8 +101,10 @@ def test_item_files_and_titles(tmp_path: Path) -> None:
         assert (None if found.ratings is None else found.ratings.tolist()) == ratings
     path.write_text('item,title\n0,"Heat, part 1"\n1,Up\n', encoding="utf-8")
     assert read_titles(path) == {0: "Heat, part 1", 1: "Up"}
-    path.write_text("item,name\n0,Heat\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 1: not a header with one column named 'title'"):
+    path.write_text("sku;name\n0;Heat, part 1\n", encoding="utf-8")
+    assert read_titles(path) == {0: "Heat, part 1"}
+    path.write_text("item,colour\n0,red\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 1: not a header with a column named 'title'"):
         read_titles(path)
 
 
@@ -113,16 +116,16 @@ def test_item_files_and_titles(tmp_path: Path) -> None:
         ("1\n\n2\n", 2, "not an item number"),
         ("1\n2\n1\n", 3, "already on line 1"),
         ("1\n99999999999\n", 2, "item number 99999999999 is greater than"),
-        ("film\n1\n", 1, "neither an item number nor a header"),
-        ("item,item\n1,2\n", 1, "one column named 'item'"),
+        ("colour\n1\n", 1, "neither an item number nor a header"),
+        ("item,item\n1,2\n", None, "two columns look like the item"),
         ("item,when\n1,2\n3\n", 3, "the line has 1 fields, but the header has 2"),
         ("item\n", None, "no lines"),
         ("item,rating\n1,5\n2,\n", 3, "not a rating: ''"),
         ("item,rating\n1,nan\n", 2, "not a rating: 'nan'"),
         ("item,rating\n1,1e60\n", 2, "not a rating"),
-        ("item,rating,rating\n1,1,2\n", 1, "one column named 'rating'"),
+        ("item,rating,rating\n1,1,2\n", None, "two columns look like the rating"),
         ('title,item\n"two\nlines",1\nx,y\n', 4, "not an item number: 'y'"),
-        ('item,title\n1,"x\n', 2, "not a CSV line: unexpected end of data"),
+        ('item,title\n1,"x\n', None, "line 2: not CSV: unexpected end of data"),
         ("", None, "empty"),
     ],
 )

@@ -231,8 +231,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     (tmp_path / "ratings.csv").write_text("\n".join(["user_id,item_id,rating,timestamp", *rows]) + "\n")
     table = [row.replace(",", "\t") for row in rows]
-    (tmp_path / "train.tsv").write_text("\n".join(table[::2]) + "\n")
-    (tmp_path / "test.tsv").write_text("\n".join(table[1::2]) + "\n")
+    for name, part in (("train.tsv", table[::2]), ("test.tsv", table[1::2])):
+        (tmp_path / name).write_text("\n".join(["user_id\titem_id\trating\ttimestamp", *part]) + "\n")
+    clicks = [f"{row % 40},2014-04-01T10:{row % 60:02d}:09.277Z,21453{row % 90},0" for row in range(300)]
+    (tmp_path / "clicks.dat").write_text("\n".join(clicks) + "\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "250")
     return tmp_path
@@ -267,7 +269,7 @@ def test_python_and_the_error_of_the_page_on_own_data(folder: Path, capsys: pyte
     out = run("hushrec data show ratings.csv")
     assert out.startswith("read 3 rows, 2 users, 2 items from ratings.csv")
     assert "ratings from -7.82 to 8.5" in out
-    (folder / "ratings.csv").write_text("user,item,rating\nann,B1,3\nbob,B1,good\n")
+    (folder / "ratings.csv").write_text("user,item,rating\nann,B1,3\nbob,B1,good\nbob,,3\n,B1,3\n")
     (message,) = re.findall(r"^ratings.csv, line .*$", OWN_DATA_PAGE, re.MULTILINE)
     code, _, err = hushrec("data", "show", "ratings.csv")
     assert code == 1 and message in err

@@ -31,13 +31,13 @@ from tests.support.tasks import TRIAL, new_client
 SHOP = "user,item\n" + "".join(f"u{user},i{(7 * user + step * step) % 40}\n" for user in range(30) for step in range(6))
 TABLES = [  # one of each kind: tests/client_sdk/lab/data has the readers' other refusals
     ("", "the file is empty"),
-    ("user;item;rating\na;b;4,5\n", "the rating is not a number: '4,5'"),
-    ("Kunde,Artikel\n" + SHOP.partition("\n")[2], "name the columns with --columns user=Kunde,item=Artikel"),
+    ("user;item;rating\na;b;4,500\n", "the rating is not a number: '4,500'"),
+    ("Wer,Was\n" + SHOP.partition("\n")[2], "no heading says which columns hold the user and the item"),
     ("user,item\nä,b\n".encode("latin1"), "line 2: not UTF-8 text"),
     (b"\x1f\x8b\x08bad", "a damaged or incomplete gzip file"),
 ]
 ITEMS = [
-    ("item;rating\n1;2\n", "line 1: neither an item number nor a header"),
+    ("colour;rating\n1;2\n", "line 1: neither an item number nor a header"),
     ("50\n", "line 1: item 50 is outside 0..49, the items of the task"),
     (b"1\n\x00\n", "line 2: not a text file"),
 ]

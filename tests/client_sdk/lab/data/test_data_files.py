@@ -18,19 +18,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client_sdk.lab.data import chunks
-from client_sdk.lab.data.columns import Columns, parse_columns
+from client_sdk.lab.data.columns import NO_VALUE, Columns, parse_columns
 from client_sdk.lab.data.files import read_data_file, read_history, read_rows
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.splits import load_split
 from protocols.errors import ParameterError
 
+
+def is_id(text: str) -> bool:
+    return text.strip().lower() not in NO_VALUE
+
+
 INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
-TEXTS = st.text(string.ascii_letters + string.digits + "äß漢-_.", min_size=1, max_size=12)
-QUOTED = st.text(string.ascii_letters + ', "\n\täß', min_size=1, max_size=12).map(str.strip).filter(bool)
+TEXTS = st.text(string.ascii_letters + string.digits + "äß漢-_.", min_size=1, max_size=12).filter(is_id)
+QUOTED = st.text(string.ascii_letters + ', "\n\täß', min_size=1, max_size=12).map(str.strip).filter(is_id)
 ANY_TEXT = (
     st.text(st.characters(exclude_categories=["Cc", "Cs"]) | st.sampled_from('",;|\t\n'), min_size=1, max_size=12)
     .map(str.strip)
-    .filter(bool)
+    .filter(is_id)
 )
 RATINGS = st.integers(-20, 20).map(lambda value: value / 4)
 TIMES = st.integers(-(10**10), 10**10)
@@ -42,7 +47,9 @@ def rows_of(ids):
 
 
 def expected(rows) -> dict[tuple[str, str], tuple[float, int]]:
-    return {(str(user), str(item)): (rating, time) for user, item, rating, time in rows}
+    """Of repeated pairs the latest, of equal times the one rated highest."""
+    ordered = sorted(rows, key=lambda row: (row[3], row[2]))
+    return {(str(user).strip(), str(item).strip()): (rating, time) for user, item, rating, time in ordered}
 
 
 def content(read) -> dict[tuple[str, str], tuple[float, int]]:
@@ -102,9 +109,7 @@ def test_what_pythons_csv_writes_is_read(folder, rows, note, separator, quoting,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "CHUNK_BYTES", size)
         found = read_data_file(path)
-    assert content(found.interactions) == {
-        (user.strip(), item.strip()): (rating, time) for user, item, rating, time in rows
-    }
+    assert content(found.interactions) == expected(rows)
     assert found.rows == len(rows)
 
 
@@ -163,7 +168,8 @@ def test_round_trip_of_id_lists(folder, lists) -> None:
     lists[0] = list(range(6))  # no table: six numbers a line
     path.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in enumerate(lists)))
     found = read_data_file(path)
-    assert [found.interactions.positives(user).tolist() for user in range(len(lists))] == lists
+    made = found.interactions
+    assert [made.item_ids[made.positives(user)].astype(int).tolist() for user in range(len(lists))] == lists
     assert found.format == "a user and the items on each line"
 
 
@@ -178,12 +184,10 @@ def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
 @pytest.mark.parametrize(
     ("text", "columns", "form"),
     [
-        ("1 2 3.5\n1 3 4\n", "user=0,item=1,rating=2", "separated by blanks, no header"),
-        ("1,2,978300760\n1,3,978300761\n", "user=0,item=1,time=2", "separated by commas, no header"),
-        ("1\t2\t978300760\t4\n1\t3\t978300761\t5\n", "user=0,item=1,rating=3,time=2", "separated by tabs, no header"),
-        ("ann|x\nbob|y\n", "user=0,item=1", "separated by bars, no header"),
-        ("a,x,2026-01-01\na,y,2026-01-02\n", "user=0,item=1,time=2", "separated by commas, no header"),
-        ("ann;x;good\nbob;y;bad\n", "user=0,item=1", "separated by semicolons, no header"),
+        ("1::2::3\n1::3::4\n", "user=0,item=1,rating=2", "separated by double colons, no header"),
+        ("u1\ti2\t978300760\t4\nu1\ti3\t978300761\t5", "user=0,item=1,rating=3,time=2", "separated by tabs, no header"),
+        ("item-7|user_1\nitem-8|user_1\n", "user=1,item=0", "separated by bars, no header"),
+        ("u1,i1,2026-01-01\nu1,i2,2026-01-02\n", "user=0,item=1,time=2", "separated by commas, no header"),
         ("Movie Id,USER_ID\n1,2\n", "user=USER_ID,item=Movie Id", "separated by commas, a header"),
         (
             "user_id:token\titem_id:token\trating:float\n1\t2\t3\n",
@@ -191,7 +195,7 @@ def test_pieces_of_any_size_hold_the_same_lines(tmp_path, size) -> None:
             "separated by tabs, a header",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_is_found_is_said(tmp_path, text, columns, form) -> None:
     path = tmp_path / "x"
     path.write_text(text)
@@ -220,8 +224,8 @@ def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
         ("\n\r\n", None, None, "the file is empty"),
         ("user,item\n", None, None, "has a header but no lines"),
         ("alone\n", 1, None, "cannot tell what separates the columns"),
-        ("user,thing\n1,2\n", 1, None, "cannot tell which columns hold the user and the item"),
-        ("user,user_id,item\n1,2,3\n", 1, None, "two columns look like the user, 'user' and 'user_id'"),
+        ("user,thing\n1,2\n", None, None, "no heading says which columns hold the user and the item"),
+        ("user,user_id,item\n1,2,3\n", None, None, "two columns look like the user, 'user' and 'user_id'"),
         ("user,item\n1,2\n1\n3,4\n", 3, None, "1 fields, but most lines have 2"),
         ("user,item\n1,2\n\n3,4\n", 3, None, "a blank line"),
         ("user,item\n1,2\n,3\n", 3, "'user' (user)", "the user is empty"),
@@ -232,7 +236,7 @@ def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
         ("user,item,rating\n1,2,3\n1,3,-inf\n", 3, "'rating' (rating)", "the rating is not a number"),
         ("user,item,rating\n1,2,3\n1,3,1_0\n", 3, "'rating' (rating)", "the rating is not a number"),
         ("user,item,rating\n1,2,3\n1,3,1e39\n", 3, "'rating' (rating)", "too large"),
-        ("1\t2\t3\t99\n1\t3\t3\t1e30\n", 2, "3 (time)", "too large"),
+        ("user\titem\ttime\n1\t2\t99\n1\t3\t1e30\n", 3, "'time' (time)", "too large"),
         ('user,item\n"1\n2",2\n1,"2\n', 4, None, "not a CSV line"),
         ('user,item\n"1\n2",2\n1\n', 4, None, "1 fields"),
         ('user,item,rating\n"a",1,2\n"b\nc",1,x\n', 4, "'rating' (rating)", "not a number: 'x'"),
@@ -348,13 +352,13 @@ def test_huge_ids_negative_times_and_repeated_pairs(tmp_path) -> None:
     path = tmp_path / "x.csv"
     huge = 10**30
     path.write_text(f"{huge},7,3,-5\n{huge},7,4,-9\n5,007,1,2.9\n")
-    found = read_data_file(path)
+    found = read_data_file(path, parse_columns("user=0,item=1,rating=2,time=3"))
     read = found.interactions
     assert read.user_ids.tolist() == [str(huge), "5"]
     assert read.item_ids.tolist() == ["007", "7"]
-    assert (read.merged, read.ratings.tolist(), read.timestamps.tolist()) == (1, [4, 1], [-9, 2])
+    assert (read.merged, read.ratings.tolist(), read.timestamps.tolist()) == (1, [3, 1], [-5, 2])
     assert "1 repeated pairs" in str(found)
-    assert "times from -9 to 2" in str(found)
+    assert "times from -5 to 2" in str(found)
 
 
 def test_other_compressions_are_named(tmp_path) -> None:
@@ -379,11 +383,14 @@ def test_a_table_without_polars_names_the_extra(tmp_path, monkeypatch) -> None:
     ("columns", "what"),
     [
         ({"user": [1, None], "item": [1, 2]}, "line 2, column 'user' (user): the user is missing"),
-        ({"user": [1, 2], "item": [1.5, 2]}, "column 'item' (item): the item has type Float64"),
+        ({"user": [1, 2], "item": [1.5, 2]}, "the column 'item' (item) has type Float64: ids are integers or text"),
         ({"user": ["a", ""], "item": [1, 2]}, "line 2, column 'user' (user): the user is empty"),
-        ({"user": [1, 2], "item": [1, 2], "rating": ["5", "4"]}, "the rating has type String"),
+        (
+            {"user": [1, 2], "item": [1, 2], "rating": ["5", "good"]},
+            "line 2, column 'rating' (rating): the rating is not a",
+        ),
         ({"user": [1, 2], "item": [1, 2], "rating": [5.0, float("nan")]}, "line 2, column 'rating' (rating)"),
-        ({"user": [1, 2], "thing": [1, 2]}, "cannot tell which columns"),
+        ({"user": [1, 2], "thing": [1, 2]}, "no heading says which columns"),
     ],
 )
 def test_malformed_parquet_is_refused_with_its_place(tmp_path, columns, what) -> None:

@@ -197,7 +197,7 @@ def test_cohort_is_at_most_all_users_and_some_of_many_users_are_clients(
     shared, replaced = shared_setup(request, chosen_settings(request), said.append)
     assert (shared.settings.cohort, len(shared.identities), replaced) == (40, 40, 0)
     assert shared.data.train.user_ids[2] == "member 10"
-    assert said[0].endswith("separated by semicolons, no header; columns user=1,item=0")
+    assert "separated by semicolons, no header; columns user=1,item=0 as --columns says" in said[0]
     large = DemoRequest(str(path), columns=Columns(1, 0), cohort=60)
     with pytest.raises(ParameterError, match="cohort of 60 is greater than the 40 users"):
         shared_setup(large, chosen_settings(large))
