@@ -166,6 +166,17 @@ for _kind in ("plain", "oneshot"):
 figure("arrays.largest_error_of_bound", "", "<= 1", "largest error of a value of a mean / its bound, of all rounds")
 figure("arrays.*.client_cpu_s", "s", "", "processor time of one client without training")
 figure("arrays.*.server_cpu_s", "s", "", "processor time of the server")
+_KINDS: Final = ("numbers", "text")
+figure(
+    "reading.{kind}.time_ratio",
+    "",
+    "<= 1.2",
+    "our seconds / polars' for the same interactions, ids: {kind}",
+    kind=_KINDS,
+)
+figure("reading.{kind}.cpu_ratio", "", "", "the same of processor seconds, ids: {kind}", kind=_KINDS)
+figure("reading.{kind}.peak_of_file", "", "<= 4", "peak of memory / size of the file, ids: {kind}", kind=_KINDS)
+figure("reading.*.seconds", "s", "", "10 million rows of CSV, from the file to interactions by user")
 figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge above an idle worker / a body")
 figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
 figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
