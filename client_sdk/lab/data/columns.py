@@ -168,7 +168,7 @@ def layout_of(path: Path, columns: Columns | None = None, beside_lists: bool = F
     whole numbers that could be a table or lists.
     """
     pieces = chunks(path, _SAMPLE_BYTES)
-    first = next(pieces)
+    first = Chunk(b"".join(piece.data for piece in islice(pieces, 2)), 1)  # a last line without an end comes second
     pieces.close()
     lines = first.data.decode().split("\n", _SAMPLE)[:_SAMPLE]
     if not lines[-1]:
