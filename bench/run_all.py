@@ -70,7 +70,7 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "exposure", "masked", "memory", "oneshot", "overhead", "paillier", "privacy_attacks",
-    "privacy_audit", "privacy_cost", "robust", "reading", "scaling", "service", "sizing",
+    "privacy_audit", "privacy_cost", "reading", "robust", "scaling", "service", "sizing",
 )  # fmt: skip
 ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
