@@ -201,7 +201,7 @@ class Liars:
         means = [total / count for total, count in zip(sums, sizes, strict=True)]
         chosen = keep_groups(means, self.defence.tau).kept
         self.kept = len(chosen) / len(sums)
-        return mean_of_kept(sums, sizes, chosen) * clients
+        return _whole(plan, mean_of_kept(sums, sizes, chosen) * clients)
 
     def _add(self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats) -> None:
         """Add a lie to the sum of one group after the other: as large as the rule and the check let pass."""
