@@ -87,11 +87,12 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
 
 def test_a_recipe_of_few_sums_counts_each_with_its_own_layout() -> None:
     chosen = recipe("privirec-k", {"items": 500, "components": 32, "oversampling": 0, "iterations": 2})
-    sent = wire_traffic(chosen, mechanism("plain"), {}, 60, 3)
-    assert sent.up_bytes == 4 * (500 + 2 * 500 * 32)
-    assert sent.down_bytes == sum(chosen.state_bytes(step) for step in (1, 2, 3))
-    with pytest.raises(ParameterError, match="has 3 sums"):
-        wire_traffic(chosen, mechanism("plain"), {}, 60, 4)
+    sent = wire_traffic(chosen, mechanism("plain"), {}, 60, 4)
+    degrees, lists, vectors = 500, 500, 500 * 32
+    assert sent.up_bytes == 4 * (degrees + lists + 2 * vectors)
+    assert sent.down_bytes == sum(chosen.state_bytes(step) for step in (1, 2, 3, 4))
+    with pytest.raises(ParameterError, match="has 4 sums"):
+        wire_traffic(chosen, mechanism("plain"), {}, 60, 5)
 
 
 def test_a_client_of_scolr_sends_some_columns_and_fetches_all() -> None:
