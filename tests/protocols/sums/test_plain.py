@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError, RoutingError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan, several_messages
 from protocols.sums.ckks.plan import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.conformance import MechanismConformance, one_block
-from tests.protocols.sums.paillier.cases import keyring_of
+from tests.protocols.sums.paillier.cases import keyring_of, made_up_keyring, small_plan
 
 LAYOUT = one_block(Segment("v", 3, 0.1), Segment("n", 2, 1.0, integral=True))
 ROUTE = whole_route(LAYOUT)
@@ -29,6 +29,21 @@ PLAN = PLAIN.plan({}, LAYOUT, 100)
 
 class TestConformance(MechanismConformance):
     mechanism = PLAIN
+
+
+def test_a_mechanism_that_overrides_nothing_has_no_keys_and_makes_nothing_ahead() -> None:
+    values = [np.array([0.1, 0.0, -0.1, 1.0, 0.0])]
+    with pytest.raises(ParameterError, match="needs no keyring"):
+        PLAIN.generate_keyring(PLAN)
+    with pytest.raises(ParameterError, match="names no public key"):
+        PLAIN.name_public_key({}, b"key")
+    assert PLAIN.pieces(PLAN) == 0
+    with pytest.raises(ParameterError, match="makes no part of a contribution ahead"):
+        PLAIN.make_piece(PLAN, made_up_keyring(small_plan()))
+    taken = PLAIN.seal_ahead(PLAN, ROUTE, values, None, lambda n: pytest.fail(f"it takes {n} pieces"))
+    assert taken == PLAIN.seal(PLAN, ROUTE, values, None)
+    with pytest.raises(ParameterError, match="a plain contribution is one message"):
+        several_messages(PLAIN)
 
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=40), st.randoms(use_true_random=False))
