@@ -332,7 +332,8 @@ class PriviRecPlan(Recipe):
 
     def warnings(self) -> tuple[str, ...]:
         p = self.parameters
-        sums = f"{'the item degrees and ' if p.degrees else ''}{p.iterations} x {p.items * p.columns:,}"
+        first = ["the item degrees"] * p.degrees + ["how many items each item's owners have in all"] * p.bounded
+        sums = f"{', '.join(first)}{' and ' if first else ''}{p.iterations} x {p.items * p.columns:,}"
         shown = f"The server and all members see {sums} sums of the power iteration"
         if p.reveal_gram:
             return (f"{shown}. {GRAM_CONSENT}",)
