@@ -68,8 +68,7 @@ def test_a_task_ends_with_its_coins_and_clients_miss_rounds(server: AggregatorPr
         assert state.sum_index == sums < 10
         states = [client.client_state() for client in fleet.clients]
         steps = sorted(int(client_state[SUM_INDEX][0]) for client_state in states if client_state)
-        assert steps[-3:] == [sums] * 3
-        assert steps[0] < sums
+        assert steps.count(sums) == 3 == steps[-3:].count(sums), "the others missed the last sum, and perhaps all"
 
 
 @pytest.mark.parametrize(("recipe", "mechanism"), [("colr", "ckks"), ("colr", "oneshot"), ("scolr", "masked")])
