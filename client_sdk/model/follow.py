@@ -117,6 +117,7 @@ class ModelFollower:
     def start_again(self) -> None:
         """Go back to the initial state, and ignore the one in the store: the server has lost its rounds."""
         self._followed, self._forgotten = None, True
+        self._gone = 0  # a sum that a restored server did not have yet is not one that it deleted
 
     def replay_all(self) -> None:
         """Go back to the initial state, and from now on use no snapshots of other members."""

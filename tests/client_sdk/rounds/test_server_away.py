@@ -227,8 +227,8 @@ def test_clients_and_committee_leave_out_the_sums_that_they_took_part_in_before_
     ):
         crowd = Crowd(server, resources, COMMITTEE + CLIENTS)
         asked = small_task(
-            operator, "movies", users=CLIENTS, rounds=400, mechanism="oneshot", collect_seconds=20, stage_seconds=20,
-            mechanism_parameters={"committee": COMMITTEE, "corrupt": 1}, max_failed_rounds=2,
+            operator, "movies", users=CLIENTS, rounds=400, mechanism="oneshot", collect_seconds=6, stage_seconds=6,
+            mechanism_parameters={"committee": COMMITTEE, "corrupt": 1}, max_failed_rounds=10,
         )  # fmt: skip
         invitation = operator.invite(asked.task_id, COMMITTEE, "committee").invitation
         for _ in range(COMMITTEE):
