@@ -311,6 +311,14 @@ def test_where_old_aggregates_are_deleted_a_snapshot_takes_their_place() -> None
         ProgramRunner(Server(3, {2: state_after(TERMS, 2)}, announced=[2], gone=1)).run(stubborn.follow(3))
 
 
+def test_a_sum_that_a_restored_server_did_not_have_yet_is_not_taken_for_a_deleted_one() -> None:
+    follower = ModelFollower(CALLS, TERMS)
+    with pytest.raises(ModelUnavailable, match="no longer keeps the sum of round 1"):
+        ProgramRunner(Server(1, gone=1)).run(follower.follow(1))
+    follower.start_again()
+    assert equal(ProgramRunner(Server(1)).run(follower.follow(1)).state, state_after(TERMS, 1))
+
+
 def test_a_model_that_no_sums_make_is_not_used() -> None:
     """Only the round is lost: nothing that a server sends as a model ends a client's part in the task."""
     false = replace(state_after(TERMS, 40), item_factors=np.full((6, 4), 3e38, np.float32))
