@@ -7,12 +7,15 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from obstore.store import S3Store
 from sqlalchemy import select
 
 from aggregator_service.dashboard.tallies import tallies
@@ -37,14 +40,48 @@ from tests.support.api import (
     services,
 )
 from tests.support.masked import enrol_masked, masked_task, play
+from tests.support.s3 import BUCKET
 from tests.support.world import World, an_operator, sum_again
 
 
+@dataclass(frozen=True)
+class Storage:
+    """Where a server keeps what it stores. folder: of its data, and of its blobs unless they are below `prefix`."""
+
+    folder: Path
+    database_url: str | None = None
+    bucket: S3Store | None = None
+    prefix: str = ""
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Every file but the database, and every object, by its name."""
+        for path in self.folder.rglob("*"):
+            if path.is_file() and ".db" not in path.name:
+                yield str(path), path.read_bytes()
+        if self.bucket is not None:
+            for page in obstore.list(self.bucket, self.prefix):
+                for found in page:
+                    yield found["path"], bytes(obstore.get(self.bucket, found["path"]).bytes())
+
+
+@pytest.fixture(params=["sqlite and a directory", "postgresql and a directory", "postgresql and s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param.startswith("sqlite"):
+        return Storage(tmp_path)
+    url = request.getfixturevalue("postgres").schema()
+    if request.param.endswith("directory"):
+        return Storage(tmp_path, url)
+    place = request.getfixturevalue("new_prefix")()
+    bucket: S3Store = request.getfixturevalue("s3").bucket()
+    return Storage(tmp_path, url, bucket, place.rpartition("/")[2])
+
+
 @pytest.fixture
-def api(tmp_path: Path, database_url: str) -> Iterator[Api]:
-    """A server over each kind of database; whatever it keeps in its store lies in `tmp_path`."""
-    url = {} if database_url.startswith("sqlite:") else {"database_url": database_url}
-    with aggregator_inside(tmp_path / "data", inline_bytes=0, **url) as inside:
+def api(storage: Storage) -> Iterator[Api]:
+    """A server over each kind of database and of store, which keeps no contribution in rows."""
+    place = {} if storage.bucket is None else {"blobs": f"s3://{BUCKET}/{storage.prefix}"}
+    url = {} if storage.database_url is None else {"database_url": storage.database_url}
+    with aggregator_inside(storage.folder / "data", inline_bytes=0, **url, **place) as inside:
         yield inside
 
 
@@ -55,8 +92,8 @@ def names_of(session: Any, client_id: str) -> list[bytes]:
     return [*found, *filter(None, (row.certificate, row.subject))]
 
 
-def places_that_name(database: Database, folder: Path, names: list[bytes]) -> list[str]:
-    """Every column of every table, and every file of the store, that holds one of the names, in whatever form."""
+def places_that_name(database: Database, storage: Storage, names: list[bytes]) -> list[str]:
+    """Every column of every table, and every blob of the store, that holds one of the names, in whatever form."""
     found = []
     forms = {
         form for name in names for form in (name, name.hex().encode(), base64.urlsafe_b64encode(name).rstrip(b"="))
@@ -71,10 +108,8 @@ def places_that_name(database: Database, folder: Path, names: list[bytes]) -> li
                         else json.dumps(value, default=str).encode()
                     )
                     found += [f"{table.name}.{column}" for form in forms if form in held]
-    for path in folder.rglob("*"):
-        if path.is_file() and ".db" not in path.name:
-            held = str(path).encode() + path.read_bytes()
-            found += [str(path) for form in forms if form in held]
+    for name, body in storage.files():
+        found += [name for form in forms if form in name.encode() + body]
     return sorted(set(found))
 
 
@@ -93,7 +128,7 @@ def seen(task: TestTask, numbers: range) -> list[Any]:
     return [views, [task.aggregate(number) for number in numbers], task.found("ledger")["entries"], counts]
 
 
-def test_nothing_names_an_erased_member_and_its_rounds_stay_exact(api: Api, tmp_path: Path) -> None:
+def test_nothing_names_an_erased_member_and_its_rounds_stay_exact(api: Api, storage: Storage) -> None:
     plain = api.create_task("plain", cohort=3, rounds=3, collect_seconds=900)
     members = plain.enrol(3)
     for number in (1, 2):
@@ -112,9 +147,9 @@ def test_nothing_names_an_erased_member_and_its_rounds_stay_exact(api: Api, tmp_
     for task, member in ((plain, members[0]), (masked, masked_members[0])):
         with database.read() as session:
             names = names_of(session, member.client_id)
-        assert len(places_that_name(database, tmp_path, names)) >= 5  # the search finds what is there
+        assert len(places_that_name(database, storage, names)) >= 5  # the search finds what is there
         assert erase(task, member.client_id) == {"erased": True, "waits_for_round": None}
-        assert places_that_name(database, tmp_path, names) == []
+        assert places_that_name(database, storage, names) == []
         assert member.get("").status_code == 401
         assert refusal(task.post(f"members/{member.client_id}/erasure")) == (404, "not-found")
     assert (seen(plain, range(1, 3)), seen(masked, range(1, 2))) == before
@@ -126,7 +161,7 @@ def test_nothing_names_an_erased_member_and_its_rounds_stay_exact(api: Api, tmp_
     assert [one["action"] for one in entries].count("member erased") == 2
 
 
-def test_a_member_of_an_active_round_is_erased_when_that_is_over(api: Api, tmp_path: Path) -> None:
+def test_a_member_of_an_active_round_is_erased_when_that_is_over(api: Api, storage: Storage) -> None:
     """Its contribution stays in the sum, and its membership ends at once."""
     task, members = api.begin(3, rounds=2, min_clients=2, collect_seconds=900)
     contribute(members[:1], 1, 5.0)
@@ -137,14 +172,16 @@ def test_a_member_of_an_active_round_is_erased_when_that_is_over(api: Api, tmp_p
     assert erase(task, members[0].client_id) == {"erased": False, "waits_for_round": 1}
     assert members[0].get("").status_code == 401
     assert erase_waiting(database, time.time()) == 0
+    contributions = [place for place in places_that_name(database, storage, names[:1]) if "/contributions/" in place]
+    assert len(contributions) == 1  # its name has the client id
     contribute(members[1:], 1, 5.0)
     assert task.wait_round(1, "complete")["survivors"] == 3
     task.wait_round(2, "collecting")
     for _ in range(200):
         erase_waiting(database, time.time())
-        if not places_that_name(database, tmp_path, names[:1]):
+        if not places_that_name(database, storage, names[:1]):
             break
-    assert places_that_name(database, tmp_path, names[:3]) == []
+    assert places_that_name(database, storage, names[:3]) == []
     assert len(task.cohort(2)) == 2
 
 
@@ -205,7 +242,7 @@ def test_guards_see_the_same_person_in_another_task_after_an_erasure(
             assert "differ from those of an earlier sum by 1 clients" in judged, (erased, judged)
 
 
-def test_a_member_leaves_and_sees_what_is_stored(api: Api, tmp_path: Path) -> None:
+def test_a_member_leaves_and_sees_what_is_stored(api: Api) -> None:
     task, (ann, bob, _) = api.begin(3, rounds=2, min_clients=2)
     contribute([ann], 1, 2.0)
     exported = ann.get(f"members/{ann.client_id}/data").json()
@@ -228,11 +265,11 @@ def test_a_member_leaves_and_sees_what_is_stored(api: Api, tmp_path: Path) -> No
     assert by_members == ["membership left", "membership left", "erasure of a member asked for"]
 
 
-def test_the_commands_export_and_erase(tmp_path: Path, run: Callable[..., str], api: Api) -> None:
+def test_the_commands_export_and_erase(storage: Storage, run: Callable[..., str], api: Api) -> None:
     task = api.create_task("films")
     (ann,) = task.enrol(1)
-    url = [] if api.database_url.startswith("sqlite:") else ["--database-url", api.database_url]
-    where = ["--data-dir", str(tmp_path / "data"), *url]
+    url = [] if storage.database_url is None else ["--database-url", storage.database_url]
+    where = ["--data-dir", str(storage.folder / "data"), *url]
     exported = json.loads(run("member", "export", "films", ann.client_id, *where))
     assert exported["member"]["client_id"] == ann.client_id
     assert "erased" in run("member", "erase", "films", exported["member"]["identity_key"], *where)
