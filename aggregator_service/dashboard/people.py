@@ -1,28 +1,27 @@
 """The pages of members and invitations of a task, and of operators' tokens, with what can be done to each.
 
-Members are shown by their place in the order of enrolment and by the serial of their certificate, under which the
-organiser knows them. No page shows client ids.
+No page shows client ids: a member is named by its number in `dashboard.member_list`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from pydantic import ValidationError
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.dashboard.access import HOME, ActorIs, ActorOf, Visitor, VisitorOf
 from aggregator_service.dashboard.live import task_of
+from aggregator_service.dashboard.member_list import MemberState, Order, member_list
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import ServicesOf
-from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
+from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.erasure import erase_member
 from aggregator_service.tasks.members import invitation_page, revoke_invitation, revoke_member
 from protocols.messages import OperatorRequest
@@ -30,111 +29,9 @@ from protocols.parameter_text import first_fault
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
-_SHOWN: Final = 50
 _MOST_INVITATIONS: Final = 200
 _DAY: Final = 86_400.0
-MemberState = Literal["", "active", "slow", "waiting", "ended"]
-_ASKED_ENOUGH: Final = 3
-"""Times that a member must have been asked before it counts as slow."""
-Number = Annotated[int, Query(ge=0, le=2**31 - 1)]
-
-
-@dataclass(frozen=True)
-class MemberLine:
-    """One member: its number in the order of enrolment, the serial of its certificate, and what it did.
-
-    seen_at: when its newest contribution arrived, seconds since the epoch; None without one.
-    """
-
-    number: int
-    serial: str
-    role: str
-    state: str
-    asked: int
-    contributed: int
-    bytes: int
-    enrolled_at: float
-    seen_at: float | None
-
-    @property
-    def share(self) -> float | None:
-        """Contributions for each time that it was asked; None if it never was."""
-        return self.contributed / self.asked if self.asked else None
-
-
-def member_lines(
-    session: Session, task: TaskRow, state: MemberState = "", serial: str = "", after: int = 0
-) -> tuple[list[MemberLine], int | None]:
-    """Return a page of members after number `after`, and the number to go on after, None if there are no more.
-
-    state, serial: show only those; a serial is as `hushrec organiser list` shows it. A member is slow that contributed
-    to less than half of at least three rounds that asked it.
-    """
-    query = select(ClientRow).where(
-        ClientRow.task_id == task.id, ClientRow.erased_at.is_(None), ClientRow.sequence > after
-    )
-    ended, unkeyed = ClientRow.revoked_at.is_not(None), ClientRow.envelope_key.is_(None) & (ClientRow.role == "member")
-    if state == "ended":
-        query = query.where(ended)
-    elif state == "slow":
-        grouped = select(ContributionRow.client_id, func.count().label("given")).group_by(ContributionRow.client_id)
-        of_task = grouped.join(ClientRow, ClientRow.id == ContributionRow.client_id).where(ClientRow.task_id == task.id)
-        counts = of_task.subquery()
-        given = ClientRow.past_contributions + func.coalesce(counts.c.given, 0)
-        query = query.outerjoin(counts, counts.c.client_id == ClientRow.id)
-        query = query.where(~ended, ClientRow.times_asked >= _ASKED_ENOUGH, 2 * given < ClientRow.times_asked)
-    elif state:
-        waiting = unkeyed if task.needs_keyring else ClientRow.id.is_(None)
-        query = query.where(~ended, waiting if state == "waiting" else ~waiting)
-    if serial:
-        query = query.where(ClientRow.subject == _subject(serial))
-    rows = session.scalars(query.order_by(ClientRow.sequence).limit(_SHOWN + 1)).all()
-    shown = rows[:_SHOWN]
-    kept = ContributionRow.client_id.in_([row.id for row in shown])
-    counted = select(
-        ContributionRow.client_id,
-        func.count(),
-        func.coalesce(func.sum(ContributionRow.bytes), 0),
-        func.max(ContributionRow.stored_at),
-    ).where(kept)
-    newest = {row[0]: _Given(*row[1:]) for row in session.execute(counted.group_by(ContributionRow.client_id))}
-    lines = [_line(task, row, newest.get(row.id, _Given(0, 0, None))) for row in shown]
-    return lines, shown[-1].sequence if len(rows) > _SHOWN else None
-
-
-class _Given(NamedTuple):
-    """Contributions of a member whose rows are kept: their number, bytes, and the time of the newest."""
-
-    contributions: int
-    bytes: int
-    seen_at: float | None
-
-
-def _subject(serial: str) -> bytes:
-    try:
-        return int(serial, 16).to_bytes(8, "little")
-    except (ValueError, OverflowError):
-        raise Problem("invalid-parameters", "A serial has up to 16 digits and letters from a to f.") from None
-
-
-def _line(task: TaskRow, row: ClientRow, given: _Given) -> MemberLine:
-    waiting = task.needs_keyring and row.envelope_key is None and row.role == "member"
-    state = "ended" if row.revoked_at is not None else "waiting for keys" if waiting else "active"
-    if row.erase_asked_at is not None:
-        state = "being erased"
-    elif state == "active" and row.retired_in is not None:
-        state = f"left in round {row.retired_in}"
-    return MemberLine(
-        number=row.sequence,
-        serial="" if row.subject is None else f"{int.from_bytes(row.subject, 'little'):016x}",
-        role=row.role,
-        state=state,
-        asked=row.times_asked,
-        contributed=row.past_contributions + given.contributions,
-        bytes=row.past_bytes + int(given.bytes),
-        enrolled_at=row.enrolled_at,
-        seen_at=given.seen_at or row.past_seen_at,
-    )
+PageNumber = Annotated[int, Query(ge=1, le=100_000)]
 
 
 @router.get("/tasks/{task}/members")
@@ -145,15 +42,15 @@ def members(
     task: TaskId,
     state: MemberState = "",
     serial: Annotated[str, Query(max_length=20)] = "",
-    after: Number = 0,
+    order: Order = "",
+    number: Annotated[PageNumber, Query(alias="page")] = 1,
 ) -> Response:
     """Show a page of the members of a task, and its invitations."""
     with services.database.read() as session:
         row = task_of(session, task)
-        lines, more = member_lines(session, row, state, serial.strip(), after)
+        listed = member_list(session, row, state, serial.strip(), order, number)
         invitations = invitation_page(session, task, None, _MOST_INVITATIONS, services.clock.now()).invitations
-    facts: dict[str, Any] = {"lines": lines, "more": more, "state": state, "serial": serial, "after": after}
-    return page(request, "members", task=row, invitations=invitations[::-1], **facts)
+    return page(request, "members", task=row, listed=listed, invitations=invitations[::-1])
 
 
 # --- confirmations ---------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class Metrics:
         uploads = "Uploads of contributions by result; reason: problem type of refused ones."
         self._contributions = counter("hushrec_contributions", uploads, ["result", "reason"])
         self._upload_bytes = counter("hushrec_upload_bytes", "Bytes of raw bodies received, by kind.", ["kind"])
+        answers = "Bytes of the bodies of responses, by route: downloads of models and sums, rosters, polls."
+        self._response_bytes = counter("hushrec_response_bytes", answers, ["route"])
         ended = "Rounds that ended, by the event that ended them."
         self._outcomes = counter("hushrec_round_outcomes_total", ended, ["outcome"])
         late = "Clients that missed a deadline, by the round's state."
@@ -141,8 +143,9 @@ class Metrics:
         return generate_latest(self._stored if answers else NoDatabase())
 
     def request(self, record: RequestRecord) -> None:
-        """Count a finished request and its body."""
+        """Count a finished request and its bodies."""
         self._requests.labels(record.method, record.route, str(record.status)).inc()
+        self._response_bytes.labels(record.route).inc(record.sent)
         waited = "yes" if record.waited else "no"
         self._request_seconds.labels(record.method, record.route, waited).observe(record.milliseconds / 1000)
         kind = RAW_BODIES.get(record.route) if record.method in ("PUT", "PATCH") else None

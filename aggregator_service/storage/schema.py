@@ -291,7 +291,8 @@ class ClientRow(Base, table="clients"):
     clients. device_group: its group in the recipe. revoked_at: when its membership ended. person: digest of the
     identity key, which guards compare. erase_asked_at: when an erasure was asked for that waits for a round; erased_at:
     when it was done (`tasks.erasure`); identity_key is then the same as person. past_contributions, past_bytes,
-    past_seen_at: number, bytes and time of the newest of its contributions whose rows are deleted (`tasks.tidying`).
+    past_seen_at: of its contributions whose rows are deleted (`tasks.tidying`), number, bytes and time of the newest;
+    past_bytes counts messages of stages, too.
     """
 
     __table_args__ = (

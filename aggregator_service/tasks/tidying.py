@@ -20,7 +20,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from sqlalchemy import Select, delete, exists, select, update
+from sqlalchemy import Select, delete, exists, func, select, update
 from sqlalchemy.orm import Session, aliased
 
 from aggregator_service.round_states import TERMINAL
@@ -79,10 +79,10 @@ def tidy_task(session: Session, task_id: str, keep: int) -> bool:
         changed_rows(session, delete(row).where(row.round_id.in_(ids)))
     if task.privacy is None:  # a device that lost its records counts there what it has spent
         _delete_contributions(session, trained)
-    changed_rows(session, delete(StageMessageRow).where(StageMessageRow.round_id.in_(trained)))
+    _delete_messages(session, trained)
     # a frozen cohort may be the roster of a round that failed: its messages stay until a sum was released
     released = [round_.id for round_ in rounds if round_.id in judged and round_.state == RoundState.COMPLETE]
-    changed_rows(session, delete(StageMessageRow).where(StageMessageRow.round_id.in_(released)))
+    _delete_messages(session, released)
     _delete_contributions(session, list(session.scalars(_repeated_later(judged))))
     task.tidied_upto = rounds[-1].number
     session.flush()
@@ -117,6 +117,16 @@ def _delete_contributions(session: Session, rounds: list[int]) -> None:
         }
         changed_rows(session, counted.values(**added, **newer))
         changed_rows(session, delete(ContributionRow).where(of_round))
+
+
+def _delete_messages(session: Session, rounds: list[int]) -> None:
+    """Delete the rows of messages of stages, after counting their bytes for their members."""
+    within = StageMessageRow.round_id.in_(rounds)
+    sent = select(StageMessageRow.client_id, func.sum(StageMessageRow.length).label("bytes")).where(within)
+    of_member = sent.group_by(StageMessageRow.client_id).subquery()
+    counted = update(ClientRow).where(ClientRow.id == of_member.c.client_id)
+    changed_rows(session, counted.values(past_bytes=ClientRow.past_bytes + of_member.c.bytes))
+    changed_rows(session, delete(StageMessageRow).where(within))
 
 
 def _delete_aggregates(session: Session, task: TaskRow, keep: int) -> None:

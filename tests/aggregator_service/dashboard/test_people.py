@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import re
+from typing import get_args
 
 import pytest
 from sqlalchemy import select
 
 from aggregator_service.dashboard.facts import _ends_in, overview
+from aggregator_service.dashboard.member_list import Order, member_list
 from aggregator_service.dashboard.words import Series, progress_of, quality
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
@@ -16,7 +18,7 @@ from aggregator_service.tasks.plans import most_sums
 from tests.support.api import Api, checked, contribute, services
 from tests.support.clock import ManualClock
 from tests.support.dashboard import OURS, enter, new_operator
-from tests.support.world import round_row, task_row
+from tests.support.world import client_row, round_row, task_row
 
 pytestmark = pytest.mark.usefixtures("nobody")
 CLIENT_ID = re.compile(r"\bc_[0-9a-f]{20}\b")
@@ -47,6 +49,8 @@ def test_members_are_listed_with_what_they_did_and_without_client_ids(api: Api, 
     assert lines[:3] == ["1", "2", "3"]
     shown = [re.findall(r'class="n">([\d,]+)<?', row) for row in re.findall(r"<tr>.*?</tr>", page, re.S)[1:4]]
     assert [(row[0], row[1]) for row in shown] == [("3", "2"), ("3", "2"), ("3", "1")]
+    shares = re.findall(r'<td data-label="Share" class="n( low)?">(\d+) %</td>', page)
+    assert shares == [("", "67"), ("", "67"), (" low", "33")]
     slow = checked(api.http.get(f"/dashboard/tasks/{task.id}/members", params={"state": "slow"})).text
     assert re.findall(r'<th scope="row">(\d+)', slow) == ["3"]
     assert act(api, f"/tasks/{task.id}/members/3/revoke", carried) == 303
@@ -62,6 +66,37 @@ def test_members_are_listed_with_what_they_did_and_without_client_ids(api: Api, 
     assert api.http.get(f"/dashboard/tasks/{task.id}/members/3/erase").status_code == 404
     with services(api).database.read() as session:
         assert session.get(ClientRow, members[2].client_id) is None
+
+
+def test_members_are_sorted_by_each_column_and_paged(database: Database) -> None:
+    """60 members: member n was asked n times of 60, contributed to half of these, and sent n kB; one never was."""
+    with database.write() as session:
+        session.add(task_row("t_0"))
+        session.flush()
+        for number in range(60):
+            given = {"times_asked": number, "past_contributions": number // 2, "past_bytes": 1000 * number}
+            seen = {"past_seen_at": float(number) if number else None}
+            session.add(client_row(f"c_{number}", "t_0", sequence=number, **given, **seen))
+    listed: dict[Order, list[int]] = {}
+    with database.read() as session:
+        task = session.get_one(TaskRow, "t_0")
+        for order in get_args(Order):
+            pages = [member_list(session, task, order=order, page=page) for page in (1, 2, 3)]
+            assert [(len(one.lines), one.found, one.more) for one in pages] == [
+                (50, 60, True),
+                (10, 60, False),
+                (0, 60, False),
+            ]
+            listed[order] = [line.number for one in pages for line in one.lines]
+    upwards = list(range(60))
+    assert listed[""] == listed["asked"] == listed["sent"] == upwards
+    assert listed["-number"] == listed["-asked"] == listed["-sent"] == upwards[::-1]
+    assert listed["seen"] == [*upwards[1:], 0]
+    assert listed["-seen"] == [*upwards[:0:-1], 0]
+    assert listed["share"][:2] == [1, 3]
+    assert listed["share"][-1] == listed["-share"][-1] == 0
+    assert listed["-contributed"][:3] == [58, 59, 56]
+    assert sorted(listed["contributed"]) == upwards
 
 
 def test_invitations_are_revoked_and_tasks_closed_and_deleted(api: Api) -> None:

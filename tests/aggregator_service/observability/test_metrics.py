@@ -66,6 +66,9 @@ def test_metrics_of_a_whole_round(api: Api) -> None:
     contribute(members[1:3], 1, 2.0)
     task.expire(1)
     task.wait_round(1, "complete")
+    route = "/v1/tasks/{task}/rounds/{number}/aggregate"
+    downloaded = len(checked(members[0].get("rounds/1/aggregate")).content)
+    assert figures(api)["hushrec_response_bytes_total", route] == downloaded > 0
     closed = api.create_task("closed", cohort=2)
     closed.begin(2)
     closed.close()
@@ -125,7 +128,8 @@ def test_no_label_holds_text_from_a_request(api: Api) -> None:
     text = " ".join(" ".join(key) for key in seen)
     assert "(no route)" in text
     assert not re.search(r"[tc]_[0-9a-f]{20}|somewhere|BREW|hr[oci]_", text)
-    assert all(key[0].startswith(("hushrec_requests_", "hushrec_request_seconds_")) for key in seen - before)
+    requests = ("hushrec_requests_", "hushrec_request_seconds_", "hushrec_response_bytes_")
+    assert all(key[0].startswith(requests) for key in seen - before)
     assert len({key[2] for key in seen if key[0] == "hushrec_requests_total"}) <= 10
 
 

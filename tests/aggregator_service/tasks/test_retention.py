@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from aggregator_service.dashboard.member_list import member_list
 from aggregator_service.dashboard.tallies import tallies
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import close_task
@@ -121,10 +122,18 @@ def test_the_messages_of_masked_rounds_are_counted_before_they_go(api: Api) -> N
                 for one in tallies(session, list_rounds(session, task.id, 0, 2, None))
             ]
 
-    before = shown()
+    def of_members() -> list[tuple[int, int]]:
+        with database.read() as session:
+            listed = member_list(session, session.get_one(TaskRow, task.id))
+        return [(line.contributed, line.sent) for line in listed.lines]
+
+    before, sent = shown(), of_members()
     assert before[0][0]["advertise"][0] == 5
+    received = sum(size for parts, _, _ in before for _, size in parts.values())
+    assert (sum(size for _, size in sent), {given for given, _ in sent}) == (received, {1})
     delete_expired(database, settings(keep_rounds=1), services(api).clock.now())
     assert json.dumps(shown(), default=str) == json.dumps(before, default=str)
+    assert of_members() == sent
     with database.read() as session:
         assert session.get_one(TaskRow, task.id).tidied_upto == 2
 
