@@ -20,6 +20,7 @@ from typing import Final, Literal
 
 from bench._report import Figure
 from bench.figures import Results, read_results
+from client_sdk.cli.cost import LIST_PRICES
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
@@ -145,7 +146,7 @@ def recipes_table(results: Results) -> str:
 
 def sizing_table(results: Results) -> str:
     """What a member and a round cost the server, from keys `<mechanism>.n<members>.m<values>.*` of `sizing`."""
-    figures, lines = results["sizing"], []
+    figures, lines, (hour, cores, _) = results["sizing"], [], LIST_PRICES
     found = {tuple(key.split(".")[:3]) for key in figures if key.endswith(".server_cpu_s")}
     for mechanism in sorted({name for name, _, _ in found}):
         for members, values in sorted({(int(n[1:]), int(m[1:])) for name, n, m in found if name == mechanism}):
@@ -168,10 +169,11 @@ def sizing_table(results: Results) -> str:
                     f"{of['peak_rss_mib']:.0f}",
                     f"{(of['rows_bytes'] + of['blobs_bytes']) / 1000:,.0f}",
                     _number(of["log_bytes"] / members / 1000),
+                    _number(1e5 * hour / cores / 3600 * of["server_cpu_s"] / members),
                 ]
             )
     headings = ["", "members", "values", "kB a member sends", "ms to enrol one", "s of a core, a round", "ms a member"]
-    headings += ["MiB of memory", "kB kept, a round", "kB of log a member"]
+    headings += ["MiB of memory", "kB kept, a round", "kB of log a member", "US cents, 1,000 members in a round"]
     return f"{_measured_on(figures, 'sizing')}\n\n{_markdown(headings, lines)}"
 
 

@@ -33,8 +33,9 @@ SIZES: Final = {
     "ckks": ((50, 1_000), (200, 1_000), (200, 10_000)),
     "oneshot": ((20, 1_000), (60, 1_000), (60, 10_000)),
     "masked": ((20, 1_000), (60, 1_000), (60, 10_000)),
+    "paillier": ((20, 100), (60, 100), (20, 1_000)),
 }
-"""Members and items."""
+"""Members and items. Paillier takes a member a second for about 1,000 values, so its sums are short."""
 QUICK: Final = ((10, 20),)
 _MOST_LOOKS: Final = 20
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Option
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from client_sdk.lab.traffic import Link, Traffic
     from protocols.recipes.base import Recipe
 
+LIST_PRICES: Final = (0.0816, 2, 0.09)
+"""Dollars for an hour of a machine, its cores, and dollars for a gigabyte sent: AWS EC2 m7g.large (2 cores, 8 GiB) in
+us-east-1 with Linux on demand, and transfer to the internet beyond 100 GB a month. List prices of June 2026,
+https://aws.amazon.com/ec2/pricing/on-demand/."""
+_HOURS_A_MONTH: Final = 730
 _COST_NOTE = (
     "The paper counts the float32 values of one update up and the same number down (Top-K: each entry twice, for its "
     "index). The messages of this version also contain the overhead of the encryption, the handshake of a masked round "
@@ -61,10 +66,13 @@ class CostOptions:
     members: Annotated[
         int | None, Option(min=1, help="Members of the task, with --server.", show_default="--clients")
     ] = None
-    core_hour: Annotated[
-        float | None, Option(min=0, help="Price of an hour of a core, with --server; in any currency.")
+    price_per_hour: Annotated[
+        float | None, Option(min=0, help="With --server: what an hour of a machine costs.", show_default="0.0816")
     ] = None
-    gigabyte: Annotated[float | None, Option(min=0, help="Price of a gigabyte sent, with --server.")] = None
+    cores: Annotated[int | None, Option(min=1, help="With --server: cores of that machine.", show_default="2")] = None
+    price_per_gigabyte: Annotated[
+        float | None, Option(min=0, help="With --server: what a gigabyte sent costs.", show_default="0.09")
+    ] = None
     as_json: AsJson = False
 
     def recipe_parameters(self) -> dict[str, object]:
@@ -87,7 +95,9 @@ def cost(options: CostOptions) -> None:
 
     For a client it prints three countings side by side: the CoLR paper's (its
     Table 2), plain sums, and the chosen mechanism. For the server it uses constants
-    that were measured on one machine: docs/monitoring.md has them.
+    that were measured on one machine: docs/monitoring.md has them. The prices are
+    list prices of AWS in dollars (m7g.large, us-east-1, June 2026), unless you give
+    your own.
 
     Example: hushrec cost --server --recipe colr --mechanism masked --clients 200 --members 5000 --rounds 100
 
@@ -178,34 +188,71 @@ def _print_server_cost(options: CostOptions, chosen: Recipe) -> None:
 
     members = options.members or options.clients
     given = (chosen, mechanism(options.mechanism), options.mechanism_parameters(), options.clients, options.rounds)
-    found = server_cost(*given, members)
-    price = _price(options, found)
+    found, prices = server_cost(*given, members), _Prices.of(options)
     if options.as_json:
         document = {"recipe": options.recipe, "mechanism": options.mechanism, "clients": options.clients}
-        typer.echo(json.dumps(document | {"members": members, **asdict(found), "price": price}, indent=2))
+        money = {"prices": asdict(prices), "price": prices.total(found)}
+        typer.echo(json.dumps(document | {"members": members, **asdict(found), **money}, indent=2))
         return
     rounds = found.rounds
     rows = [
         ("processor time, of one core", _duration(found.cpu_seconds / rounds), _duration(found.cpu_seconds)),
         ("received", _size(found.received_bytes / rounds), _size(found.received_bytes)),
-        ("sent", _size(found.sent_bytes / rounds), _size(found.sent_bytes)),
+        ("sent, if all members follow", _size(found.sent_bytes / rounds), _size(found.sent_bytes)),
         ("kept: released sums and rows", _size(found.kept_bytes / rounds), _size(found.kept_bytes)),
         ("log", _size(found.log_bytes / rounds), _size(found.log_bytes)),
         ("memory, at most", _size(found.memory_bytes), ""),
         ("contributions on disk, at most", _size(found.disk_bytes), ""),
     ]
-    if price is not None:
-        rows.append(("price", f"{price / rounds:,.4f}", f"{price:,.2f}"))
+    for name, price in (("price of the processor time", prices.of_time), ("price of what is sent", prices.of_bytes)):
+        rows.append((name, f"{price(found) / rounds:,.4f}", f"{price(found):,.2f}"))
     asked = f"{rounds:,} rounds of {options.clients:,} of {members:,} members"
     title = f"{options.recipe} with {options.mechanism}: a server, {asked}"
     console.print(table(title, ("", "a round", "all rounds"), rows))
-    console.print(_SERVER_NOTE, highlight=False)
+    console.print(f"{_SERVER_NOTE} {prices.note()}", highlight=False)
 
 
-def _price(options: CostOptions, found: ServerCost) -> float | None:
-    if options.core_hour is None and options.gigabyte is None:
-        return None
-    return (options.core_hour or 0) * found.cpu_seconds / 3600 + (options.gigabyte or 0) * found.sent_bytes / 1e9
+@dataclass(frozen=True)
+class _Prices:
+    """Prices of an hour of a machine with `cores` and of a gigabyte sent. listed: whether they are `LIST_PRICES`."""
+
+    hour: float
+    cores: int
+    gigabyte: float
+    listed: bool
+
+    @classmethod
+    def of(cls, options: CostOptions) -> _Prices:
+        """Return the prices that the user gave, and the listed ones in place of the others."""
+        given = (options.price_per_hour, options.cores, options.price_per_gigabyte)
+        hour, cores, gigabyte = (listed if own is None else own for own, listed in zip(given, LIST_PRICES, strict=True))
+        return cls(hour, int(cores), gigabyte, given == (None, None, None))
+
+    def of_time(self, found: ServerCost) -> float:
+        """Return the price of the processor time, as if the machine did something else in its other hours."""
+        return self.hour * found.cpu_seconds / self.cores / 3600
+
+    def of_bytes(self, found: ServerCost) -> float:
+        """Return the price of the bytes that the server sends."""
+        return self.gigabyte * found.sent_bytes / 1e9
+
+    def total(self, found: ServerCost) -> float:
+        """Return both together."""
+        return self.of_time(found) + self.of_bytes(found)
+
+    def note(self) -> str:
+        """Say which prices these are, and what the machine costs that waits."""
+        whose = (
+            "List prices in dollars (AWS EC2 m7g.large, us-east-1, Linux, on demand, June 2026; "
+            "https://aws.amazon.com/ec2/pricing/on-demand/): "
+            if self.listed
+            else "Your prices: "
+        )
+        return (
+            f"{whose}{self.hour:g} an hour for {self.cores} cores, {self.gigabyte:g} a gigabyte sent "
+            "(--price-per-hour, --cores, --price-per-gigabyte). A machine that runs all the time costs "
+            f"{_HOURS_A_MONTH * self.hour:,.0f} a month, whatever it does."
+        )
 
 
 def _duration(seconds: float) -> str:

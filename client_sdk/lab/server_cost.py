@@ -50,6 +50,7 @@ MEASURED: Final[Mapping[str, Measured]] = {
     "ckks": Measured(13.7, 97.0, 3.6, 17.6, rows=920, round_log=650, log=330),
     "oneshot": Measured(13.8, 345.0, 7.9, 15.9, rows=1640, round_log=7400, log=330),
     "masked": Measured(10.0, 0.0, 48.0, 1.0, rows=4200, round_log=650, log=1630),
+    "paillier": Measured(16.0, 130.0, 4.8, 236.0, rows=820, round_log=650, log=330),
 }
 _MEMORY: Final = 235 * MIB
 """Server and one fold worker, with short vectors; shared pages count twice."""
@@ -61,7 +62,8 @@ _BODIES: Final = 8
 class ServerCost:
     """Costs of a task at its server; all but `memory_bytes` and `disk_bytes` over all rounds.
 
-    cpu_seconds: of one core. memory_bytes: peak of server and fold worker. received_bytes, sent_bytes: bodies.
+    cpu_seconds: of one core. memory_bytes: peak of server and fold worker. received_bytes, sent_bytes: bodies, and as
+    much as if every member followed the model through all rounds.
     disk_bytes: what a round's contributions take until it ends, at most. kept_bytes: released sums and rows, if nothing
     is deleted. log_bytes: at level info.
     """
@@ -91,13 +93,13 @@ def server_cost(
     known = MEASURED[mechanism.name]
     traffic = wire_traffic(recipe, mechanism, parameters, clients, rounds)
     plan = plan_of_task(mechanism, parameters, recipe.layout(1), clients, main_layout(recipe))
-    up, down = traffic.up_bytes / rounds, traffic.down_bytes / rounds
+    up, own = traffic.up_bytes / rounds, traffic.down_bytes - traffic.model_bytes
     return ServerCost(
         rounds=rounds,
         cpu_seconds=members * known.joining / 1000 + rounds * known.round_seconds(clients, up),
         memory_bytes=_MEMORY + _BODIES * up,
         received_bytes=rounds * clients * up,
-        sent_bytes=rounds * clients * down,
+        sent_bytes=clients * own + members * traffic.model_bytes,
         disk_bytes=clients * up,
         kept_bytes=rounds * (plan.aggregate_bytes + clients * known.rows),
         log_bytes=rounds * (known.round_log + clients * known.log),

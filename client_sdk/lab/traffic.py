@@ -51,11 +51,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each."""
+    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each.
+
+    model_bytes: the part of `down_bytes` that a client receives who only follows the model: sums or snapshots.
+    """
 
     rounds: int
     up_bytes: int
     down_bytes: int
+    model_bytes: int
 
     def up_minutes(self, link: Link) -> float:
         """Return the minutes to send `up_bytes` over `link`."""
@@ -84,7 +88,7 @@ def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Tra
         sent, released = _published_values(recipe, layout, route)
         up += _FLOAT32 * sent
         down += _FLOAT32 * released
-    return Traffic(rounds, up, down)
+    return Traffic(rounds, up, down, down)
 
 
 def _published_values(recipe: Recipe, layout: VectorLayout, route: Route) -> tuple[int, int]:
@@ -121,7 +125,7 @@ def wire_traffic(
     def plan_of(layout: VectorLayout) -> SumPlan:
         return plan_of_task(mechanism, parameters, layout, clients, main_layout(recipe))
 
-    up = down = 0
+    up = down = model = 0
     for layout, route, sum_index in _sums(recipe, rounds, device_group):
         plan = plan_of(layout)
         is_chained = states_chain(recipe, mechanism.interactive, plan.opened_by)
@@ -132,8 +136,8 @@ def wire_traffic(
             up += plan.contribution_bytes(route) + more_up
             down += more_down
         if asked or not by_snapshot:
-            down += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
-    return Traffic(rounds, up, down)
+            model += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
+    return Traffic(rounds, up, down + model, model)
 
 
 def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:

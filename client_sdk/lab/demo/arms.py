@@ -47,6 +47,7 @@ from protocols.crypto.certificates import CertifiedRole
 from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
+from protocols.sums.registry import mechanism as registered_mechanism
 
 _POLICY: Final = Policy(
     mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), trust_models=True, snapshot_every=1
@@ -161,7 +162,7 @@ def enrol(
     def report(what: str) -> Callable[[int], None]:
         return lambda done: stage(f"{what} {done} of {clients} clients")
 
-    keyed = mechanism == "ckks"
+    keyed = registered_mechanism(mechanism).needs_keyring
     members = operator.invite(task_id, clients).invitation
     holder = operator.invite(task_id, 1, "holder").invitation if keyed else None
     stage(f"enrolling {clients} clients")

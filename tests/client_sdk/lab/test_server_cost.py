@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from client_sdk.cli.cost import LIST_PRICES
 from client_sdk.lab.server_cost import MEASURED, server_cost
 from client_sdk.lab.traffic import wire_traffic
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
-from protocols.sums.registry import mechanism
+from protocols.sums.plain import PlainMechanism
+from protocols.sums.registry import OWN, mechanism
 from tests.support.pages import cells, hushrec
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "results.json"
@@ -20,8 +23,8 @@ SIZED = {tuple(key.split(".")[:3]) for key in FIGURES["sizing"] if key.endswith(
 COLR = recipe("colr", {"items": 500, "rank": 4})
 
 
-def test_every_measured_mechanism_has_constants() -> None:
-    assert {name for name, _, _ in SIZED} == MEASURED.keys()
+def test_every_mechanism_was_measured_and_has_constants() -> None:
+    assert {name for name, _, _ in SIZED} == MEASURED.keys() == OWN.keys()
 
 
 @pytest.mark.parametrize("size", sorted(SIZED), ids=".".join)
@@ -56,25 +59,50 @@ def test_bytes_are_those_of_the_messages_and_grow_with_clients_and_rounds() -> N
         found = server_cost(COLR, mechanism(name), {}, 40, 10, 400)
         traffic = wire_traffic(COLR, mechanism(name), {}, 40, 10)
         assert found.received_bytes == 40 * traffic.up_bytes
-        assert found.sent_bytes == 40 * traffic.down_bytes
+        assert found.sent_bytes == 40 * (traffic.down_bytes - traffic.model_bytes) + 400 * traffic.model_bytes
         twice = server_cost(COLR, mechanism(name), {}, 40, 20, 400)
         assert twice.log_bytes == 2 * found.log_bytes
         assert found.cpu_seconds < twice.cpu_seconds
         assert found.disk_bytes == pytest.approx(4 * traffic.up_bytes)
-    with pytest.raises(ParameterError, match="'paillier' was not measured"):
-        server_cost(COLR, mechanism("paillier"), {}, 40, 10, 400)
+
+
+def test_a_mechanism_of_a_plug_in_was_not_measured() -> None:
+    class Theirs(PlainMechanism):
+        name = "theirs"
+
+    with pytest.raises(ParameterError, match="'theirs' was not measured"):
+        server_cost(COLR, Theirs(), {}, 40, 10, 400)
 
 
 def test_the_command_prints_a_table_a_document_and_a_price() -> None:
     asked = ("cost", "--server", "--mechanism", "masked", "--clients", "200", "--members", "5000", "--rounds", "100")
-    code, out, err = hushrec(*asked, "--core-hour", "0.05", "--gigabyte", "0.09", COLUMNS="140")
+    code, out, err = hushrec(*asked, COLUMNS="140")
     assert code == 0, err
     rows = {row[0]: row[1:] for row in cells(out)}
-    assert rows.keys() >= {"received", "sent", "log", "price", "memory, at most", "processor time, of one core"}
-    code, out, err = hushrec(*asked, "--core-hour", "0.05", "--gigabyte", "0.09", "--json")
-    found = json.loads(out)
-    assert (found["members"], found["clients"], found["rounds"]) == (5000, 200, 100)
-    assert found["price"] == pytest.approx(0.05 * found["cpu_seconds"] / 3600 + 0.09 * found["sent_bytes"] / 1e9)
-    assert json.loads(hushrec(*asked, "--json")[1])["price"] is None
-    code, _, err = hushrec("cost", "--server", "--mechanism", "paillier", "--recipe", "topk")
-    assert (code, "was not measured" in err) == (1, True)
+    assert rows.keys() >= {
+        "received",
+        "sent, if all members follow",
+        "log",
+        "memory, at most",
+        "processor time, of one core",
+    }
+    assert "m7g.large, us-east-1" in out
+    document = json.loads(hushrec(*asked, "--json")[1])
+    assert (document["members"], document["clients"], document["rounds"]) == (5000, 200, 100)
+    of_time, of_bytes = 0.0816 / 2 * document["cpu_seconds"] / 3600, 0.09 * document["sent_bytes"] / 1e9
+    assert document["price"] == pytest.approx(of_time + of_bytes)
+    assert rows["price of the processor time"][1] == f"{of_time:,.2f}"
+    assert rows["price of what is sent"][1] == f"{of_bytes:,.2f}"
+    own = ("--price-per-hour", "0.4", "--cores", "8", "--price-per-gigabyte", "0")
+    assert "Your prices: 0.4 an hour for 8 cores" in hushrec(*asked, *own, COLUMNS="140")[1].replace("\n", " ")
+    document = json.loads(hushrec(*asked, *own, "--json")[1])
+    assert document["price"] == pytest.approx(0.05 * document["cpu_seconds"] / 3600)
+    assert re.findall(r"\[default: \(([0-9.]+)\); x>=", hushrec("cost", "--help")[1])[-3:] == [*map(str, LIST_PRICES)]
+
+
+@pytest.mark.parametrize("mechanism", sorted(MEASURED))
+def test_every_mechanism_has_a_cost(mechanism: str) -> None:
+    recipe = "topk" if mechanism == "paillier" else "colr"
+    code, out, err = hushrec("cost", "--server", "--mechanism", mechanism, "--recipe", recipe, "--json")
+    assert code == 0, err
+    assert json.loads(out)["price"] > 0

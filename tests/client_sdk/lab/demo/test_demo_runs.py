@@ -21,12 +21,15 @@ from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import DemoRequest, spectrum
-from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, run_arm, shared_setup
+from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, enrol, run_arm, shared_setup
 from client_sdk.lab.demo.report import Display, result_table, write_results
 from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
+from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.part import Part
+from protocols.messages import Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.state import state_as
 from tests.support.server import AggregatorProcess, running_aggregator
@@ -206,3 +209,19 @@ def test_central_components_equal_those_of_the_dense_matrix() -> None:
     s, v = factors.singular_values.astype(float), factors.vectors.astype(float)
     np.testing.assert_allclose(v @ np.diag(s**2) @ v.T, exact.gram.toarray(), atol=1e-5)
     assert s[0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_paillier_fleet_gets_its_keys_and_completes_a_round(tmp_path: Path) -> None:
+    """As with every mechanism that needs a key holder: without one, no round would open."""
+    organiser, schedule = TrialOrganiser(), Schedule(rounds=1, cohort_size=10, min_clients=10)
+    shape, keys = {"items": 5, "dim": 2, "clip": 1.0}, {"key_bits": 2048}
+    with (
+        started(tmp_path) as server,
+        Operator(server.url, server.operator_token) as operator,
+        Fleet(server.url, [[0]] * 10) as fleet,
+    ):
+        wanted = task_request("keyed", "fedmf", "paillier", schedule, shape, keys, organiser=organiser.pin)
+        task_id = operator.create_task(wanted).task_id
+        enrol(operator, fleet, task_id, 10, "paillier", organiser.source, lambda _: None)
+        (played,) = fleet.run(rounds=1)
+    assert (played.state, played.survivors) == ("complete", 10)

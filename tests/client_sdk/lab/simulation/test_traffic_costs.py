@@ -65,12 +65,14 @@ def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     ckks, oneshot = mechanism("ckks"), mechanism("oneshot")
     plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
-    assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), 10 * plan.aggregate_bytes)
+    model = 10 * plan.aggregate_bytes
+    assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), model, model)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
     added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
     key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))
-    down = added.aggregate_bytes + len(join_keys([key.encode()] * 5))
-    assert wire_traffic(colr(4), oneshot, {}, 60, 1) == Traffic(1, added.ticket_bytes + added.body_bytes, down)
+    model = added.aggregate_bytes
+    down = model + len(join_keys([key.encode()] * 5))
+    assert wire_traffic(colr(4), oneshot, {}, 60, 1) == Traffic(1, added.ticket_bytes + added.body_bytes, down, model)
 
 
 def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> None:
@@ -109,7 +111,8 @@ def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
     for device_group, steps in ((0, (1, 3, 5)), (1, (2, 4))):
         values = [chosen.layout(step).length for step in steps]
         sent = wire_traffic(chosen, mechanism("plain"), {}, 10, 5, device_group)
-        assert sent == Traffic(5, 4 * sum(values), sum(chosen.view_bytes(step, device_group) for step in steps))
+        down = sum(chosen.view_bytes(step, device_group) for step in steps)
+        assert sent == Traffic(5, 4 * sum(values), down, down)
         assert published_traffic(chosen, 5, device_group).up_bytes == 4 * sum(values)
         ckks, parameters = mechanism("ckks"), {"degree": 4096}
         plans = [ckks.plan(parameters, chosen.layout(step), 10) for step in range(1, 6)]
