@@ -21,7 +21,6 @@ import httpx
 import numpy as np
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from bench.rounds import READY_SECONDS
@@ -33,6 +32,7 @@ from protocols.crypto.certificates import CertifiedRole, certify
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope
 from protocols.crypto.http_signature import SignedRequest, sign_request
 from protocols.crypto.keys import encode_keyring
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
 from protocols.messages import OrganiserPin, RoundView, Schedule
 from protocols.recipes.registry import recipe
@@ -129,12 +129,12 @@ _JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True)
 class Member:
-    """An enrolled client: its id, token, identity key and mailbox key."""
+    """An enrolled client: its id, token, identity key, mailbox and certificate."""
 
     client_id: str
     token: str
     identity: Ed25519PrivateKey
-    mailbox_key: bytes
+    mailbox: SealingKey
     certificate: bytes
 
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
@@ -199,13 +199,13 @@ class Federation(ExitStack):
         invitation = self._operator.invite(self.task, count, role).invitation
         waiting, calls = list[Member](), list[Call]()
         for serial in range(len(self.members), len(self.members) + count):
-            identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-            keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+            identity, mailbox = Ed25519PrivateKey.generate(), SealingKey.generate()
+            keys = identity.public_key().public_bytes_raw(), mailbox.name
             made = certify(self._organiser, _SCOPE, *keys, role=role, serial=serial, not_after=2**40)
             certificate = made.encode()
             body = signed_enrolment(invitation, identity, mailbox, certificate=certificate)
             calls.append(request_bytes("POST", "/v1/enrolments", _JSON, json.dumps(body).encode()))
-            waiting.append(Member("", "", identity, keys[1], certificate))
+            waiting.append(Member("", "", identity, mailbox, certificate))
         run = self.load(calls, 201)
         for index, member in enumerate(waiting):
             body = json.loads(run.answers[index])
@@ -215,8 +215,10 @@ class Federation(ExitStack):
     def upload_envelopes(self) -> Run:
         """Upload one envelope with the keyring per member, the holder included."""
         keyring, holder = encode_keyring(self.keyring), self.members[0]
-        sender = EnvelopeSender(holder.identity, holder.mailbox_key, holder.certificate)
-        sealed = {each.client_id: seal_envelope(keyring, each.mailbox_key, self.task, sender) for each in self.members}
+        sender = EnvelopeSender(holder.identity, holder.mailbox.name, holder.certificate)
+        sealed = {
+            each.client_id: seal_envelope(keyring, each.mailbox.public, self.task, sender) for each in self.members
+        }
         calls = (holder.put(f"{self.path}/keyring/{name}", envelope) for name, envelope in sealed.items())
         return self.load(calls, 201)
 

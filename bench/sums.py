@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole_route
 from protocols.sums.base import Mechanism
 from protocols.sums.masked import client, server
@@ -114,7 +114,7 @@ class Organiser:
     def __init__(self) -> None:
         self._key = Ed25519PrivateKey.generate()
         self._public = self._key.public_key().public_bytes_raw()
-        self.mailbox = X25519PrivateKey.generate().public_key().public_bytes_raw()
+        self.mailbox = SealingKey.generate().name
 
     def certificate(self, identity: Ed25519PrivateKey, role: CertifiedRole) -> bytes:
         """The certificate of an identity key, 81 bytes."""

@@ -64,7 +64,7 @@ def preview(
     },
 )
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
-    """Register an Ed25519 identity key and an X25519 mailbox key. The token is shown only in this response."""
+    """Register an Ed25519 identity key and the sealing key of a mailbox. The token is shown only in this response."""
     services.clocks.refuse_too_far()
     mark, now = services.task_cache.mark(), services.clock.now()
     with services.limits.attempt(client_address(http.scope)):

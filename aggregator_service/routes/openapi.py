@@ -219,7 +219,18 @@ _INVITED: Final[dict[str, Any]] = {"role": "member", "uses": 100}
 _INVITATION: Final[dict[str, Any]] = {**_INVITED, "invitation_id": "i_4c6e8a0b2d4f6a8c0e2b"}
 _LISTED: Final = _INVITATION | {"state": "open", "used": 42, "age_seconds": 3600.0, "expires_seconds": 82800.0}
 _CODE: Final = "hri_example-shown-once"
-_KEYS: Final[dict[str, Any]] = {"identity_key": _KEY, "mailbox_key": _KEY, "certificate": "AG" + "A" * 106, "group": 0}
+_KEYS: Final[dict[str, Any]] = {
+    "identity_key": _KEY,
+    "sealing_key": "A" * 1622,
+    "certificate": "AG" + "A" * 106,
+    "group": 0,
+}
+_MEMBER: Final = _KEYS | {
+    "client_id": _CLIENT,
+    "role": "member",
+    "mailbox_key": _KEY,
+    "keyed": False,
+}
 _READER: Final[dict[str, Any]] = {"name": "grafana", "role": "read-only"}
 
 _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
@@ -232,7 +243,12 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
     InvitationRequest: {**_INVITED, "expires_seconds": 86400},
     Invitation: {**_INVITATION, "task_id": _TASK, "invitation": _CODE, "expires_seconds": 86400},
     InvitationPage: {"invitations": [_LISTED], "next": None},
-    EnrolmentRequest: {**_KEYS, "invitation": _CODE, "signature": _KEY + _KEY, "renewal": 0},
+    EnrolmentRequest: {
+        **_KEYS,
+        "invitation": _CODE,
+        "signature": _KEY + _KEY,
+        "renewal": 0,
+    },
     Enrolment: {
         "task_id": _TASK,
         "client_id": _CLIENT,
@@ -240,7 +256,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
         "role": "member",
         "group": 0,
     },
-    MemberPage: {"members": [{**_KEYS, "client_id": _CLIENT, "role": "member", "keyed": False}], "next": None},
+    MemberPage: {"members": [_MEMBER], "next": None},
     RoundView: _ROUND,
     RoundPage: {"rounds": [_ROUND], "more": False},
     CohortView: {"round": 7, "clients": [_CLIENT]},

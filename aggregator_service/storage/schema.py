@@ -311,6 +311,7 @@ class ClientRow(Base, table="clients"):
     role: Mapped[str] = mapped_column(String(16))
     identity_key: Mapped[bytes] = mapped_column(LargeBinary(32))
     mailbox_key: Mapped[bytes] = mapped_column(LargeBinary(32))
+    sealing_key: Mapped[bytes] = mapped_column(LargeBinary(1216), default=b"", server_default=text("''"))
     certificate: Mapped[bytes | None] = mapped_column(LargeBinary(81))
     subject: Mapped[bytes | None] = mapped_column(LargeBinary(8))
     renewal: Mapped[int] = mapped_column(default=0)

@@ -206,6 +206,7 @@ def _enrol_first(
         "identity_key": client.identity_key,
         "person": person_of(client.identity_key),
         "mailbox_key": request.keys[1],
+        "sealing_key": b64decode(request.sealing_key),
         "certificate": certificate,
         "subject": subject,
         "renewal": request.renewal,

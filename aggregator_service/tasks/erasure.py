@@ -120,6 +120,7 @@ def _erase(session: Session, task: TaskRow, client: ClientRow) -> str:
                 "id": anonymous,
                 "identity_key": kept["person"],
                 "mailbox_key": b"",
+                "sealing_key": b"",
                 "certificate": None,
                 "subject": erased_subject(task.organiser_scope or "", kept["subject"]),
                 "token_hash": secrets.token_hex(32),  # of no token

@@ -71,6 +71,7 @@ def member_view(row: ClientRow) -> Member:
             "role": row.role,
             "identity_key": b64encode(row.identity_key),
             "mailbox_key": b64encode(row.mailbox_key),
+            "sealing_key": b64encode(row.sealing_key) or None,
             "certificate": None if row.certificate is None else b64encode(row.certificate),
             "keyed": is_keyed(row),
             "revoked": row.revoked_at is not None,

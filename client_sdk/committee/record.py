@@ -24,7 +24,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Final
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.api.wire import Program
@@ -35,6 +34,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import join_tags, member_tag, split_tags
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import RefusalError
 from protocols.layout import Data
 from protocols.sums.oneshot.committee import make_committee_key
@@ -201,10 +201,10 @@ def publish_keys(member: Member, numbers: Iterable[int]) -> Program[list[int]]:
     return accepted
 
 
-def secret_key(client_store: ClientStore, task_id: str, number: int) -> X25519PrivateKey | None:
+def secret_key(client_store: ClientStore, task_id: str, number: int) -> SealingKey | None:
     """Return this member's secret key of a round; None if it never had one here, or has deleted it."""
     secret = _load(client_store, task_id).get(number)
-    return None if secret is None else X25519PrivateKey.from_private_bytes(secret)
+    return None if secret is None else SealingKey(secret)
 
 
 def close_keys(client_store: ClientStore, task_id: str, upto: int) -> None:
@@ -228,7 +228,7 @@ def _signed_key(member: Member, number: int) -> bytes:
     owner = (member.client_id, identity.mailbox_key, certificate)
     secret, key = make_committee_key(identity.signing_key, task_id, number, *owner, randomness)
     if stored is None:
-        _keep(member.store, task_id, {**keys, number: secret.private_bytes_raw()})
+        _keep(member.store, task_id, {**keys, number: secret.seed})
     return key.encode()
 
 

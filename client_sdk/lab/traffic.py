@@ -29,7 +29,7 @@ _FLOAT32: Final = 4
 _ROSTER_HEAD: Final = 4
 _ROSTER_ENTRY: Final = 306
 """Identity key, mailbox key, membership certificate, advertisement, and the length of the id."""
-_COMMITTEE_KEY: Final = 244
+_COMMITTEE_KEY: Final = 1428
 """Signed key of a member of the committee, and its length, without the id."""
 _CLIENT_ID: Final = 22
 """Length of a client id of this version's server."""

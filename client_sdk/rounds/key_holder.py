@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict
@@ -19,6 +17,7 @@ from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.envelope import seal_envelope
 from protocols.crypto.keys import Keyring, encode_keyring
+from protocols.crypto.sealing import check_sealing_key, key_name
 from protocols.errors import CertificateError, CodecError, KeyringError, ParameterError
 
 
@@ -90,12 +89,13 @@ class KeyHolder(Role):
             if page.members:
                 yield from publish_key(member, keyring)
             for other in page.members:
-                if not self._is_certified(other):
+                sealing_key = self._certified_key(other)
+                if sealing_key is None:
                     if other.client_id not in self.refused:
                         self.progress(KeyringRefused(other.client_id))
                     self.refused.add(other.client_id)
                     continue
-                envelope = seal_envelope(body, b64decode(other.mailbox_key), member.task_id, sender)
+                envelope = seal_envelope(body, sealing_key, member.task_id, sender)
                 with suppress(Conflict):  # the member has an envelope from an earlier run of this holder
                     yield from member.calls.put_envelope(member.task_id, other.client_id, envelope)
                     keyed.append(other.client_id)
@@ -104,12 +104,14 @@ class KeyHolder(Role):
             if after is None:
                 return keyed
 
-    def _is_certified(self, other: messages.Member) -> bool:
+    def _certified_key(self, other: messages.Member) -> bytes | None:
+        """Return the public key of a member's mailbox; None unless the organiser certified it and it can be used."""
         identity_key, mailbox_key = b64decode(other.identity_key, 32), b64decode(other.mailbox_key, 32)
         certificate = NO_CERTIFICATE if other.certificate is None else b64decode(other.certificate)
+        sealing_key = b64decode(other.sealing_key or "")
         try:
             self.member.check.require(identity_key, mailbox_key, certificate, ("member", "holder"))
-            X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(mailbox_key))
-        except (CertificateError, CodecError, ValueError):  # a key of low order can be sealed to by nobody
-            return False
-        return True
+            check_sealing_key(sealing_key)
+        except (CertificateError, CodecError):  # nobody can seal to a key of low order
+            return None
+        return sealing_key if key_name(sealing_key) == mailbox_key else None

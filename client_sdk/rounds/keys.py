@@ -1,8 +1,8 @@
 """The keyring that the members of an encrypted task share: made by the key holder, received by every other member.
 
 The keyring goes through the server, which must not learn it. The key holder creates it, checks each member's
-certificate, and stores one sealed and signed envelope per member on the server. A member opens its envelope with its
-X25519 key, after checking the holder's signature and certificate.
+certificate, and stores one sealed and signed envelope per member on the server. A member opens its envelope with
+its mailbox's key, after checking the holder's signature and certificate.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def enter_rounds(member: Member, keyring: Keyring) -> Program[None]:
     A holder that only serves keys does not, so no round waits for it.
     """
     yield from publish_key(member, keyring)
-    mailbox = member.identity.mailbox_key
+    mailbox = member.identity.mailbox.public
     envelope = seal_envelope(encode_keyring(keyring), mailbox, member.task_id, envelope_sender(member))
     with suppress(Conflict):  # the envelope was stored before
         yield from member.calls.put_envelope(member.task_id, member.client_id, envelope)

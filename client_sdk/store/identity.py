@@ -1,6 +1,6 @@
 """The identity of a client, and its membership of a task.
 
-An identity is an Ed25519 key that signs, and an X25519 key that keyring envelopes are sealed to.
+An identity is an Ed25519 key that signs, and a mailbox: a sealing key that keyring envelopes are sealed to.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import PlainSerializer, PlainValidator
 
 from client_sdk.errors import LocalFileError
@@ -20,9 +19,10 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import digest
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 
-_FILE: Final = ("the identity file", "hushrec identity 1")
+_FILE: Final = ("the identity file", "hushrec identity 2")
 _MISSING: Final = (
     "Identity.load_or_create creates it, as hushrec join does with a new identity (--identity names the file)."
 )
@@ -34,7 +34,7 @@ class Identity:
     """Two private keys. The repr shows the `fingerprint` only."""
 
     signing_key: Ed25519PrivateKey
-    mailbox: X25519PrivateKey
+    mailbox: SealingKey
 
     def __repr__(self) -> str:
         return f"<Identity {self.fingerprint}>"
@@ -42,13 +42,13 @@ class Identity:
     @classmethod
     def generate(cls) -> Self:
         """Return new keys from the operating system's random generator."""
-        return cls(Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+        return cls(Ed25519PrivateKey.generate(), SealingKey.generate())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an identity file; `LocalFileError` when it is missing, damaged or accessible to group or others."""
         signing, mailbox = read_keys(Path(path), *_FILE, "identity_key", "mailbox_key", missing=_MISSING)
-        return cls(Ed25519PrivateKey.from_private_bytes(signing), X25519PrivateKey.from_private_bytes(mailbox))
+        return cls(Ed25519PrivateKey.from_private_bytes(signing), SealingKey(mailbox))
 
     @classmethod
     def load_or_create(cls, path: str | Path) -> Self:
@@ -64,7 +64,7 @@ class Identity:
         path = Path(path)
         if path.exists():
             raise LocalFileError(f"{path} exists; an identity is never overwritten", remedy="")
-        keys = {"identity_key": self.signing_key.private_bytes_raw(), "mailbox_key": self.mailbox.private_bytes_raw()}
+        keys = {"identity_key": self.signing_key.private_bytes_raw(), "mailbox_key": self.mailbox.seed}
         write_keys(path, *_FILE, keys)
 
     @property
@@ -74,8 +74,8 @@ class Identity:
 
     @property
     def mailbox_key(self) -> bytes:
-        """X25519 public key, 32 bytes."""
-        return self.mailbox.public_key().public_bytes_raw()
+        """The name of the mailbox's public sealing key, 32 bytes."""
+        return self.mailbox.name
 
     @property
     def fingerprint(self) -> str:
@@ -94,7 +94,7 @@ class Identity:
         return EnrolmentRequest(
             invitation=invitation,
             identity_key=b64encode(self.public_key),
-            mailbox_key=b64encode(self.mailbox_key),
+            sealing_key=b64encode(self.mailbox.public),
             signature=b64encode(self.signing_key.sign(message)),
             certificate=None if certificate is None else b64encode(certificate),
             group=device_group,

@@ -1,9 +1,9 @@
 """Membership certificates: the organiser's signature over the keys of a member, with a scope, a role and an expiry.
 
 The organiser is the publisher of the app, who can authenticate its users; it is never the aggregator. It signs a
-client's identity key (Ed25519) and mailbox key (X25519) for one role in one scope. A scope is a name that one or
-several tasks share. Members and the server hold only the organiser's public key. So neither the server, nor a member,
-nor both together can add a member. (With a secret that all members share, any one of them could.)
+client's identity key (Ed25519) and mailbox key (the name of its sealing key) for one role in one scope. A scope is a
+name that one or several tasks share. Members and the server hold only the organiser's public key. So neither the
+server, nor a member, nor both together can add a member. (With a secret that all members share, any one of them could.)
 
 A certificate on the wire has 81 bytes: role (1), serial (8), not_after (8, both little-endian uint64), signature (64).
 The certificate does not contain the keys and the scope: the verifier has them already, and the signature covers them.
@@ -20,7 +20,7 @@ from typing import Final, Literal, get_args
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.codec import Reader, exact
-from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, check_public_key, domain_tag, verifies
+from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, domain_tag, verifies
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 CertifiedRole = Literal["member", "holder", "committee"]
@@ -96,14 +96,10 @@ def certify(
     """Certify a client's keys (32 bytes each) for `role` in `scope`.
 
     serial: unique among the organiser's certificates, 0 to 2^64 - 1. not_after: seconds since the epoch. Raises
-    `ParameterError` for keys that no client can use, such as a mailbox key of low order, and for numbers out of range.
+    `ParameterError` for keys of another length and for numbers out of range.
     """
     if len(identity_key) != KEY_BYTES or len(mailbox_key) != KEY_BYTES:
         raise ParameterError(f"identity and mailbox keys must have {KEY_BYTES} bytes")
-    try:
-        check_public_key(mailbox_key)
-    except CodecError:
-        raise ParameterError("the mailbox key is of low order, so nothing can be sealed for it") from None
     if not (0 <= serial <= _MOST and 0 <= not_after <= _MOST):
         raise ParameterError("serial and not_after of a certificate must be 0 to 2^64 - 1")
     signature = organiser.sign(_statement(scope, identity_key, mailbox_key, role, serial, not_after))

@@ -1,7 +1,7 @@
 """Encryption of keyring envelopes between members and of model snapshots. The server stores both and opens neither.
 
-A keyring envelope is encrypted to one member's mailbox key and signed by the key holder. It contains the holder's
-public keys and membership certificate, so a member verifies who made it without trusting the server. Otherwise the
+A keyring envelope is sealed to one member's mailbox and signed by the key holder. It contains the holder's public keys
+and membership certificate, so a member verifies who made it without trusting the server. Otherwise the
 server could put keys of its own into the mailbox and read what is encrypted with them.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocols.codec import Reader
@@ -22,10 +22,12 @@ from protocols.crypto.aggregate_chain import CHAIN_BYTES, AggregateChain
 from protocols.crypto.certificates import CERTIFICATE_BYTES, NO_CERTIFICATE
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, derive_key, domain_tag, verifies
 from protocols.crypto.random import Randomness
-from protocols.errors import EnvelopeError
+from protocols.crypto.sealing import SealingKey, key_name, seal
+from protocols.errors import CodecError, EnvelopeError
 
 _NONCE: Final = 12
 _TAG: Final = 16
+_PURPOSE: Final = "keyring envelope"
 _HEAD: Final = 2 * KEY_BYTES + CERTIFICATE_BYTES + SIGNATURE_BYTES
 
 
@@ -39,9 +41,9 @@ def enrolment_message(
 ) -> bytes:
     """Return the bytes that a client signs with its Ed25519 key to enrol.
 
-    group: its device group, where it states one. certificate: its membership certificate, where it sends one. renewal:
-    0 for the first enrolment; a later one replaces the token only if its number is greater, so that a recorded one
-    cannot be used again.
+    mailbox_key: the name of its mailbox's sealing key, 32 bytes. group: its device group, where it states one.
+    certificate: its membership certificate, where it sends one. renewal: 0 for the first enrolment; a later one
+    replaces the token only if its number is greater, so that a recorded one cannot be used again.
     """
     stated = (*(() if group is None else (group,)), *(() if certificate is None else (certificate,)))
     if renewal:
@@ -51,7 +53,7 @@ def enrolment_message(
 
 @dataclass(frozen=True, repr=False)
 class EnvelopeSender:
-    """Who seals an envelope: its identity key, its mailbox key (32 bytes) and its certificate (zeros for none)."""
+    """Who seals an envelope: its identity key, the name of its mailbox key (32 bytes), its certificate (or zeros)."""
 
     signing_key: Ed25519PrivateKey
     mailbox_key: bytes
@@ -62,53 +64,40 @@ CheckSender = Callable[[bytes, bytes, bytes], None]
 """check(identity_key, mailbox_key, certificate) raises unless these are the key holder's."""
 
 
-def _envelope_key(shared: bytes, task_id: str, ephemeral: bytes, recipient: bytes) -> bytes:
-    return derive_key(shared, "keyring envelope", task_id, ephemeral, recipient)
-
-
 def seal_envelope(
     keyring: bytes, recipient: bytes, task_id: str, sender: EnvelopeSender, random: Randomness = os.urandom
 ) -> bytes:
-    """Seal `keyring` to the X25519 public key `recipient` and sign it as `sender`.
+    """Seal `keyring` to the public sealing key `recipient` and sign it as `sender`.
 
-    The sender's identity key (32), mailbox key (32) and certificate (81), its signature (64), an ephemeral key (32), a
-    nonce (12) and the AES-256-GCM ciphertext. The signature covers all the rest, the task and the recipient.
+    The sender's identity key (32), mailbox key (32) and certificate (81), its signature (64), an ephemeral X25519 key
+    (32) and the sealed keyring. The signature covers all the rest, the task and the recipient.
     """
     ephemeral = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
-    public = ephemeral.public_key().public_bytes_raw()
-    shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(recipient))
-    nonce = random(_NONCE)
-    tag = domain_tag("keyring envelope", task_id)
-    sealed = public + nonce + AESGCM(_envelope_key(shared, task_id, public, recipient)).encrypt(nonce, keyring, tag)
+    sealed = ephemeral.public_key().public_bytes_raw() + seal(ephemeral, recipient, keyring, _PURPOSE, task_id)
     head = sender.signing_key.public_key().public_bytes_raw() + sender.mailbox_key + sender.certificate
-    return head + sender.signing_key.sign(_envelope_statement(task_id, recipient, head, sealed)) + sealed
+    statement = _envelope_statement(task_id, key_name(recipient), head, sealed)
+    return head + sender.signing_key.sign(statement) + sealed
 
 
-def open_envelope(envelope: bytes, mailbox: X25519PrivateKey, task_id: str, check_sender: CheckSender) -> bytes:
+def open_envelope(envelope: bytes, mailbox: SealingKey, task_id: str, check_sender: CheckSender) -> bytes:
     """Return the keyring bytes of an envelope whose signer `check_sender` accepts.
 
-    Raises `EnvelopeError` when the envelope is not for this mailbox key and task, or was altered, and whatever
+    Raises `EnvelopeError` when the envelope is not for this mailbox and task, or was altered, and whatever
     `check_sender` raises.
     """
     reader = Reader(envelope)
     identity_key, mailbox_key = reader.fixed(KEY_BYTES), reader.fixed(KEY_BYTES)
     certificate, signature = reader.fixed(CERTIFICATE_BYTES), reader.fixed(SIGNATURE_BYTES)
     sealed = reader.fixed(len(envelope) - _HEAD)
-    own = mailbox.public_key().public_bytes_raw()
-    statement = _envelope_statement(task_id, own, identity_key + mailbox_key + certificate, sealed)
+    statement = _envelope_statement(task_id, mailbox.name, identity_key + mailbox_key + certificate, sealed)
     if not verifies(identity_key, signature, statement):
         raise EnvelopeError(
             "the keyring envelope was sealed for another client or task, or altered: its signature does not verify"
         )
     check_sender(identity_key, mailbox_key, certificate)
-    reader = Reader(sealed)
-    public, nonce = reader.fixed(KEY_BYTES), reader.fixed(_NONCE)
-    body = reader.fixed(len(sealed) - KEY_BYTES - _NONCE)
     try:
-        shared = mailbox.exchange(X25519PublicKey.from_public_bytes(public))
-        key = _envelope_key(shared, task_id, public, own)
-        return AESGCM(key).decrypt(nonce, body, domain_tag("keyring envelope", task_id))
-    except (InvalidTag, ValueError) as error:
+        return mailbox.open(sealed[:KEY_BYTES], sealed[KEY_BYTES:], _PURPOSE, task_id)
+    except CodecError as error:
         raise EnvelopeError("the keyring envelope does not open with this client's mailbox key") from error
 
 

@@ -9,10 +9,17 @@ from pydantic import Field
 
 from protocols.codec import b64decode
 from protocols.crypto.certificates import CERTIFICATE_BYTES, LONGEST_SCOPE, CertifiedRole
+from protocols.crypto.sealing import SEALING_KEY_BYTES, key_name
 from protocols.messages.audit import AuditEntry
 from protocols.messages.base import Key32, Message, Name, Signature64, bytes_of
 
 Role = Literal["member", "holder", "committee"]
+SealingKeyText = Annotated[
+    str,
+    Field(min_length=1622, max_length=1622, description="ML-KEM-768, then X25519: 1,216 bytes, base64url."),
+    bytes_of(SEALING_KEY_BYTES),
+]
+"""A public sealing key as text (`protocols.crypto.sealing`)."""
 
 
 class InvitationRequest(Message):
@@ -65,10 +72,10 @@ class EnrolmentRequest(Message):
 
     invitation: str = Field(min_length=1, max_length=200, description="The invitation as the operator gave it.")
     identity_key: Key32 = Field(description="Ed25519 public key.")
-    mailbox_key: Key32 = Field(description="X25519 public key that keyring envelopes are sealed to.")
+    sealing_key: SealingKeyText = Field(description="Public key of the mailbox, which keyring envelopes are sealed to.")
     signature: Signature64 = Field(
         description="Ed25519 signature under the identity key over a domain tag of `renewal` if it is not 0, the "
-        "invitation, both keys, and `group` and `certificate` if they are given."
+        "invitation, the identity key, the mailbox key, and `group` and `certificate` if they are given."
     )
     certificate: CertificateText | None = Field(
         default=None,
@@ -91,8 +98,8 @@ class EnrolmentRequest(Message):
 
     @cached_property
     def keys(self) -> tuple[bytes, bytes]:
-        """The identity key and the mailbox key, 32 bytes each."""
-        return b64decode(self.identity_key, 32), b64decode(self.mailbox_key, 32)
+        """The identity key and the mailbox key, which is the name of the sealing key: 32 bytes each."""
+        return b64decode(self.identity_key, 32), key_name(b64decode(self.sealing_key, SEALING_KEY_BYTES))
 
     @cached_property
     def certificate_bytes(self) -> bytes | None:
@@ -119,7 +126,10 @@ class Member(Message):
     client_id: str
     role: Role
     identity_key: Key32
-    mailbox_key: Key32
+    mailbox_key: Key32 = Field(description="Name of the sealing key, which the certificate covers.")
+    sealing_key: SealingKeyText | None = Field(
+        description="Public key of the mailbox; null if it enrolled without one."
+    )
     certificate: CertificateText | None
     keyed: bool = Field(description="Whether the mailbox holds a keyring envelope for this member.")
     revoked: bool = Field(default=False, description="Whether an operator revoked this membership.")
@@ -222,7 +232,7 @@ class CertificateRequest(Message):
     scope: str = Field(min_length=1, max_length=LONGEST_SCOPE, description="Name of the task or group of tasks.")
     role: CertifiedRole = "member"
     identity_key: Key32 = Field(description="Ed25519 public key.")
-    mailbox_key: Key32 = Field(description="X25519 public key.")
+    mailbox_key: Key32 = Field(description="Name of the public sealing key of its mailbox.")
     signature: Signature64 = Field(description="Ed25519 over the domain tag of scope, role and both keys.")
 
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.catalogue import Catalogue
 from protocols.codec import b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.envelope import seal_snapshot
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
 from protocols.messages import OrganiserPin
 from protocols.messages.rounds import Evaluation
@@ -60,7 +60,7 @@ def plain(world: World, name: str, rest: bool) -> None:
     for path in ("ledger", "members", "invitations", "rounds/1/cohort"):
         task.found(path)
     task.revoke(*task.enrol(1))
-    invitation, keys = world.api.invite(task.id), (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    invitation, keys = world.api.invite(task.id), (Ed25519PrivateKey.generate(), SealingKey.generate())
     _done(world.api.http.get("/v1/enrolments/task", headers={"Authorization": f"Bearer {invitation}"}))
     for renewal in (0, 1):
         _done(world.api.http.post("/v1/enrolments", json=signed_enrolment(invitation, *keys, renewal=renewal)))
@@ -170,7 +170,7 @@ def certified(world: World, name: str, rest: bool) -> None:
     organiser, scope = Ed25519PrivateKey.generate(), "fuzzed"
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
     task, http = world.api.create_task(name, cohort=2, organiser=pin, **_DAYS), world.api.http
-    invitation, keys = world.api.invite(task.id, uses=2), (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    invitation, keys = world.api.invite(task.id, uses=2), (Ed25519PrivateKey.generate(), SealingKey.generate())
     public = [key.public_key().public_bytes_raw() for key in keys]
     certificate = certify(organiser, scope, *public, role="member", serial=1, not_after=2**40).encode()
     assert http.post("/v1/enrolments", json=signed_enrolment(invitation)).status_code == 403

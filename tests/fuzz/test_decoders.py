@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from protocols.codec import Reader
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.keys import Keyring, decode_keyring, encode_keyring
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import HushRecError
 from protocols.layout import whole_route
 from protocols.recipes.registry import OWN, recipe
@@ -140,10 +140,9 @@ def _sealed() -> Iterator[Decoder]:
     catalogue = Catalogue(("a", "ü"), ("A", "")).encode()
     yield Decoder("catalogue", Catalogue.decode, catalogue, SLACK)
     yield Decoder("keyring", decode_keyring, keyring, 8 * len(keyring) + SLACK)
-    mailbox, key = X25519PrivateKey.generate(), bytes(range(32))
-    recipient = mailbox.public_key().public_bytes_raw()
-    sender = EnvelopeSender(Ed25519PrivateKey.generate(), recipient)
-    envelope = seal_envelope(keyring, recipient, "t_1", sender)
+    mailbox, key = SealingKey.generate(), bytes(range(32))
+    sender = EnvelopeSender(Ed25519PrivateKey.generate(), mailbox.name)
+    envelope = seal_envelope(keyring, mailbox.public, "t_1", sender)
     most = 8 * len(envelope) + SLACK
     yield Decoder("envelope", lambda body: open_envelope(body, mailbox, "t_1", lambda *_: None), envelope, most)
     yield Decoder(

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from aggregator_service.access.principals import hash_token
@@ -23,6 +22,7 @@ from aggregator_service.tasks.tasks import create_invitation, create_task, plan_
 from client_sdk.store.states import SignedSets, member_tags
 from protocols.codec import b64encode
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import InvitationRequest, TaskRequest
@@ -89,8 +89,8 @@ class Client:
         return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
 
     @property
-    def mailbox(self) -> X25519PrivateKey:
-        return X25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
+    def mailbox(self) -> SealingKey:
+        return SealingKey(bytes([self.index + 1] * 32))
 
     def enter(self, number: int) -> None:
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
@@ -220,8 +220,7 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
         task = create_task(session, asked, plan_request(asked), an_operator(now))
         for client in clients[:MEMBERS]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
-            keys = (client.identity.public_key(), client.mailbox.public_key())
-            identity_key, mailbox_key = (key.public_bytes_raw() for key in keys)
+            identity_key, mailbox_key = client.identity.public_key().public_bytes_raw(), client.mailbox.name
             session.add(
                 client_row(
                     client.id,
@@ -230,6 +229,7 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
                     device_group=device_group_of(plan, client.index),
                     identity_key=identity_key,
                     mailbox_key=mailbox_key,
+                    sealing_key=client.mailbox.public,
                     token_hash=hash_token(client.token),
                     turn=client.index,
                 )

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fastapi.encoders import jsonable_encoder
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import TaskView
 from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
@@ -83,20 +83,20 @@ def detail(answer: httpx.Response, status: int) -> str:
 def signed_enrolment(
     invitation: str,
     identity: Ed25519PrivateKey | None = None,
-    mailbox: X25519PrivateKey | None = None,
+    mailbox: SealingKey | None = None,
     device_group: int | None = None,
     certificate: bytes | None = None,
     renewal: int = 0,
 ) -> dict[str, Any]:
     """The JSON of an honest enrolment, by default with new keys; from its answer on, `SIGNED` signs for the client."""
-    identity, mailbox = identity or Ed25519PrivateKey.generate(), mailbox or X25519PrivateKey.generate()
+    identity, mailbox = identity or Ed25519PrivateKey.generate(), mailbox or SealingKey.generate()
     know_identity(identity)
-    identity_key, mailbox_key = (key.public_key().public_bytes_raw() for key in (identity, mailbox))
+    identity_key, mailbox_key = identity.public_key().public_bytes_raw(), mailbox.name
     message = enrolment_message(invitation, identity_key, mailbox_key, device_group, certificate, renewal)
     return {
         "invitation": invitation,
         "identity_key": b64encode(identity_key),
-        "mailbox_key": b64encode(mailbox_key),
+        "sealing_key": b64encode(mailbox.public),
         "signature": b64encode(identity.sign(message)),
         **({"renewal": renewal} if renewal else {}),
         **({} if device_group is None else {"group": device_group}),
@@ -240,10 +240,10 @@ class TestTask:
         invitation = self.api.invite(self.id, uses=count, role=role)
         members = []
         for _ in range(count):
-            mailbox = X25519PrivateKey.generate()
+            mailbox = SealingKey.generate()
             made = checked(self.api.enrol(invitation, mailbox=mailbox, device_group=device_group), 201).json()
             assert made["role"] == role
-            members.append(kind(self, made["client_id"], made["token"], mailbox.public_key().public_bytes_raw()))
+            members.append(kind(self, made["client_id"], made["token"], mailbox.name))
         return members
 
     def begin(self, count: int) -> list[TestMember]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from protocols.crypto.certificates import NO_CERTIFICATE
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member
 from protocols.sums.oneshot.committee import (
@@ -87,7 +87,7 @@ class OneshotClient(OneshotParty):
 class OneshotMember(OneshotParty):
     """A member of the committee. secrets: its secret keys by round. ledgers: by step."""
 
-    secrets: dict[int, X25519PrivateKey] = field(default_factory=dict)
+    secrets: dict[int, SealingKey] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     ledgers: dict[int, member.Ledger] = field(default_factory=dict)
     confirmed: dict[int, member.Confirmed] = field(default_factory=dict)

@@ -21,9 +21,10 @@ from protocols.crypto.certificates import (
 from protocols.crypto.envelope import EnvelopeSender, open_envelope, open_snapshot, seal_envelope, seal_snapshot
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request, verify_request
 from protocols.crypto.keys import digest
+from protocols.crypto.sealing import SealingKey, seal
 from protocols.recipes.registry import recipe
 from protocols.recipes.state import same_state
-from tests.vectors.common import SEED, Outputs, unhex, vectors
+from tests.vectors.common import SEED, Outputs, facts, unhex, vectors
 
 _ORGANISER: Final = Ed25519PrivateKey.from_private_bytes(digest("vector organiser"))
 _HOLDER: Final = Ed25519PrivateKey.from_private_bytes(digest("vector holder"))
@@ -69,12 +70,35 @@ def _random(count: int) -> bytes:
     return digest("vector randomness", count)[:count]
 
 
+@vectors("sealing.json", "keys")
+def _sealing_key(seed: str) -> Outputs:
+    return facts(SealingKey(unhex(seed)), "name") | {"key": SealingKey(unhex(seed)).public}
+
+
+_SEALING: Final = "vector sealing"
+
+
+@vectors("sealing.json", "sealed")
+def _sealed(seed: str, sender_secret: str, plain: str, context: list[str | int]) -> Outputs:
+    own, sender = SealingKey(unhex(seed)), X25519PrivateKey.from_private_bytes(unhex(sender_secret))
+    sealed, public = seal(sender, own.public, unhex(plain), _SEALING, *context), sender.public_key().public_bytes_raw()
+    assert own.open(public, sealed, _SEALING, *context) == unhex(plain)
+    return {"sender": public, "sealed": sealed}
+
+
+@vectors("sealing.json", "refused")
+def _not_unsealed(seed: str, context: Any = (), sender: str = "", sealed: str = "", receiver: str = "") -> None:
+    if receiver:
+        seal(X25519PrivateKey.from_private_bytes(unhex(seed)), unhex(receiver), b"1", _SEALING)
+    SealingKey(unhex(seed)).open(unhex(sender), unhex(sealed), _SEALING, *context)
+
+
 @vectors("envelope.json", "envelopes")
 def _envelope(mailbox_secret: str, task: str, envelope: str, body: str | None = None) -> Outputs:
-    mailbox, sealed = X25519PrivateKey.from_private_bytes(unhex(mailbox_secret)), unhex(envelope)
+    mailbox, sealed = SealingKey(unhex(mailbox_secret)), unhex(envelope)
     if body is not None:
         sender = EnvelopeSender(_HOLDER, b"m" * 32, bytes(range(81)))
-        sealed = seal_envelope(unhex(body), mailbox.public_key().public_bytes_raw(), task, sender, _random)
+        sealed = seal_envelope(unhex(body), mailbox.public, task, sender, _random)
     opened = open_envelope(sealed, mailbox, task, lambda *_: None)
     return {"envelope": sealed, "body": opened, "sender": _public(_HOLDER)} if body else {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aggregator_service.uploads.chunks import MOST_CHUNKS
-from protocols.crypto import certificates, envelope, http_signature
+from protocols.crypto import certificates, envelope, http_signature, sealing
 from protocols.messages import stages as media_types
 from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.sums.ckks.plan import PARAMETER_SETS
@@ -24,7 +24,7 @@ from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
-_LABELLED = {"digest": 0, "domain_tag": 0, "seal_once": 2, "open_once": 2} | dict.fromkeys(
+_LABELLED = {"digest": 0, "domain_tag": 0, "seal": 3, "seal_once": 2, "open_once": 2} | dict.fromkeys(
     ("derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"), 1
 )
 """Functions of domain separation and of public randomness -> which argument is the label."""
@@ -69,13 +69,15 @@ def test_every_label_is_on_the_page_and_no_other() -> None:
     ("page", "before", "expected"),
     [
         ("requests", "A certificate is:", certificates.CERTIFICATE_BYTES),
-        ("requests", "An envelope is:", envelope._HEAD + 32 + 12),
+        ("requests", "An envelope is:", envelope._HEAD + 32),
         ("requests", "Otherwise it is", envelope.sealed_bytes(0) - 16),
         ("masked", "- *advertisement*:", wire.ADVERTISEMENT_BYTES),
         ("masked", "- *entry*:", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
         ("masked", "- *slot* of shares", wire.SEALED_BYTES),
         ("oneshot", "- *upload*", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
-        ("oneshot", "- *key* of a member:", 1 + 64 + certificates.CERTIFICATE_BYTES + 32 + 64),
+        ("oneshot", "- *key* of a member:", 1 + 64 + certificates.CERTIFICATE_BYTES + sealing.SEALING_KEY_BYTES + 64),
+        ("requests", "A public sealing key is:", sealing.SEALING_KEY_BYTES),
+        ("requests", "A sealed message is:", sealing.SEALED_OVERHEAD),
     ],
 )
 def test_lengths_of_messages(page: str, before: str, expected: int) -> None:

@@ -7,9 +7,11 @@ import * as codec from "../../examples/web/hushrec/codec.js";
 import * as domain from "../../examples/web/hushrec/domain.js";
 import * as fixed from "../../examples/web/hushrec/fixed_point.js";
 import * as http from "../../examples/web/hushrec/http_signature.js";
+import * as sealing from "../../examples/web/hushrec/sealing.js";
 import * as random from "../../examples/web/hushrec/random.js";
 import { fromHex, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
+import { publicOf } from "../../examples/web/hushrec/keys.js";
 import { sameState } from "../../examples/web/hushrec/model.js";
 import { decodeState } from "../../examples/web/hushrec/recipes.js";
 import { allParameters } from "../../examples/web/hushrec/terms.js";
@@ -131,9 +133,35 @@ export const RUNNERS = {
     }
   },
 
+  async "sealing.json"({ keys, sealed, refused: failing }) {
+    const coins = (key) => digest("vector coins", key);
+    for (const one of keys) {
+      const { key, name } = await sealing.sealingKey(fromHex(one.seed));
+      same([toHex(key), toHex(name)], [one.key, one.name]);
+    }
+    for (const one of sealed) {
+      const secret = fromHex(one.sender_secret);
+      const sender = { secret, key: await publicOf("X25519", secret) };
+      const own = await sealing.sealingKey(fromHex(one.seed));
+      const parts = ["vector sealing", ...one.context];
+      same(toHex(await sealing.seal(sender, own.key, fromHex(one.plain), coins, ...parts)), one.sealed);
+      same(toHex(await sealing.unseal(own, sender.key, fromHex(one.sealed), ...parts)), one.plain);
+    }
+    for (const { what, seed, sender, sealed: body, context, receiver } of failing) {
+      if (receiver) {
+        const from = { secret: fromHex(seed), key: await publicOf("X25519", fromHex(seed)) };
+        await refused("CodecError", () => sealing.seal(from, fromHex(receiver), new Uint8Array(1), coins, "vector sealing"));
+        continue;
+      }
+      const own = await sealing.sealingKey(fromHex(seed));
+      same(await sealing.unseal(own, fromHex(sender), fromHex(body), "vector sealing", ...context), null, what);
+    }
+  },
+
   async "envelope.json"({ envelopes, snapshots }) {
     for (const one of envelopes) {
-      const check = () => certs.openEnvelope(fromHex(one.envelope), fromHex(one.mailbox_secret), one.task);
+      const mailbox = await sealing.sealingKey(fromHex(one.mailbox_secret));
+      const check = () => certs.openEnvelope(fromHex(one.envelope), mailbox, one.task);
       if (one.error) await refused(one.error, check);
       else {
         const { body, sender } = await check();

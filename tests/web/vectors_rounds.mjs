@@ -9,6 +9,7 @@ import * as ring from "../../examples/web/hushrec/ring.js";
 import * as shamir from "../../examples/web/hushrec/shamir.js";
 import { concat, fromHex, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest, sha256 } from "../../examples/web/hushrec/domain.js";
+import { sealingKey } from "../../examples/web/hushrec/sealing.js";
 import { refused, same } from "./checks.mjs";
 
 export const RUNNERS = {
@@ -146,14 +147,14 @@ export const RUNNERS = {
       let first = null;
       for (const { id, label, steps, ...expected } of one.clients) {
         const identity = await digest("vector oneshot identity", id);
-        const upload = await oneshot.contribute({ context, bound, committee, client: id, identity, steps, table, random: drawn(label) });
+        const upload = await oneshot.contribute({ context, bound, committee, client: id, identity, steps, table, random: drawn(label), coins });
         same(toHex(upload.ephemeralKey), expected.ephemeral_key);
         same(toHex(upload.contribution), expected.contribution);
         same(await Promise.all(upload.sealed.map(async (share) => toHex(await sha256(share)))), expected.sealed_sha256);
         same(toHex(upload.signature), expected.signature);
         first ??= upload;
       }
-      const secretOf = (label) => drawn(label)(32);
+      const secretOf = async (label) => sealingKey(await drawn(label)(32));
       const open = async (sealed, member, client) =>
         oneshot.openShare(sealed, await secretOf(member), committee, member, client, first.ephemeralKey, degree, primes[0]);
       same((await open(first.sealed[0], "m0", "ann")).length, degree);
@@ -164,6 +165,9 @@ export const RUNNERS = {
     }
   },
 };
+
+/** The coins of encapsulations to a key. */
+const coins = (key) => digest("vector coins", key);
 
 /** random(n) of a party: each draw begins a block, blocks are counted over all draws. */
 function drawn(label) {

@@ -33,9 +33,9 @@ const MOST_ENROLMENTS = 6; // an identity that has enrolled before needs two, an
 /** The answer to an enrolment; with a larger `renewal` if this identity is enrolled already. */
 export async function enrol(api, identity, invitation, certificate, signal) {
   const ask = async (renewal) => {
-    const { identityKey, mailboxKey } = identity;
+    const { identityKey, mailboxKey, sealingKey } = identity;
     const signature = await signEnrolment(identity.signing, invitation, identityKey, mailboxKey, null, certificate, renewal);
-    const keys = { identity_key: toBase64Url(identityKey), mailbox_key: toBase64Url(mailboxKey) };
+    const keys = { identity_key: toBase64Url(identityKey), sealing_key: toBase64Url(sealingKey) };
     const signed = { invitation, ...keys, signature: toBase64Url(signature), certificate: toBase64Url(certificate) };
     return api.post("/v1/enrolments", "enrolment", renewal ? { ...signed, renewal } : signed, { signal });
   };

@@ -4,7 +4,8 @@ import { concat, equal, exact, fromHex, pack, Reader, toHex, utf8 } from "./code
 import { deriveKey, digest, open, tag } from "./domain.js";
 import { CertificateError, CodecError, EnvelopeError, KeyringError, SignatureError } from "./errors.js";
 import { verifyRequest } from "./http_signature.js";
-import { agree, publicOf, sign, verify } from "./keys.js";
+import { sign, verify } from "./keys.js";
+import { unseal } from "./sealing.js";
 
 export const CERTIFICATE_BYTES = 81;
 const ROLES = ["member", "holder", "committee"];
@@ -61,8 +62,8 @@ function head(reader) {
   return { keys, identityKey: keys.slice(0, 32), signature: reader.fixed(64) };
 }
 
-/** The keyring bytes in an envelope, and its sender's head, whose certificate the caller checks. */
-export async function openEnvelope(body, mailboxSecret, task) {
+/** The keyring bytes in an envelope, and its sender's head, whose certificate the caller checks. mailbox: a sealing key. */
+export async function openEnvelope(body, mailbox, task) {
   let parts;
   try {
     const reader = new Reader(body);
@@ -71,13 +72,10 @@ export async function openEnvelope(body, mailboxSecret, task) {
     throw new EnvelopeError(error.message);
   }
   const { keys, identityKey, signature, sealed } = parts;
-  const own = await publicOf("X25519", mailboxSecret);
-  if (!(await verify(identityKey, signature, tag("signed keyring envelope", task, own, keys, sealed)))) {
+  if (!(await verify(identityKey, signature, tag("signed keyring envelope", task, mailbox.name, keys, sealed)))) {
     throw new EnvelopeError("the envelope was sealed for another client or task, or altered");
   }
-  const [ephemeral, nonce] = [sealed.slice(0, 32), sealed.slice(32, 44)];
-  const key = await deriveKey(await agree(mailboxSecret, ephemeral), 32, "keyring envelope", task, ephemeral, own);
-  const opened = await open(key, nonce, sealed.slice(44), tag("keyring envelope", task));
+  const opened = await unseal(mailbox, sealed.slice(0, 32), sealed.slice(32), "keyring envelope", task);
   if (!opened) throw new EnvelopeError("the envelope does not open");
   return { body: opened, sender: keys };
 }

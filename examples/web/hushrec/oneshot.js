@@ -1,13 +1,12 @@
 /** One-shot sums: committee, upload of a client, summed share of a member (docs/wire/oneshot.md). */
 
 import { concat, littleEndian, Reader, utf8 } from "./codec.js";
-import { deriveKey, digest, open, seal, sha256, tag } from "./domain.js";
+import { digest, sha256, tag } from "./domain.js";
 import { CodecError, RefusalError } from "./errors.js";
 import { hasDistinctSubjects } from "./identities.js";
-import { agree, publicOf, sign, verify } from "./keys.js";
+import { publicOf, sign, verify } from "./keys.js";
 import { coefficientsOf, multiply, publicPolynomials } from "./ring.js";
-
-const NONCE = new Uint8Array(12);
+import { SEALING_KEY_BYTES, seal, unseal } from "./sealing.js";
 
 /** context: {task, round, step, modelDigest, cohort, length, bits, committee, corrupt, degree, primes, per}. */
 export const binding = (c) =>
@@ -26,7 +25,7 @@ export function decodeKey(body) {
     identityKey: reader.fixed(32),
     mailboxKey: reader.fixed(32),
     certificate: reader.fixed(81),
-    roundKey: reader.fixed(32),
+    roundKey: reader.fixed(SEALING_KEY_BYTES),
     signature: reader.fixed(64),
     body,
   };
@@ -131,10 +130,10 @@ export function contributionOf({ length, bits, degree, primes, per }, bound, ste
   );
 }
 
-const shareParts = (committee, member, client, ephemeral) => ["oneshot share", committee, member, client, ephemeral];
+const shareParts = (committee, member, client) => ["oneshot share", committee, member, client];
 
 /** A client's upload: {ticket, contribution, body}. random(n) returns n secret random bytes, or a promise of them. */
-export async function contribute({ context, bound, committee, client, identity, steps, table, random }) {
+export async function contribute({ context, bound, committee, client, identity, steps, table, random, coins }) {
   const { degree, primes, bits, per, length, threshold } = context;
   const ephemeral = await random(32);
   const ephemeralKey = await publicOf("X25519", ephemeral);
@@ -144,9 +143,8 @@ export async function contribute({ context, bound, committee, client, identity, 
   const shares = await splitSecret(secret, threshold, points, primes[0], random);
   const sealed = await Promise.all(
     committee.members.map(async ({ id, roundKey }, place) => {
-      const parts = shareParts(committee.digest, id, client, ephemeralKey);
-      const key = await deriveKey(await agree(ephemeral, roundKey), 32, ...parts);
-      return seal(key, NONCE, residueBytes(shares[place]), tag(...parts));
+      const sender = { secret: ephemeral, key: ephemeralKey };
+      return seal(sender, roundKey, residueBytes(shares[place]), coins, ...shareParts(committee.digest, id, client));
     }),
   );
   const contribution = contributionOf(context, bound, steps, secret, errors);
@@ -157,11 +155,9 @@ export async function contribute({ context, bound, committee, client, identity, 
   return { ephemeralKey, signature, sealed, contribution, body: concat(ticket, contribution) };
 }
 
-/** The residues of a sealed share, or null if it does not open for this member and client. */
+/** The residues of a sealed share, or null if it does not open for this member and client. secret: a sealing key. */
 export async function openShare(sealed, secret, committee, member, client, ephemeralKey, degree, prime) {
-  const parts = shareParts(committee.digest, member, client, ephemeralKey);
-  const key = await deriveKey(await agree(secret, ephemeralKey), 32, ...parts);
-  const opened = await open(key, NONCE, sealed, tag(...parts));
+  const opened = await unseal(secret, ephemeralKey, sealed, ...shareParts(committee.digest, member, client));
   if (!opened || opened.length !== 4 * degree) return null;
   const view = new DataView(opened.buffer, opened.byteOffset, opened.length);
   const share = Array.from({ length: degree }, (_, i) => view.getUint32(4 * i, true));

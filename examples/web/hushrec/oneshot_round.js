@@ -7,9 +7,10 @@ import { GAUSSIAN_TABLE } from "./gaussian_table.js";
 import { fetchModel } from "./model.js";
 import { binding, contribute, decodeKeys, makeCommittee } from "./oneshot.js";
 import { deliver, localWork, membershipCheck, randomBytes, requireData } from "./round_work.js";
+import { SEALING_KEY_BYTES } from "./sealing.js";
 import { readRound } from "./terms.js";
 
-const LONGEST_KEY = 2 + 1 + 64 + 3 * 32 + 81 + 64;
+const LONGEST_KEY = 2 + 1 + 64 + 2 * 32 + 81 + SEALING_KEY_BYTES + 64;
 
 /**
  * Remembers the committee for this step. Of those that got shares of the same data before, at most 2t - c - corrupt - 1

@@ -1,7 +1,7 @@
 /** Arithmetic of one-shot sums: rings, public polynomials, products with small secrets (docs/wire/oneshot.md). */
 
 import { tag } from "./domain.js";
-import { shake128 } from "./shake.js";
+import { shake128 } from "./noble.js";
 
 export const SIGMA = 6.4;
 const CAPS = [
@@ -39,7 +39,7 @@ export function chooseRing(bits, values, contributions, committee) {
       let per = Math.floor((32 * count) / bits);
       while (per && (q >> BigInt(bits * per)) / 2n - 1n < BigInt(boundOfSum(contributions))) per--;
       if (!per) continue;
-      const bytes = 4 * count * coefficientsOf(values, bits, per) + committee * (4 * degree + 16);
+      const bytes = 4 * count * coefficientsOf(values, bits, per) + committee * 4 * degree;
       if (!best || bytes < best.bytes) best = { degree, primes, per, bits, bytes };
     }
   }
@@ -51,7 +51,7 @@ export function publicPolynomials(binding, degree, prime, number, polynomials) {
   const count = polynomials * degree;
   const seed = tag("oneshot polynomials", binding, number);
   for (let spare = 64; ; spare *= 2) {
-    const bytes = shake128(seed, 4 * (count + spare));
+    const bytes = shake128(seed, { dkLen: 4 * (count + spare) });
     const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
     const kept = Array.from({ length: count + spare }, (_, i) => view.getUint32(4 * i, true)).filter((word) => word < prime);
     if (kept.length >= count) return kept.slice(0, count);

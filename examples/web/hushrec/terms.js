@@ -9,6 +9,7 @@ import { PolicyError, RefusalError } from "./errors.js";
 import { packedBytes, roundHalfEven, segmentError, segmentScale } from "./fixed_point.js";
 import { roundSeed } from "./recipes.js";
 import { chooseRing, coefficientsOf } from "./ring.js";
+import { SEALED_OVERHEAD } from "./sealing.js";
 
 /** What this client agrees to by default; see client_sdk/agreement/policy.py for the meaning of the numbers. */
 export const POLICY = {
@@ -50,7 +51,7 @@ const PLANS = {
   oneshot(length, { bits, committee, corrupt }, cohort) {
     const { degree, primes, per } = chooseRing(bits, length, cohort, committee);
     const threshold = Math.floor((committee + corrupt) / 2) + 1;
-    const uploadBytes = 96 + committee * (4 * degree + 16) + 4 * primes.length * coefficientsOf(length, bits, per);
+    const uploadBytes = 96 + committee * (4 * degree + SEALED_OVERHEAD) + 4 * primes.length * coefficientsOf(length, bits, per);
     return { committee, corrupt, degree, primes, per, threshold, uploadBytes };
   },
   masked: (length, { bits, mode, corrupt, dropout, sigma, eta }) => {

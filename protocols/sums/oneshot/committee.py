@@ -4,9 +4,9 @@ Members publish keys ahead of the round, each made for one round and signed by a
 secret ones after the sum, so that whoever breaks into a member later opens nothing old. Members are in ascending order
 of their ids; the member at place i has the Shamir point i + 1.
 
-A share is sealed from a client to a member: X25519 between the client's ephemeral key of the upload and the member's
-key of the round, bound to round, committee, client and member (`seal_once`). A share opens only for the member, client,
-task, step, round and model that it was made for. Who made it, the client's signature says.
+A share is sealed from a client, with an ephemeral key of the upload, to the member's key of the round, bound to round,
+committee, client and member (`protocols.crypto.sealing`). A share opens only for the member, client, task, step, round
+and model that it was made for. Who made it, the client's signature says.
 """
 
 from __future__ import annotations
@@ -25,18 +25,9 @@ from numpy.typing import NDArray
 
 from protocols.codec import Reader, exact
 from protocols.crypto.certificates import NO_CERTIFICATE, subject_of
-from protocols.crypto.keys import (
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    agree,
-    check_public_key,
-    digest,
-    domain_tag,
-    open_once,
-    seal_once,
-    verifies,
-)
+from protocols.crypto.keys import KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, digest, domain_tag, verifies
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey, check_sealing_key, seal
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
@@ -81,18 +72,17 @@ def make_committee_key(
     mailbox_key: bytes = _NO_KEY,
     certificate: bytes = NO_CERTIFICATE,
     random: Randomness = os.urandom,
-) -> tuple[X25519PrivateKey, CommitteeKey]:
+) -> tuple[SealingKey, CommitteeKey]:
     """Return a member's new secret key for one round, and the signed public key (of that member, for that round)."""
-    secret = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
-    public = secret.public_key().public_bytes_raw()
-    signature = identity.sign(_signed(task_id, round_number, member_id, public))
+    secret = SealingKey(random(SEED_BYTES))
+    signature = identity.sign(_signed(task_id, round_number, member_id, secret.public))
     own = identity.public_key().public_bytes_raw()
-    return secret, CommitteeKey(member_id, own, mailbox_key, certificate, public, signature)
+    return secret, CommitteeKey(member_id, own, mailbox_key, certificate, secret.public, signature)
 
 
 def check_committee_key(task_id: str, round_number: int, key: CommitteeKey) -> None:
     """Raise `CodecError` unless the key is usable and its identity signed it for this round."""
-    check_public_key(key.round_key)
+    check_sealing_key(key.round_key)
     if not verifies(key.identity_key, key.signature, _signed(task_id, round_number, key.member_id, key.round_key)):
         raise CodecError("a committee key is not signed by its member for this task and round")
 
@@ -188,20 +178,17 @@ def seal_share(
     share: NDArray[np.uint32], secret: X25519PrivateKey, committee: Committee, place: int, client_id: str
 ) -> bytes:
     """Return the share sealed for the member at `place`, `plan.sealed_bytes` bytes; `secret`: the ephemeral key."""
-    shared = agree(secret, committee.members[place].round_key)
-    ephemeral = secret.public_key().public_bytes_raw()
-    bound = _bound(committee, place, client_id, ephemeral)
-    return seal_once(shared, share.astype("<u4").tobytes(), _SHARE, *bound)
+    receiver, plain = committee.members[place].round_key, share.astype("<u4").tobytes()
+    return seal(secret, receiver, plain, _SHARE, *_bound(committee, place, client_id))
 
 
 def open_share(
-    sealed: bytes, secret: X25519PrivateKey, committee: Committee, place: int, client_id: str, ephemeral: bytes
+    sealed: bytes, secret: SealingKey, committee: Committee, place: int, client_id: str, ephemeral: bytes
 ) -> NDArray[np.uint32] | None:
     """Return the share, uint32 (N,), or None if it does not open or is no share; `secret`: the member's round key."""
     plan = committee.context.plan
     try:
-        shared = agree(secret, ephemeral)
-        plain = open_once(shared, sealed, _SHARE, *_bound(committee, place, client_id, ephemeral))
+        plain = secret.open(ephemeral, sealed, _SHARE, *_bound(committee, place, client_id))
         share = np.frombuffer(plain, "<u4")
     except (CodecError, ValueError):
         return None
@@ -209,8 +196,8 @@ def open_share(
     return share.astype(np.uint32, copy=False) if fits else None
 
 
-def _bound(committee: Committee, place: int, client_id: str, ephemeral: bytes) -> tuple[bytes, str, str, bytes]:
-    return committee.digest, committee.members[place].member_id, client_id, ephemeral
+def _bound(committee: Committee, place: int, client_id: str) -> tuple[bytes, str, str]:
+    return committee.digest, committee.members[place].member_id, client_id
 
 
 def signed_upload(

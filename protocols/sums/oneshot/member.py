@@ -22,12 +22,12 @@ from math import prod
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import shares_subject
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import CodecError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
@@ -135,7 +135,7 @@ class Ready:
     policy: OneshotPolicy
     place: int
     identity: Ed25519PrivateKey
-    secret: X25519PrivateKey
+    secret: SealingKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class Confirmed:
 
 
 def join(
-    committee: Committee, member_id: str, identity: Ed25519PrivateKey, secret: X25519PrivateKey, policy: OneshotPolicy
+    committee: Committee, member_id: str, identity: Ed25519PrivateKey, secret: SealingKey, policy: OneshotPolicy
 ) -> Ready:
     """Return the state of a member whose key of the round is in the committee.
 
@@ -172,7 +172,7 @@ def join(
     policy.check_cohort(committee.context.cohort, "the round asks")
     place = committee.place(member_id)
     own = committee.members[place]
-    keys = identity.public_key().public_bytes_raw() + secret.public_key().public_bytes_raw()
+    keys = identity.public_key().public_bytes_raw() + secret.public
     if not hmac.compare_digest(own.identity_key + own.round_key, keys):
         raise RefusalError("this member is in the committee with keys that are not its own")
     return Ready(committee, policy, place, identity, secret)

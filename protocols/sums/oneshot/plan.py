@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
+from protocols.crypto.sealing import SEALED_OVERHEAD
 from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
@@ -108,9 +109,6 @@ class OneshotPolicy:
             raise RefusalError(f"{what} {clients} clients; this policy requires at least {self.min_cohort}")
 
 
-TAG_BYTES: Final = 16
-
-
 @dataclass(frozen=True)
 class OneshotPlan(RingPlan):
     """The plan of a one-shot sum; all parties compute the same from the task's parameters."""
@@ -179,7 +177,7 @@ class OneshotPlan(RingPlan):
     @property
     def sealed_bytes(self) -> int:
         """Length of one sealed share in bytes."""
-        return self.share_bytes + TAG_BYTES
+        return self.share_bytes + SEALED_OVERHEAD
 
     @property
     def ticket_bytes(self) -> int:

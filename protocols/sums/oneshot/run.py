@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE, Certificate, CertifiedRole, certify, check_certificate
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
@@ -51,7 +51,7 @@ class OneshotRun:
     certificate: Callable[[str, CertifiedRole], bytes] = lambda *_: NO_CERTIFICATE
     is_certified: Callable[[CommitteeKey | Statement, CertifiedRole], bool] = lambda *_: True
     random: Callable[[str], Randomness] = lambda _: os.urandom
-    secrets: dict[str, X25519PrivateKey] = field(default_factory=dict)
+    secrets: dict[str, SealingKey] = field(default_factory=dict)
     keys: dict[str, CommitteeKey] = field(default_factory=dict)
     committee: Committee = field(init=False)
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -156,7 +156,7 @@ def run_oneshot_sum(
     """
     # An organiser, whom the server does not control, has certified the keys of every client and member.
     organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
-    mailbox = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)).public_key().public_bytes_raw()
+    mailbox = SealingKey(random(SEED_BYTES)).name
     names = [f"member-{place}" for place in range(plan.committee)]
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in (*names, *vectors)}
 

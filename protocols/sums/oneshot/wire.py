@@ -6,8 +6,8 @@
     confirmation    member -> server   signature of one set of survivors, 64 bytes
     summed share    member -> server   residues (uint32 little-endian, N of them), then a signature, 64 bytes
 
-A ticket is the client's ephemeral X25519 key (32), its signature (64) and one sealed share (4 N + 16) for each member
-of the committee in order. A contribution is K planes of m residues, uint32 little-endian.
+A ticket is the client's ephemeral X25519 key (32), its signature (64) and one sealed share (4 N + 1,104) for each
+member of the committee in order. A contribution is K planes of m residues, uint32 little-endian.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Final
 from protocols.codec import LONGEST_ID, Reader, exact, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
+from protocols.crypto.sealing import SEALING_KEY_BYTES
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotPlan
 
-_KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, KEY_BYTES, SIGNATURE_BYTES)
+_KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
 """Lengths of the fields of a committee key, after the id."""
 
 LONGEST_KEY: Final = 1 + LONGEST_ID + sum(_KEY_LENGTHS)
@@ -40,8 +41,9 @@ def body_digest(body: Buffer) -> bytes:
 class CommitteeKey:
     """A member's key for one round, which its identity signed; see `protocols.sums.oneshot.committee`.
 
-    member_id: 1 to 64 bytes of UTF-8. identity_key: Ed25519; mailbox_key and round_key: X25519, 32 bytes each.
-    certificate: the organiser's, for the role "committee", 81 bytes, zeros for none. signature: Ed25519, 64 bytes.
+    member_id: 1 to 64 bytes of UTF-8. identity_key: Ed25519; mailbox_key: name of a sealing key, 32 bytes each.
+    round_key: a public sealing key, 1,216 bytes. certificate: the organiser's, for the role "committee", 81 bytes,
+    zeros for none. signature: Ed25519, 64 bytes.
     """
 
     member_id: str

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import select
 
 from aggregator_service.storage.schema import Base
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
 from tests.support.api import Api, TestMember, aggregator_inside, checked, promised, services, signed_enrolment
@@ -133,8 +133,8 @@ def test_certificates(api: Api) -> None:
     """The first renewal, sent again after the second one, does not bring the older certificate back."""
     recorder, organiser, scope = Recorder(api), Ed25519PrivateKey.generate(), "replays"
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
-    task, identity, mailbox = api.create_task(organiser=pin), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+    task, identity, mailbox = api.create_task(organiser=pin), Ed25519PrivateKey.generate(), SealingKey.generate()
+    keys = identity.public_key().public_bytes_raw(), mailbox.name
     first, *later = (
         certify(organiser, scope, *keys, role="member", serial=1, not_after=1800000000 + days).encode()
         for days in range(3)
@@ -157,7 +157,7 @@ def test_a_member_that_leaves(api: Api) -> None:
 
 def test_enrolments(api: Api) -> None:
     """A recorded enrolment, the first or a later one, neither replaces the token nor changes anything else."""
-    task, identity, mailbox = api.create_task(), Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    task, identity, mailbox = api.create_task(), Ed25519PrivateKey.generate(), SealingKey.generate()
     invitation = api.invite(task.id)
     recorded = []
     for renewal, status in ((0, 201), (1, 200), (7, 200)):

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
@@ -26,6 +25,7 @@ from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
+from protocols.crypto.sealing import SealingKey
 from tests.support.api import Api, TestMember, contribute, services
 from tests.support.clock import ManualClock
 from tests.support.replicas import wait_until
@@ -102,7 +102,7 @@ def test_a_delivery_wakes_and_changes_the_poll_of_its_client_at_once(inside: Api
 
 
 def test_a_replaced_token_is_void_at_once(inside: Api) -> None:
-    task, keys = inside.create_task(), (Ed25519PrivateKey.generate(), X25519PrivateKey.generate())
+    task, keys = inside.create_task(), (Ed25519PrivateKey.generate(), SealingKey.generate())
     invitation = inside.invite(task.id, uses=9)
     found = []
     for renewal in range(2):

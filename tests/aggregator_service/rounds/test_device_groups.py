@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import func, select
 
 from aggregator_service.rounds.openings import enough_members
@@ -20,6 +19,7 @@ from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
 from aggregator_service.storage.stores import named_blobs
 from aggregator_service.tasks.tasks import agreed_digest, task_view
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.registry import recipe
 from protocols.task_terms import broadcast_digest
@@ -150,7 +150,7 @@ def fair_task(api: Api, name: str) -> TestTask:
 def test_a_client_cannot_change_its_group(api: Api) -> None:
     task = fair_task(api, "groups-enrolment")
     invitation = api.invite(task.id, uses=9)
-    identity, mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+    identity, mailbox = Ed25519PrivateKey.generate(), SealingKey.generate()
 
     def enrol(signed: int | None, renewal: int = 0, **changes: Any) -> httpx.Response:
         body = signed_enrolment(invitation, identity, mailbox, signed, renewal=renewal) | changes

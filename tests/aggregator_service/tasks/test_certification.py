@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -21,6 +20,7 @@ from aggregator_service.storage.schema import ClientRow, TaskRow
 from aggregator_service.tasks.enrolments import holds_certificate, renew_certificate, store_revocations
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import OrganiserPin
 from protocols.sums.oneshot.committee import make_committee_key
 from tests.support.api import (
@@ -45,7 +45,7 @@ PIN = OrganiserPin(key=b64encode(ORGANISER.public_key().public_bytes_raw()), sco
 
 class Person:
     def __init__(self) -> None:
-        self.identity, self.mailbox = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+        self.identity, self.mailbox = Ed25519PrivateKey.generate(), SealingKey.generate()
         self.serial = secrets.randbits(64)
 
     def certificate(
@@ -55,7 +55,7 @@ class Person:
         role: CertifiedRole = "member",
         seconds: float = 600.0,
     ) -> bytes:
-        keys = self.identity.public_key().public_bytes_raw(), self.mailbox.public_key().public_bytes_raw()
+        keys = self.identity.public_key().public_bytes_raw(), self.mailbox.name
         until = int(time.time() + seconds)
         return certify(organiser, scope, *keys, role=role, serial=self.serial, not_after=until).encode()
 
@@ -193,7 +193,7 @@ def test_a_roster_takes_certificates_that_hold_now() -> None:
     task = TaskRow(organiser_key=ORGANISER.public_key().public_bytes_raw(), organiser_scope=SCOPE)
     client = ClientRow(
         identity_key=ann.identity.public_key().public_bytes_raw(),
-        mailbox_key=ann.mailbox.public_key().public_bytes_raw(),
+        mailbox_key=ann.mailbox.name,
         certificate=ann.certificate(),
         role="member",
     )
@@ -213,7 +213,7 @@ def test_the_preview_of_an_invitation_does_not_count_keys_of_members_whose_certi
             person, invitation = Person(), api.invite(task.id, role="committee")
             certificate = person.certificate(role="committee")
             made = checked(api.enrol(invitation, person.identity, person.mailbox, None, certificate), 201).json()
-            client_id, mailbox = made["client_id"], person.mailbox.public_key().public_bytes_raw()
+            client_id, mailbox = made["client_id"], person.mailbox.name
             _, key = make_committee_key(person.identity, task.id, 1, client_id, mailbox, certificate)
             assert OneshotMember(task, client_id, made["token"], mailbox).publish(1, key.encode()).status_code == 201
         invited = {"Authorization": f"Bearer {api.invite(task.id, expires_seconds=3600.0)}"}

@@ -14,7 +14,6 @@ from typing import Any
 import obstore
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from obstore.store import S3Store
 from sqlalchemy import select
 
@@ -27,6 +26,7 @@ from aggregator_service.tasks.erasure import erase_member, find_member
 from aggregator_service.tasks.retention import erase_waiting
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import OrganiserPin
 from protocols.recipes.colr import FedMF
 from tests.support.api import (
@@ -190,14 +190,14 @@ def test_an_erased_identity_and_its_subject_do_not_come_back(api: Api) -> None:
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope="films")
     task = api.create_task("certified", organiser=pin.model_dump())
 
-    def enrol(identity: Ed25519PrivateKey, mailbox: X25519PrivateKey, serial: int, renewal: int = 0) -> Any:
-        keys = identity.public_key().public_bytes_raw(), mailbox.public_key().public_bytes_raw()
+    def enrol(identity: Ed25519PrivateKey, mailbox: SealingKey, serial: int, renewal: int = 0) -> Any:
+        keys = identity.public_key().public_bytes_raw(), mailbox.name
         expiry = int(time.time()) + 3600
         certificate = certify(organiser, "films", *keys, role="member", serial=serial, not_after=expiry).encode()
         return api.enrol(invitation, identity, mailbox, certificate=certificate, renewal=renewal)
 
     invitation = api.invite(task.id, uses=9)
-    ann, mailbox, bob = Ed25519PrivateKey.generate(), X25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    ann, mailbox, bob = Ed25519PrivateKey.generate(), SealingKey.generate(), Ed25519PrivateKey.generate()
     first = checked(enrol(ann, mailbox, serial=0xABCDEF0123456789), 201).json()
     database = services(api).database
     with database.read() as session:

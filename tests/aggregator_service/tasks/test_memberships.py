@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.tasks.enrolments import enrol
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import EnrolmentRequest
 from tests.support.api import (
     Api,
@@ -41,8 +41,8 @@ def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
         yield inside
 
 
-def new_keys() -> tuple[Ed25519PrivateKey, X25519PrivateKey]:
-    return Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
+def new_keys() -> tuple[Ed25519PrivateKey, SealingKey]:
+    return Ed25519PrivateKey.generate(), SealingKey.generate()
 
 
 def test_an_invitation_counts_its_uses_and_expires(api: Api, clock: ManualClock) -> None:

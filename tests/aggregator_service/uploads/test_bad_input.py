@@ -123,7 +123,7 @@ def test_fields_are_named_and_input_is_not_echoed(api: Api) -> None:
     body = {"invitation": secret, "identity_key": secret, "X-Strange <b>": 1}
     answer = api.http.post("/v1/enrolments", json=body)
     document = problem(answer, "invalid-parameters")
-    assert {"body.identity_key", "body.mailbox_key", "body.signature"} <= {e["field"] for e in document["errors"]}
+    assert {"body.identity_key", "body.sealing_key", "body.signature"} <= {e["field"] for e in document["errors"]}
     assert secret not in answer.text
     assert "<b>" not in answer.text
 

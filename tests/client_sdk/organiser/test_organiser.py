@@ -236,7 +236,7 @@ def test_an_erased_subject_leaves_nothing_in_the_ledger_but_a_bare_serial(tmp_pa
 def test_nothing_is_recorded_for_what_cannot_be_certified(organiser: Organiser) -> None:
     ann = Identity.generate()
     for call in (
-        lambda: organiser.certify("movies", "ann", ann.public_key, bytes(32)),
+        lambda: organiser.certify("movies", "ann", ann.public_key, bytes(31)),
         lambda: organiser.certify("", "ann", ann.public_key, ann.mailbox_key),
         lambda: organiser.certify("movies", "ann", ann.public_key, ann.mailbox_key, lifetime=0),
     ):

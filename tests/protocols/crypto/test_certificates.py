@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,12 +24,13 @@ from protocols.crypto.certificates import (
     subject_of,
 )
 from protocols.crypto.keys import domain_tag
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import CertificateError, CodecError, ParameterError
 
 ORGANISER, STRANGER = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PUBLIC = ORGANISER.public_key().public_bytes_raw()
 IDENTITY = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
-MAILBOX = X25519PrivateKey.generate().public_key().public_bytes_raw()
+MAILBOX = SealingKey.generate().name
 NOW = 1_800_000_000
 LATER = NOW + 3600
 
@@ -78,7 +78,7 @@ def test_what_is_no_certificate() -> None:
     for body in (b"", bytes(80), bytes(82), b"\x03" + bytes(80), b"\xff" + bytes(80)):
         with pytest.raises(CodecError):
             Certificate.decode(body)
-    for identity, mailbox, text in ((IDENTITY, bytes(32), "low order"), (IDENTITY[:31], MAILBOX, "32 bytes")):
+    for identity, mailbox, text in ((IDENTITY, MAILBOX[:31], "32 bytes"), (IDENTITY[:31], MAILBOX, "32 bytes")):
         with pytest.raises(ParameterError, match=text):
             certify(ORGANISER, "movies", identity, mailbox, role="member", serial=1, not_after=LATER)
     for changes in ({"serial": -1}, {"serial": 2**64}, {"not_after": -1}, {"not_after": 2**64}):

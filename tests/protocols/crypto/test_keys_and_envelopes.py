@@ -10,9 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +28,6 @@ from protocols.crypto.envelope import (
 from protocols.crypto.keys import (
     STATE_KEY_BYTES,
     Keyring,
-    check_public_key,
     decode_keyring,
     digest,
     domain_tag,
@@ -39,6 +36,7 @@ from protocols.crypto.keys import (
     verifies,
 )
 from protocols.crypto.random import cumulative_table, expanded, normals, symmetric_samples, uniforms, words
+from protocols.crypto.sealing import SEALED_OVERHEAD, SealingKey, check_agreement_key
 from protocols.errors import CertificateError, CodecError, EnvelopeError, KeyringError
 
 CONTEXT = st.lists(st.one_of(st.text(max_size=6), st.integers(), st.binary(max_size=6)), max_size=4)
@@ -74,7 +72,7 @@ def test_only_the_message_under_its_key_verifies() -> None:
 def test_points_of_low_order_are_no_keys() -> None:
     for key in (bytes(32), (1).to_bytes(32, "little"), (2**255 - 19).to_bytes(32, "little")):
         with pytest.raises(CodecError, match="low order"):
-            check_public_key(key)
+            check_agreement_key(key)
 
 
 SEED = bytes(range(32))
@@ -157,9 +155,9 @@ def test_a_source_is_expanded_by_aes_over_all_calls() -> None:
     assert asked == [32]
 
 
-def mailbox() -> tuple[X25519PrivateKey, bytes]:
-    key = X25519PrivateKey.generate()
-    return key, key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+def mailbox() -> tuple[SealingKey, bytes]:
+    key = SealingKey.generate()
+    return key, key.public
 
 
 SENDER = EnvelopeSender(Ed25519PrivateKey.generate(), b"m" * 32, bytes(range(81)))
@@ -205,10 +203,10 @@ def test_every_changed_bit_is_noticed(data: st.DataObject) -> None:
 
 def test_what_is_signed_and_does_not_open_is_refused() -> None:
     """The holder's own signature over a public key of small order."""
-    key, public = mailbox()
-    sealed = bytes(32) + bytes(12) + bytes(20)
+    key, _ = mailbox()
+    sealed = bytes(32) + bytes(SEALED_OVERHEAD)
     head = SENDER.signing_key.public_key().public_bytes_raw() + SENDER.mailbox_key + SENDER.certificate
-    statement = domain_tag("signed keyring envelope", "t_1", public, head, sealed)
+    statement = domain_tag("signed keyring envelope", "t_1", key.name, head, sealed)
     with pytest.raises(EnvelopeError, match="does not open"):
         open_envelope(head + SENDER.signing_key.sign(statement) + sealed, key, "t_1", anybody)
 

@@ -29,6 +29,7 @@ from protocols.codec import b64encode
 from protocols.contribution import Made
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
 from protocols.crypto.keys import clamped
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
 from protocols.messages import Schedule as TaskSchedule
@@ -72,7 +73,7 @@ def name_of(index: int) -> str:
 @cache
 def identity_of(index: int) -> Identity:
     secret = bytes([index + 1] * 32)
-    return Identity(Ed25519PrivateKey.from_private_bytes(secret), X25519PrivateKey.from_private_bytes(secret))
+    return Identity(Ed25519PrivateKey.from_private_bytes(secret), SealingKey(secret))
 
 
 @cache

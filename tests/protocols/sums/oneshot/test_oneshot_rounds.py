@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import Reader
@@ -118,7 +119,7 @@ def test_a_committee_is_checked_by_every_party(done: Round) -> None:
         "an identity key occurs twice": [*keys[:4], replace(keys[0], member_id="m9", round_key=stranger.round_key)],
         "a round key occurs twice": [*keys[:4], replace(stranger, round_key=keys[0].round_key)],
         "not signed by its member for this task and round": [other_round, *keys[1:]],
-        "low order": [replace(keys[0], round_key=bytes(32)), *keys[1:]],
+        "low order": [replace(keys[0], round_key=keys[0].round_key[:1184] + bytes(32)), *keys[1:]],
     }
     for text, wrong in cases.items():
         with pytest.raises(RefusalError, match=text):
@@ -168,7 +169,7 @@ def test_a_share_is_residues_of_the_planned_number(done: Round) -> None:
     assert open_share(ticket.sealed[0], *args, ticket.ephemeral_key) is not None
     assert open_share(ticket.sealed[0], *args, bytes(32)) is None  # low order
     assert open_share(ticket.sealed[0], *args, done.uploads["c1"].ticket.ephemeral_key) is None
-    ephemeral, prime = done.secrets["m4"], done.plan.ring.primes[0]
+    ephemeral, prime = X25519PrivateKey.generate(), done.plan.ring.primes[0]
     for share in (np.zeros(4095), np.full(4096, prime)):
         made = seal_share(share.astype(np.uint32), ephemeral, committee, 0, "c0")
         assert open_share(made, *args, ephemeral.public_key().public_bytes_raw()) is None
