@@ -170,7 +170,7 @@ def _mount() -> str | None:
     return program
 
 
-UPGRADED_FROM: Final = "2dff428c"
+UPGRADED_FROM: Final = "186104c8"
 """The commit from which members and servers upgrade in tests. Raise it to the newest one that others may run."""
 
 
