@@ -160,7 +160,7 @@ class TaskCache:
         if cached is None or cached.version < cached_round.version:
             cached = self._replace_task(cached_round.task_id, cached_round.version, started)
         if cached.cached_round is not None:
-            cached_round.reuse_lengths(cached.cached_round)
+            cached_round.reuse(cached.cached_round)
         cached.cached_round, cached.read_at = cached_round, started
         cached.confirmed_at = max(started, cached.confirmed_at)
 

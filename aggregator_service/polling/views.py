@@ -18,8 +18,9 @@ from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.rounds import last_round, refusals_by_reason
-from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import HandoutRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import (
+    Handout,
     Part,
     awaited_message,
     clients_with,
@@ -33,6 +34,7 @@ from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.layout import Route
 from protocols.messages import RoundView, SnapshotView
+from protocols.messages.stages import MaskedMessage
 from protocols.recipes.base import RoundSpec
 
 _AS_IN_ROW: Final = (
@@ -174,6 +176,8 @@ class CachedRound:
         self._etags: dict[ClientRoundStatus, str] = {}
         self._route_lengths: dict[Route, tuple[Route, int]] = {}
         self._of_clients: dict[str, tuple[Route, int]] = {}
+        self.handouts: dict[Handout, HandoutRow] = {}
+        """What all clients of the roster fetch, by kind, once one of them has fetched it."""
 
     @property
     def has_round(self) -> bool:
@@ -195,23 +199,38 @@ class CachedRound:
             lambda: self._route_and_length(data, client_id)[1],
         )
 
-    def awaited_contribution(self, number: int, client_id: str) -> tuple[RoundRow, TaskPlan, Route, int] | None:
-        """Return round, plan, route and exact length in bytes of the contribution that this client must send.
-
-        None unless round `number` is known to wait for it.
-        """
+    def awaits(self, number: int, message: MaskedMessage, client_id: str) -> bool:
+        """Whether round `number` is known to wait for this message of the client."""
         data = self._data
-        if data is None or data.spec.number != number or awaited_message(data.row) != "contribute":
-            return None
+        if data is None or data.spec.number != number or awaited_message(data.row) != message:
+            return False
         required = prerequisite(data.row)
-        if required is None or client_id not in data.clients[required] or client_id in data.clients["contribute"]:
-            return None
+        return required is not None and client_id in data.clients[required] and client_id not in data.clients[message]
+
+    def contribution_of(self, client_id: str) -> tuple[RoundRow, TaskPlan, Route, int]:
+        """Return round, plan, route and exact length in bytes of the contribution of a client in the cohort."""
+        data = self._require_round()
         return data.row, data.plan, *self._route_and_length(data, client_id)
 
-    def reuse_lengths(self, older: CachedRound) -> None:
-        """Take over the contribution lengths that were computed for the same round."""
-        if self._data is not None and older._data is not None and self._data.row.id == older._data.row.id:
-            self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
+    def stages(self) -> tuple[TaskRow, RoundRow, TaskPlan, int]:
+        """Return task, round, plan and the number of clients that advertised keys (0 in a one-shot round)."""
+        data = self._require_round()
+        return self._task, data.row, data.plan, len(data.clients.get("advertise", ()))
+
+    def may_fetch(self, number: int, client_id: str) -> bool:
+        """Whether a client is known to be in the roster of round `number`, which is not over."""
+        data = self._data
+        if data is None or data.spec.number != number or data.row.state not in ACTIVE:
+            return False
+        return client_id in data.clients.get("advertise", ())
+
+    def reuse(self, older: CachedRound) -> None:
+        """Take over what was computed and read for the same round, and does not change while it is active."""
+        if self._data is None or older._data is None or self._data.row.id != older._data.row.id:
+            return
+        self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
+        if self._data.row.state in ACTIVE:
+            self.handouts = older.handouts
 
     def _route_and_length(self, data: _RoundData, client_id: str) -> tuple[Route, int]:
         """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""
@@ -261,6 +280,8 @@ def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) ->
     needed: set[Part] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
     if round_.committee:
         needed.add("committee")
+    elif round_.model_digest is not None:
+        needed.add("advertise")
     return _RoundData(
         row=round_,
         view=compact_round(session, round_, now),

@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 from fastapi import Path, Request
 from fastapi.responses import Response
-from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
@@ -25,7 +24,12 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stages import Handout
 from aggregator_service.uploads.contributions import AlreadyStored
-from aggregator_service.uploads.stages import admit_to_stage, handed_out, same_or_conflict, store_message
+from aggregator_service.uploads.stages import (
+    admit_to_stage_cached,
+    handed_out_cached,
+    same_or_conflict,
+    store_message,
+)
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import OCTETS, STAGE_TYPES, StageMessage, handout_type
 from protocols.task_terms import ROUND_BINDING
@@ -63,23 +67,23 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
-    admission = await run_in_threadpool(admit_to_stage, services, principal, task, number, stage, client)
+    admission = await admit_to_stage_cached(services, principal, task, number, stage, client)
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
     if admission.stored is not None:
         return receipt_response(AlreadyStored(same_or_conflict(admission, admission.stored, digest)))
     body = await raw.receive(exact=admission.length)
     binding = request.headers.get(ROUND_BINDING, "")
-    return receipt_response(await run_in_threadpool(store_message, services, admission, body, digest, binding))
+    return receipt_response(await store_message(services, admission, body, digest, binding))
 
 
 def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
     """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
-    def fetch(
+    async def fetch(
         services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
     ) -> Response:
-        found = handed_out(services, principal, task, number, kind)
+        found = await handed_out_cached(services, principal, task, number, kind)
         return answer.bytes(found.body, found.digest, handout_type(kind))
 
     described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))

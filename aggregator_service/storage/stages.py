@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import changed_rows, discard
@@ -87,6 +87,11 @@ def contributions_of(session: Session, rounds: Collection[int]) -> dict[int, int
     """Return the number of contributions by the id of the round, of those of `rounds` that have any."""
     counted = select(ContributionRow.round_id, func.count()).where(ContributionRow.round_id.in_(rounds))
     return {round_id: count for round_id, count in session.execute(counted.group_by(ContributionRow.round_id))}  # noqa: C416
+
+
+def did_part(part: Part) -> ColumnElement[bool]:
+    """Return the condition that the client `:client` did `part` in the round `:round`."""
+    return _ONE[part].exists()
 
 
 def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:

@@ -110,10 +110,9 @@ async def admit_cached(
     """
     client = member_of(principal, task_id, client_id)
     cached_round = await services.task_cache.current_round(task_id)
-    awaited = None if cached_round is None else cached_round.awaited_contribution(number, client_id)
-    if awaited is None:
+    if cached_round is None or not cached_round.awaits(number, "contribute", client_id):
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
-    return Admission(*awaited, client, stored=None)
+    return Admission(*cached_round.contribution_of(client_id), client, stored=None)
 
 
 _LOG: Final = logging.getLogger(__name__)

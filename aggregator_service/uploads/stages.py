@@ -5,27 +5,39 @@ And what the committee of a one-shot round downloads: statements and sealed shar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Any, Final, cast
 
-from sqlalchemy import select
+from sqlalchemy import Float, Insert, Table, bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
+from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError
-from aggregator_service.storage.database import Delivery, progress
+from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.rounds import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
-from aggregator_service.storage.stages import Handout, count_of, find_handout, find_message, prerequisite, takes_part
+from aggregator_service.storage.stages import (
+    Handout,
+    Part,
+    count_of,
+    did_part,
+    find_handout,
+    find_message,
+    prerequisite,
+    takes_part,
+)
 from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
-from aggregator_service.tasks.plans import plan_round
+from aggregator_service.tasks.plans import TaskPlan, plan_round
 from aggregator_service.tasks.tasks import differing_binding
 from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
 from protocols.codec import Reader
@@ -79,12 +91,30 @@ def admit_to_stage(
         task = task_of(session, principal, task_id)
         round_ = _masked_round(session, task_id, number)
         stored = find_message(session, round_.id, stage, client_id)
-        if stored is None:
-            services.outages.judge(round_.deadline)
-            _check_may_send(session, round_, stage, client_id, services.clock.now())
-        length = stored.length if stored is not None else _length(session, task, round_, stage)
+        if stored is not None:
+            return StageAdmission(task, round_, client, stage, stored.length, stored)
+        services.outages.judge(round_.deadline)
+        _check_may_send(session, round_, stage, client_id, services.clock.now())
+        length = _length(plan_round(task, round_), stage, count_of(session, round_.id, "advertise"))
         survivors = proposed_survivors(session, round_.id) if round_.committee else None
-        return StageAdmission(task, round_, client, stage, length, stored, survivors)
+        return StageAdmission(task, round_, client, stage, length, None, survivors)
+
+
+async def admit_to_stage_cached(
+    services: Services, principal: Principal, task_id: str, number: int, stage: StageMessage, client_id: str
+) -> StageAdmission:
+    """Admit a client as `admit_to_stage` does, from the task cache when that shows that the round waits for it.
+
+    The cache may be out of date: the insert checks the round again. The few members of a committee are read.
+    """
+    client = member_of(principal, task_id, client_id)
+    cached_round = await services.task_cache.current_round(task_id)
+    if cached_round is not None and cached_round.awaits(number, stage, client_id):
+        task, round_, plan, members = cached_round.stages()
+        if not round_.committee and services.clock.now() < round_.deadline:
+            services.outages.judge(round_.deadline)
+            return StageAdmission(task, round_, client, stage, _length(plan, stage, members), None)
+    return await run_in_threadpool(admit_to_stage, services, principal, task_id, number, stage, client_id)
 
 
 def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
@@ -105,15 +135,15 @@ def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, cli
         raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
 
 
-def _length(session: Session, task: TaskRow, round_: RoundRow, stage: StageMessage) -> int:
+def _length(plan: TaskPlan, stage: StageMessage, members: int) -> int:
+    """Return the exact bytes of a message. members: clients that advertised keys, 0 in a one-shot round."""
     if stage == "advertise":
         return wire.ADVERTISEMENT_BYTES
     if stage == "confirm":
         return wire.CONFIRMATION_BYTES
-    if round_.committee:
-        return oneshot_context(task, round_).plan.summed_share_bytes
-    members = count_of(session, round_.id, "advertise")
-    degree = MaskedPlan.of(plan_round(task, round_).sum_plan).neighbourhood(members).degree
+    if plan.sum_plan.committee:
+        return OneshotPlan.of(plan.sum_plan).summed_share_bytes
+    degree = MaskedPlan.of(plan.sum_plan).neighbourhood(members).degree
     return wire.share_bytes(degree) if stage == "share" else wire.reply_bytes(degree)
 
 
@@ -127,18 +157,23 @@ def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest:
     return admission.receipt(stored)
 
 
-def store_message(
+async def store_message(
     services: Services, admission: StageAdmission, body: bytes, digest: str, binding: str = ""
 ) -> UploadOutcome:
-    """Check the message of a stage and store it; binding: the header Round-Binding of an advertisement.
+    """Check the message of a stage and store it, in a group with others that arrive at the same time.
 
-    Raises `ContributionError` (the sender's fault) when it breaks a rule that the server can check, `Problem`
-    contribution-conflict (409) when another message is stored, and as `admit_to_stage` when the stage ended meanwhile.
+    binding: the header Round-Binding of an advertisement. Raises `ContributionError` (the sender's fault) when the
+    message breaks a rule that the server can check, `Problem` contribution-conflict (409) when another one is stored,
+    and as `admit_to_stage` when the stage ended meanwhile.
     """
-    _check(services, admission, body, binding)
-    outcome = services.database.transact(
-        lambda session: _insert(session, services.clock.now(), admission, body, digest)
-    )
+    await run_in_threadpool(_check, services, admission, body, binding)
+    write = NewMessage(admission, body, digest, services.clock)
+    try:
+        outcome = await services.deliveries.run(write)
+    except (
+        IntegrityError
+    ):  # another process inserted this client's message after our check: the second attempt finds it
+        outcome = await services.deliveries.run(write)
     if isinstance(outcome, Stored):
         crash_point("stage.stored-before-ack")
     return outcome
@@ -166,30 +201,18 @@ def _check(services: Services, admission: StageAdmission, body: bytes, binding: 
 
 
 def _check_advertisement(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
-    task, round_, client_id = admission.task, admission.round, admission.client.client_id
+    task, round_, client = admission.task, admission.round, admission.client
     context = round_context(task, round_)
-    with services.database.read() as session:
-        identity_key = session.get_one(ClientRow, client_id).identity_key
-        try:
-            server.check_advertisement(context, client_id, identity_key, body)
-        except ContributionError as error:
-            differs = differing_binding(session, task, round_, context, binding) if binding else ""
-            if not differs:
-                raise
-            raise ContributionError(f"{error}: {differs}") from None
-        _check_keys(session, task.id, body)
-
-
-def _check_keys(session: Session, task_id: str, body: bytes) -> None:
-    """Raise `ContributionError` for an advertised key that is a client's identity key; all members would refuse it.
-
-    Keys that two clients advertise are found when the roster is made, which neither of them is in then.
-    """
-    advertised = wire.decode_advertisement(body)
-    keys = (advertised.mask_key, advertised.sealing_key)
-    found = select(ClientRow.id).where(ClientRow.task_id == task_id, ClientRow.identity_key.in_(keys))
-    if session.execute(found).first() is not None:
-        raise ContributionError("a key of the round is the identity key of a client: make new keys for each round")
+    try:
+        server.check_advertisement(context, client.client_id, client.identity_key, body)
+    except ContributionError as error:
+        if not binding:
+            raise
+        with services.database.read() as session:
+            differs = differing_binding(session, task, round_, context, binding)
+        if not differs:
+            raise
+        raise ContributionError(f"{error}: {differs}") from None
 
 
 def _check_of_committee(services: Services, admission: StageAdmission, body: bytes) -> None:
@@ -206,32 +229,97 @@ def _check_of_committee(services: Services, admission: StageAdmission, body: byt
         oneshot.check_summed_share(committee, member_id, survivors, body)
 
 
-def _insert(session: Session, now: float, admission: StageAdmission, body: bytes, digest: str) -> UploadOutcome:
-    # The round is locked until the commit: a message is stored before the stage ends, or refused.
+_MESSAGES: Final = cast(Table, StageMessageRow.__table__)  # an ORM insert takes twice the time
+_PARAMETERS: Final = {
+    "stage": "stage_",
+    "client_id": "client",
+    "digest": "digest_",
+    "length": "length_",
+    "stored_at": "now",
+    "body": "body_",
+}
+"""Column of a message: parameter of the statement that inserts it."""
+_IS_OPEN: Final = RoundRow.state == bindparam("state"), RoundRow.deadline > bindparam("now", type_=Float)
+_IS_NEW: Final = ~(
+    select(StageMessageRow.round_id)
+    .where(StageMessageRow.round_id == bindparam("round"), StageMessageRow.stage == bindparam("stage_"))
+    .where(StageMessageRow.client_id == bindparam("client"))
+    .exists()
+)
+_IDENTITIES: Final = select(ClientRow.id).where(
+    ClientRow.task_id == bindparam("task"), ClientRow.identity_key.in_([bindparam("mask_key"), bindparam("seal_key")])
+)
+"""Clients whose identity key is one of the two keys that a client advertises."""
+
+
+@cache
+def _insert_after(before: Part) -> Insert:
+    """Return the statement that inserts a message into a masked round, where the client did the part `before`.
+
+    It inserts nothing if the round takes no such message, the client sent one, or advertises somebody's identity key.
+    """
+    values = {name: bindparam(parameter, type_=_MESSAGES.c[name].type) for name, parameter in _PARAMETERS.items()}
+    conditions = [*_IS_OPEN, did_part(before), _IS_NEW, *([~_IDENTITIES.exists()] if before == "asked" else [])]
+    locked = select(RoundRow.id, *values.values()).where(RoundRow.id == bindparam("round"), *conditions)
+    return insert(_MESSAGES).from_select(["round_id", *values], locked.with_for_update(read=True, of=RoundRow))
+
+
+@dataclass(frozen=True, eq=False)
+class NewMessage:
+    """The message of a stage, to be inserted in a transaction (`Database.transact`). digest: SHA-256, hex."""
+
+    admission: StageAdmission
+    body: bytes
+    digest: str
+    clock: Clock
+
+    def __call__(self, session: Session) -> UploadOutcome:
+        """Insert with one statement; only when it inserts nothing, find out why.
+
+        The round is locked in share mode until the commit: a message is stored before its stage ends, or refused.
+        """
+        admission, now = self.admission, self.clock.now()
+        round_, client_id, before = admission.round, admission.client.client_id, prerequisite(admission.round)
+        row = {
+            "round": round_.id,
+            "state": STATE_FOR[admission.stage],
+            "stage_": admission.stage,
+            "client": client_id,
+            "digest_": self.digest,
+            "length_": len(self.body),
+            "now": now,
+            "body_": self.body,
+        }
+        if admission.stage == "advertise":
+            keys = wire.decode_advertisement(self.body)
+            row |= {"task": round_.task_id, "mask_key": keys.mask_key, "seal_key": keys.sealing_key}
+        if round_.committee or before is None or changed_rows(session, _insert_after(before), row) == 0:
+            stored = _find_obstacle(session, admission, row)
+            if stored is not None:
+                return AlreadyStored(same_or_conflict(admission, stored, self.digest))
+            values = {name: row[parameter] for name, parameter in _PARAMETERS.items()}
+            session.execute(insert(_MESSAGES), {"round_id": round_.id, **values})
+        progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
+        return Stored(UploadReceipt(round=round_.number, client_id=client_id, bytes=len(self.body), digest=self.digest))
+
+
+def _find_obstacle(session: Session, admission: StageAdmission, row: Mapping[str, Any]) -> StageMessageRow | None:
+    """Return the message that is stored already; raise `Problem` or `ContributionError` for another obstacle.
+
+    Locks the round and the client's place in the cohort until the commit: another message of the same client waits.
+    """
     client_id = admission.client.client_id
     round_ = lock_round_shared(session, admission.round.id, client_id)
     stored = find_message(session, round_.id, admission.stage, client_id)
     if stored is not None:
-        return AlreadyStored(same_or_conflict(admission, stored, digest))
-    _check_may_send(session, round_, admission.stage, client_id, now)
+        return stored
+    _check_may_send(session, round_, admission.stage, client_id, row["now"])
     if round_.committee and proposed_survivors(session, round_.id) != admission.survivors:
         raise ContributionError("another set of survivors was proposed meanwhile: fetch the statements again")
-    row = StageMessageRow(
-        round_id=round_.id,
-        stage=admission.stage,
-        client_id=client_id,
-        digest=digest,
-        length=len(body),
-        stored_at=now,
-        body=body,
-    )
-    session.add(row)
-    try:
-        session.flush()
-    except IntegrityError:  # another process inserted this client's message after our check
-        raise Problem("contribution-conflict", "another message of this client is being stored; try again") from None
-    progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
-    return Stored(admission.receipt(row))
+    # All members would refuse it. Keys that two clients advertise are found when the roster is made.
+    if admission.stage == "advertise" and session.execute(_IDENTITIES, row).first() is not None:
+        raise ContributionError("a key of the round is the identity key of a client: make new keys for each round")
+    return None
 
 
 def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> HandoutRow:
@@ -248,6 +336,21 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
         found = find_handout(session, round_.id, kind, recipient)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
+    return found
+
+
+async def handed_out_cached(
+    services: Services, principal: Principal, task_id: str, number: int, kind: Handout
+) -> HandoutRow:
+    """Return what `handed_out` does; what all clients of the roster fetch is read once, and then from memory."""
+    client = member_of(principal, task_id)
+    cached_round = await services.task_cache.current_round(task_id)
+    known = cached_round is not None and cached_round.may_fetch(number, client.client_id)
+    found = cached_round.handouts.get(kind) if cached_round is not None and known else None
+    if found is None:
+        found = await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
+        if cached_round is not None and known and kind != "inbox":
+            cached_round.handouts[kind] = found
     return found
 
 

@@ -233,7 +233,7 @@ class Process:
             row = session.scalars(select(ClientRow).where(ClientRow.token_hash == hash_token(token))).one_or_none()
         if row is None:
             raise Problem("unauthenticated", "the token is not known")
-        return Enrolled(row.id, row.task_id, "member", row.device_group)
+        return Enrolled(row.id, row.task_id, "member", row.device_group, row.identity_key)
 
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
         """Return what is handed out to the client; None while it does not exist."""
