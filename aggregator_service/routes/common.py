@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import re
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
@@ -186,11 +186,16 @@ class RawBody:
         return Response(status_code=201 if stored else 200)
 
 
-async def _raw_body(services: ServicesOf, request: Request, principal: PrincipalOf) -> AsyncIterator[RawBody]:
-    """Yield the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests."""
+async def _raw_body(services: ServicesOf, request: Request, principal: PrincipalOf) -> RawBody:
+    """Return the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests."""
     sender = principal.client_id if isinstance(principal, Enrolled) else f"operator {principal.name}"
-    with services.uploads.counted(sender):
-        yield RawBody(services, request)
+    services.uploads.start(sender)
+    request.scope[_UPLOADER] = sender
+    return RawBody(services, request)
+
+
+_UPLOADER: Final = "hushrec.uploader"
+"""Scope key: whose upload the request counts as."""
 
 
 RawBodyOf = Annotated[RawBody, Depends(_raw_body)]
@@ -215,7 +220,15 @@ class CheckedRoute(APIRoute):
         """Return FastAPI's handler of the route, after the checks."""
         handle = super().get_route_handler()
         if any(one.call is _raw_body for one in self.dependant.dependencies):
-            return handle
+
+            async def counted(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                finally:  # a dependency that yields costs more than the count itself
+                    if _UPLOADER in request.scope:
+                        request.app.state.services.uploads.end(request.scope[_UPLOADER])
+
+            return counted
 
         async def checked(request: Request) -> Response:
             if request.headers.get("content-length", "0") != "0":

@@ -102,14 +102,26 @@ class GroupCommit:
 
         Returns the error, and sets nothing, when the database does not begin a transaction.
         """
+        try:
+            return self._commit_together(group, _execute)
+        except _RefusedError as refused:
+            # most groups have no such write, and need no savepoints, which cost as much as an insert
+            if len(group) > 1:
+                return self._commit_together(group, _execute_apart)
+            group[0].failure = refused.__cause__
+            return None
+
+    def _commit_together(self, group: list[_Write], execute: Callable[[_Write, Session], None]) -> Exception | None:
         begun = executed = False
         try:
             with self._database.write() as session:
                 session.connection()  # begins the transaction
                 begun = True
                 for write in group:
-                    _execute(write, session)
+                    execute(write, session)
                 executed = True
+        except _RefusedError:
+            raise
         except Exception as error:
             if not begun and self._is_gone(error):
                 return error
@@ -135,12 +147,33 @@ class GroupCommit:
         return isinstance(error, DATABASE_GONE) and not self._database.is_transient(error)
 
 
+class _RefusedError(Exception):
+    """A write of a group raised, so that nothing of the group is committed yet."""
+
+
 def _execute(write: _Write, session: Session) -> None:
+    """Execute a write, and set its result. Raises `_RefusedError` if it raises, and errors that end the transaction."""
+    try:
+        write.result = write.context.run(write.work, session)
+        session.flush()
+    except Exception as error:
+        if _ends_transaction(error):
+            raise
+        raise _RefusedError from error
+    session.expunge_all()  # so that the next one sees no object that a statement has overtaken
+
+
+def _execute_apart(write: _Write, session: Session) -> None:
     """Execute a write in a savepoint, and set its result or failure. Raises errors that end the transaction."""
     try:
         with savepoint(session):
             write.result = write.context.run(write.work, session)
     except Exception as error:
-        if isinstance(error, DBAPIError) and not isinstance(error, IntegrityError):
-            raise  # the connection broke, or a deadlock: the locks must go, too
+        if _ends_transaction(error):
+            raise
         write.failure = error
+
+
+def _ends_transaction(error: Exception) -> bool:
+    """Whether the connection broke, or there was a deadlock: then the locks must go, too."""
+    return isinstance(error, DBAPIError) and not isinstance(error, IntegrityError)
