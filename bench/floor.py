@@ -128,6 +128,7 @@ def floor_server() -> Iterator[Floor]:
 # --- Beside ours
 
 CONNECTIONS: Final = 16
+STEPS: Final = ("poll", "contribution", "visit")
 
 
 def cpu_ms(pid: int, port: int, calls: Iterable[Call], status: int) -> float:
@@ -150,7 +151,10 @@ def etag_of(port: int, call: Call) -> str:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    """Processor time of a poll that finds nothing new and of a contribution of 10 KB, ours and the floor's."""
+    """Processor time of a poll that finds nothing new, a contribution of 10 KB and a visit, beside the floor's.
+
+    A visit is an enrolment, an envelope, a poll and a contribution; the floor's is three uploads and a poll.
+    """
     batch, repetitions = (20, 1) if options.quick else (500, 9)
     cohort = batch * (repetitions + 1) + 1
     with TemporaryDirectory() as root, floor_server() as peer:
@@ -158,8 +162,11 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
         settings = {"HUSHREC_TUNING": '{"fold_batch": 100000}'}
         with Federation(Path(root), **SMALL, cohort=cohort, **settings) as ours:
             say(f"enrolling {cohort} members")
+            started = processor_seconds(ours.server.pid)
             ours.enrol(cohort)
+            enrolled = processor_seconds(ours.server.pid)
             ours.upload_envelopes()
+            once = {"enrol_ms": enrolled - started, "envelope_ms": processor_seconds(ours.server.pid) - enrolled}
             bodies, _ = ours.sealed(4)
             ours.wait_round("collecting")
             current, waiting = f"{ours.path}/rounds/current", ours.members[1:]
@@ -179,7 +186,10 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
                 "floor_contribution": lambda: cpu_ms(peer.pid, peer.port, peer.calls(batch, bodies[0]), 201),
             }
             times = {f"{name}_ms": median(found) for name, found in in_turn(steps, repetitions).items()}
-    ratios = {f"{name}_ratio": ratio(times, f"{name}_ms", f"floor_{name}_ms") for name in ("poll", "contribution")}
+    times |= {name: 1e3 * seconds / cohort for name, seconds in once.items()}
+    times["visit_ms"] = sum(times[f"{name}_ms"] for name in ("enrol", "envelope", "poll", "contribution"))
+    times["floor_visit_ms"] = times["floor_poll_ms"] + 3 * times["floor_contribution_ms"]
+    ratios = {f"{name}_ratio": ratio(times, f"{name}_ms", f"floor_{name}_ms") for name in STEPS}
     return {**times, **ratios, "body_bytes": len(bodies[0]), "requests": batch}
 
 

@@ -8,7 +8,7 @@ delivery, but never shows one that did not happen.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +18,8 @@ from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.rounds import last_round, refusals_by_reason
-from aggregator_service.storage.schema import HandoutRow, RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stages import (
-    Handout,
     Part,
     awaited_message,
     clients_with,
@@ -176,8 +175,7 @@ class CachedRound:
         self._etags: dict[ClientRoundStatus, str] = {}
         self._route_lengths: dict[Route, tuple[Route, int]] = {}
         self._of_clients: dict[str, tuple[Route, int]] = {}
-        self.handouts: dict[Handout, HandoutRow] = {}
-        """What all clients of the roster fetch, by kind, once one of them has fetched it."""
+        self._fetched: dict[str, tuple[bytes, str]] = {}
 
     @property
     def has_round(self) -> bool:
@@ -217,12 +215,18 @@ class CachedRound:
         data = self._require_round()
         return self._task, data.row, data.plan, len(data.clients.get("advertise", ()))
 
-    def may_fetch(self, number: int, client_id: str) -> bool:
-        """Whether a client is known to be in the roster of round `number`, which is not over."""
+    def has(self, number: int, client_id: str, part: Part) -> bool:
+        """Whether a client is known to have done `part` of round `number`, which is not over."""
         data = self._data
         if data is None or data.spec.number != number or data.row.state not in ACTIVE:
             return False
-        return client_id in data.clients.get("advertise", ())
+        return client_id in data.clients.get(part, ())
+
+    async def fetch(self, kind: str, read: Callable[[], Awaitable[tuple[bytes, str]]]) -> tuple[bytes, str]:
+        """Return what all clients of the active round fetch, with its SHA-256 (hex); `read` is called for the first."""
+        if kind not in self._fetched:
+            self._fetched[kind] = await read()
+        return self._fetched[kind]
 
     def reuse(self, older: CachedRound) -> None:
         """Take over what was computed and read for the same round, and does not change while it is active."""
@@ -230,7 +234,7 @@ class CachedRound:
             return
         self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
         if self._data.row.state in ACTIVE:
-            self.handouts = older.handouts
+            self._fetched = older._fetched
 
     def _route_and_length(self, data: _RoundData, client_id: str) -> tuple[Route, int]:
         """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""

@@ -6,8 +6,9 @@ from typing import Final
 
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import member_of, round_of, task_of
+from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
 from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
@@ -25,7 +26,7 @@ from aggregator_service.routes.common import (
     headers_of,
     stored_once,
 )
-from aggregator_service.services import ServicesOf
+from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.rounds import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stages import takes_part
@@ -87,18 +88,31 @@ async def put_key(
     summary="Fetch the committee's keys",
     **binary_response("The encoded keys in order of the members' ids, each after its length (uint16, little)."),
 )
-def committee(
+async def committee(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return the keys of a round's committee; 404 for a round without one, and when later rounds have replaced it."""
+
+    async def read() -> tuple[bytes, str]:
+        return await run_in_threadpool(_committee, services, principal, task, number)
+
+    if isinstance(principal, Enrolled):  # all clients of a cohort ask at the same time
+        cached_round = await services.task_cache.current_round(member_of(principal, task).task_id)
+        if cached_round is not None and cached_round.has(number, principal.client_id, "asked"):
+            return answer.bytes(*await cached_round.fetch("committee", read))
+    return answer.bytes(*await read())
+
+
+def _committee(services: Services, principal: Principal, task_id: str, number: int) -> tuple[bytes, str]:
+    """Return the keys of a round's committee, and their SHA-256 (hex)."""
     with services.database.read() as session:
-        task_of(session, principal, task)
-        round_ = find_round(session, task, number)
+        task_of(session, principal, task_id)
+        round_ = find_round(session, task_id, number)
         keys = [] if round_ is None else committee_keys(session, round_.id)
     if not keys:
         raise Problem("not-found", "there is no such round with a committee, or its keys are no longer kept")
     body = join_keys(keys)
-    return answer.bytes(body, body_digest(body).hex())
+    return body, body_digest(body).hex()
 
 
 @rounds_router.get("/statements", summary="Fetch the survivors' statements", **_STREAMED)

@@ -83,8 +83,8 @@ def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
     async def fetch(
         services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
     ) -> Response:
-        found = await handed_out_cached(services, principal, task, number, kind)
-        return answer.bytes(found.body, found.digest, handout_type(kind))
+        body, digest = await handed_out_cached(services, principal, task, number, kind)
+        return answer.bytes(body, digest, handout_type(kind))
 
     described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))
     router.add_api_route(f"/{kind}", fetch, name=kind, summary=summary, description=text, **described)

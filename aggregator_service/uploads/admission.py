@@ -9,6 +9,7 @@ from typing import Final
 
 from fastapi import Request
 from pydantic_core import to_json
+from sqlalchemy.orm import load_only
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
@@ -116,6 +117,7 @@ async def admit_cached(
 
 
 _LOG: Final = logging.getLogger(__name__)
+_CERTIFIED_BY: Final = (load_only(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations),)
 
 
 def attestation_of(admission: Admission, request: Request) -> str | None:
@@ -177,7 +179,7 @@ def check_ticket(services: Services, admission: Admission, body: memoryview) -> 
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more contributions") from None
     with services.database.read() as session:
-        client, task = session.get_one(ClientRow, client_id), session.get_one(TaskRow, task_id)
+        client, task = session.get_one(ClientRow, client_id), session.get_one(TaskRow, task_id, options=_CERTIFIED_BY)
         if not holds_certificate(task, client, services.clock.now()):
             raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
     statement = check_upload(

@@ -341,17 +341,18 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
 
 async def handed_out_cached(
     services: Services, principal: Principal, task_id: str, number: int, kind: Handout
-) -> HandoutRow:
-    """Return what `handed_out` does; what all clients of the roster fetch is read once, and then from memory."""
+) -> tuple[bytes, str]:
+    """Return body and SHA-256 (hex) of what `handed_out` returns; what a whole roster fetches is read once."""
     client = member_of(principal, task_id)
     cached_round = await services.task_cache.current_round(task_id)
-    known = cached_round is not None and cached_round.may_fetch(number, client.client_id)
-    found = cached_round.handouts.get(kind) if cached_round is not None and known else None
-    if found is None:
+
+    async def read() -> tuple[bytes, str]:
         found = await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
-        if cached_round is not None and known and kind != "inbox":
-            cached_round.handouts[kind] = found
-    return found
+        return found.body, found.digest
+
+    if kind == "inbox" or cached_round is None or not cached_round.has(number, client.client_id, "advertise"):
+        return await read()
+    return await cached_round.fetch(kind, read)
 
 
 @dataclass(frozen=True)
