@@ -55,7 +55,7 @@ from client_sdk.rounds.polling import (
 )
 from client_sdk.rounds.unmasked import WorkAhead, take_unmasked_part
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
-from protocols.messages import RefusalReason, RoundView
+from protocols.messages import RefusalReason, RoundView, Schedule
 from protocols.messages.stages import opening_state
 from protocols.sums.base import one_message
 
@@ -114,9 +114,18 @@ def follow_task(
     at a time when it is given (`GaveUp`). Raises `LocalFileError` while another process does the same with the same
     records.
     """
+    outage = Outage(patience, role.progress, stop, _longest_pause(role.member.terms.schedule))
     with suppress(StoppedInOutage), role.exclusively():
-        return (yield from through(_follow(role, stop, poll_seconds), Outage(patience, role.progress, stop)))
+        return (yield from through(_follow(role, stop, poll_seconds), outage))
     return None
+
+
+def _longest_pause(schedule: Schedule) -> float:
+    """Return the seconds between two requests to a server that is away.
+
+    The stage that begins when it is back must not end before all clients have come.
+    """
+    return min(schedule.stage_seconds, schedule.collect_seconds) / 4.0
 
 
 def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskEnded | None]:
@@ -175,7 +184,8 @@ def take_part(
     history = None
     with suppress(StoppedInOutage):
         prepared = _prepared(part, interactions, progress, stop, poll_seconds)
-        history = yield from through(prepared, Outage(patience, progress, stop))
+        waiting = Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
+        history = yield from through(prepared, waiting)
     if history is None:
         return []
     contributor = _Contributor(part, history, progress)

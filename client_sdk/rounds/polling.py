@@ -248,12 +248,14 @@ class Outage:
 
     patience: seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a
     Retry-After asks for more; None waits without limit. progress: receives `ServerUnreachable` and `ServerBack`. stop:
-    asked before each pause; `StoppedInOutage` ends the program when it returns True. clock: seconds that only increase.
+    asked before each pause; `StoppedInOutage` ends the program when it returns True. longest_pause: seconds between two
+    requests, beyond those that a Retry-After asks for; None for the retry policy's. clock: seconds that only increase.
     """
 
     patience: float | None = None
     progress: Progress = ignore_event
     stop: Callable[[], bool] | None = None
+    longest_pause: float | None = None
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
     _attempts: int = field(default=0, init=False)
@@ -302,6 +304,10 @@ class Outage:
         if lasted >= self._tell_at:
             self._tell(ServerUnreachable(lasted, str(error)))
             self._tell_at = max(_TOLD_AGAIN_SECONDS, 2.0 * lasted)
+        if self.longest_pause is not None:
+            asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
+            if seconds > asked + self.longest_pause:  # the remainder: clients stay spread over the time
+                seconds = asked + (seconds - asked) % self.longest_pause
         return seconds if self.patience is None else min(seconds, self.patience - lasted)
 
     def _tell(self, event: ServerUnreachable | ServerBack) -> None:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client_sdk.api.calls import ApiCalls, RoundChanged
@@ -368,6 +369,20 @@ def test_patience_ends_an_outage_and_starts_anew_with_the_next() -> None:
     for seconds in (-1.0, float("nan")):
         with pytest.raises(ParameterError, match="patience"):
             Outage(patience=seconds)
+
+
+def test_pauses_are_short_enough_for_the_stage_that_begins_after_an_outage() -> None:
+    server = Server(failures=40)
+    jitter = iter(np.random.default_rng(3).random(40))
+    policy = RetryPolicy(base_seconds=1.0, cap_seconds=20.0, jitter=lambda: float(next(jitter)))
+    assert server.run(requesting(GET, policy), longest_pause=2.5) == b"here"
+    pauses = server.runner.pauses
+    assert len(pauses) == 40
+    assert max(pauses) <= 2.5
+    assert len({round(pause, 1) for pause in pauses[10:]}) > 10, "clients stay spread over the time"
+    server = Server(4, status(503, retry_after="7"))
+    server.run(requesting(GET, POLICY), longest_pause=2.5)
+    assert server.runner.pauses == [8.0, 9.0, 7.0 + 4.0 % 2.5, 7.0 + 8.0 % 2.5]
 
 
 @pytest.mark.parametrize(("options", "error"), [({"stop": lambda: True}, StoppedInOutage), ({"patience": 3.0}, GaveUp)])
