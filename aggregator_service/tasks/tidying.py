@@ -8,7 +8,9 @@ Of a round that is older than the newest `keep` ones:
 - Contributions to a sum of class `once` or `repeated` stay while no later sum has the same survivors: guards compare
   them (`rounds.differencing`). So they do in a task with a privacy block: a member has few of them, and a device that
   lost its records counts there what it has spent.
-- Its own row stays, with the digests of survivors, aggregate and model: the ledger of released sums.
+- The row of its snapshot is deleted, once its bytes are.
+- Its own row stays, with the digests of survivors, aggregate and model, and when it entered each state: the ledger of
+  released sums, and what explains a round that failed. That is .5 to 1 kB, and `Schedule.rounds` bounds their number.
 
 A client that was away absorbs the aggregates that it missed, or downloads the newest snapshot that it may use and
 absorbs those after it, whichever is less to download (`client_sdk.model.sync`). So aggregates stay from the oldest kept
@@ -36,6 +38,7 @@ from aggregator_service.storage.schema import (
     SnapshotRow,
     StageMessageRow,
     TaskRow,
+    ViewRow,
 )
 from protocols.messages.stages import RoundState
 
@@ -85,6 +88,9 @@ def tidy_task(session: Session, task_id: str, keep: int) -> bool:
     _delete_messages(session, released)
     _delete_contributions(session, list(session.scalars(_repeated_later(judged))))
     task.tidied_upto = rounds[-1].number
+    for old in (ViewRow, SnapshotRow):
+        of_older = old.task_id == task_id, old.round_number <= task.tidied_upto
+        changed_rows(session, delete(old).where(*of_older, old.blob_key.is_(None)))
     session.flush()
     return len(rounds) == _ROUNDS_AT_ONCE
 

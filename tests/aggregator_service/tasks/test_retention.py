@@ -26,6 +26,7 @@ from aggregator_service.storage.schema import (
     ContributionRow,
     PastSummandRow,
     RoundRow,
+    SnapshotRow,
     TaskRow,
 )
 from aggregator_service.storage.stores import collect_orphans, named_blobs
@@ -70,7 +71,8 @@ def test_rows_and_blobs_of_a_task_have_a_bound(world: World) -> None:
         rounds_of(world, task, 15)
         delete_expired(world.database, settings(), world.clock.now())
         contributions, cohorts = count(world.database, ContributionRow), count(world.database, CohortRow)
-        seen.append((contributions, cohorts, len(list(world.blobs.keys()))))
+        snapshots = count(world.database, SnapshotRow)
+        seen.append((contributions, cohorts, len(list(world.blobs.keys())), snapshots))
     assert seen[0] == seen[1] == seen[2]
     assert seen[0][:2] == (4 * 4, 4 * 5)  # the newest five rounds, of which the last one is open
     with world.database.read() as session:
