@@ -181,6 +181,9 @@ figure("memory.fold_worker.peak_bodies", "", "<= 8", "peak of a fold or merge ab
 figure("scaling.fold.n300.m1000000.gb_per_s", "GB/s", ">= 1.5", "300 contributions of 4 MB folded", always=False)
 figure("scaling.fold.n1000.m100000.gb_per_s", "GB/s", ">= 1", "1,000 contributions of 400 kB folded", always=False)
 figure("sizing.*.server_cpu_s", "s", "", "processor time of the server for one round")
+figure("sizing.kept.*.blobs_bytes", "B", "", "blobs after so many masked rounds of 6 members, 100 rounds kept")
+figure("sizing.kept.*.database_bytes", "B", "", "file of the database after so many masked rounds of 6 members")
+figure("sizing.kept.bytes_per_round", "B", "", "rows that stay of a round that is no longer kept")
 figure("sizing.*.enrol_cpu_ms_per_member", "ms", "", "processor time of the server to enrol a member")
 for _route in _ROUTES:
     _behind = ", behind a proxy" if _route else ""

@@ -1,10 +1,11 @@
 """What a member and a round cost the server, by mechanism: processor time, memory, disk and log, for the sizing table.
 
-    .venv/bin/python -m bench.sizing [--quick] [--only masked ckks ...] [--json FILE]
+    .venv/bin/python -m bench.sizing [--quick] [--only masked ckks ... kept] [--json FILE]
 
 A real server with SQLite and a directory, and a fleet in this process. `<mechanism>.n<members>.m<values>.` has the cost
 of enrolment for each member, and of the second round, in which all members contribute; keys and committees of the first
-one are then made.
+one are then made. Part `kept` lets six members play 1,000 masked rounds, and measures what is stored after 200 and
+after 1,000, once the server has deleted what it keeps no longer.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ SIZES: Final = {
 }
 """Members and items. Paillier takes a member a second for about 1,000 values, so its sums are short."""
 QUICK: Final = ((10, 20),)
+KEPT: Final = "kept"
+_ROUNDS: Final = (200, 1_000)
+_TIDYING_SECONDS: Final = 65.0
+"""The server tidies up once a minute."""
 _MOST_LOOKS: Final = 20
 
 
@@ -63,9 +68,42 @@ def measured(mechanism: str, members: int, items: int) -> dict[str, Figure]:
             after = _settled(Path(root))
         finally:
             opened.__exit__(None, None, None)
-    growth = {name: after[name] - before[name] for name in before}
+    growth = {name: after[name] - before[name] for name in before if name != "database_bytes"}
     figures = {"enrol_cpu_ms_per_member": 1000 * joining.cpu_seconds / members, **done.figures, **growth}
     return named(f"{mechanism}.n{members}.m{items * (DIM + 1)}", figures)
+
+
+def kept(rounds: tuple[int, ...], items: int, pause: float) -> dict[str, Figure]:
+    """Return what a server stores after so many rounds of one task, with the settings that it comes with.
+
+    pause: seconds in which the server deletes what is due.
+    """
+    members, found = 6, dict[str, Figure]()
+    schedule = Schedule(rounds=rounds[-1], cohort_size=members, min_clients=3, collect_seconds=3600.0)
+    options = FleetOptions(downloads="once")
+    given = ("fedmf", {"items": items, "dim": DIM, "clip": 1.0}, "masked", schedule, [[0]] * members, options)
+    with (
+        tempfile.TemporaryDirectory() as root,
+        run_server(Path(root), READY_SECONDS) as server,
+        enrolled(server, *given) as (fleet, _),
+    ):
+        layout = fleet.clients[0].member.terms.recipe.layout(1)
+        for number, client in enumerate(fleet.clients):
+            client.half = DrawnVectorHalf(number, layout)
+        done = 0
+        for number in rounds:
+            while done < number:
+                one_round(fleet)
+                done += 1
+            time.sleep(pause)
+            stored = _settled(Path(root))
+            say(f"after {number} rounds: {stored}")
+            found |= {
+                f"{KEPT}.r{number}.{name}": stored[name] for name in ("database_bytes", "rows_bytes", "blobs_bytes")
+            }
+    first, last = rounds
+    grown = float(found[f"{KEPT}.r{last}.rows_bytes"]) - float(found[f"{KEPT}.r{first}.rows_bytes"])
+    return {**found, f"{KEPT}.bytes_per_round": grown / (last - first)}
 
 
 def _settled(root: Path) -> dict[str, int]:
@@ -81,13 +119,14 @@ def _settled(root: Path) -> dict[str, int]:
 
 
 def _stored(root: Path) -> dict[str, int]:
-    """Bytes of the database's pages, of the blobs, and of the log."""
+    """Bytes of the database, of its pages in use, of the blobs, and of the log."""
     with closing(sqlite3.connect(f"{(root / 'hushrec.db').as_uri()}?mode=ro", uri=True)) as database:
         (pages,), (free,), (size,) = (
             database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
         )
     blobs = sum(path.stat().st_size for path in (root / "blobs").rglob("*") if path.is_file())
     return {
+        "database_bytes": pages * size,
         "rows_bytes": (pages - free) * size,
         "blobs_bytes": blobs,
         "log_bytes": (root / "server.log").stat().st_size,
@@ -97,11 +136,14 @@ def _stored(root: Path) -> dict[str, int]:
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
     """Figures of all sizes of the chosen mechanisms."""
     figures: dict[str, Figure] = {}
-    for mechanism in options.only:
-        for members, items in QUICK if options.quick else SIZES[mechanism]:
-            figures |= measured(mechanism, members, items)
+    for part in options.only:
+        if part == KEPT:
+            figures |= kept((1, 2), 20, 0.0) if options.quick else kept(_ROUNDS, 4_000, _TIDYING_SECONDS)
+            continue
+        for members, items in QUICK if options.quick else SIZES[part]:
+            figures |= measured(part, members, items)
     return figures
 
 
 if __name__ == "__main__":
-    run("sizing", arguments(__doc__, parts=tuple(SIZES)), measure)
+    run("sizing", arguments(__doc__, parts=(*SIZES, KEPT)), measure)
