@@ -20,36 +20,39 @@ Role = Literal["user", "item", "rating", "time", "quantity", "title"]
 _USUAL: Final[dict[Role, str]] = {
     "user": (
         "user userid uid useridx iduser reviewer reviewerid customer customerid customernumber customerno "
-        "customeremail custid idcustomer client clientid idclient numclient numeroclient member memberid visitor "
-        "visitorid buyer buyerid subscriberid accountid kunde kunden kundenid kundennummer kundennr kdnr benutzer "
+        "customeremail customeruniqueid customeruserid custid idcustomer client clientid idclient numclient "
+        "numeroclient member memberid visitor visitorid idvisitor buyer buyerid userpseudoid steamid subscriberid "
+        "accountid kunde kunden kundenid kundennummer kundennr kdnr benutzer "
         "benutzerid nutzer nutzerid utilisateur utilisateurid idutilisateur acheteur"
     ),
     "item": (
-        "item itemid iid iditem movie movieid film filmid product productid productcode idproduct parentasin asin "
-        "isbn isbn13 book bookid business businessid article articleid articlenumber articleno artikel artikelid "
-        "artikelnummer artikelnr artnr produkt produktid produktnummer produktnr produit produitid idproduit "
+        "item itemid iid iditem movie movieid film filmid product productid productcode productnumber idproduct "
+        "parentasin asin isbn isbn13 book bookid business businessid article articleid articlenumber articleno artikel "
+        "artikelid artikelnummer artikelnr artnr produkt produktid produktnummer produktnr produit produitid idproduit "
         "refproduit referenceproduit codeproduit codearticle refarticle sku skuid productsku lineitemsku "
         "variantsku stockcode ean gtin song songid track trackid artist artistid game gameid recipe recipeid "
-        "anime animeid video videoid news newsid venue venueid poi poiid gmapid"
+        "anime animeid video videoid news newsid appid venue venueid poi poiid gmapid"
     ),
     "rating": (
         "rating ratings stars starrating overall score userrating bookrating reviewrating ratingvalue ratingscore "
         "reviewscore bewertung sterne evaluation"
     ),
     "time": (
-        "timestamp unixtimestamp unixreviewtime unixtime time ts datetime eventtime createdat date reviewdate "
-        "reviewtime eventdate orderdate invoicedate purchasedate ordertime purchasetime orderedat purchasedat "
-        "dateadded dateupdated datum zeit zeitpunkt zeitstempel bestelldatum kaufdatum rechnungsdatum horodatage "
-        "datecommande dateachat dateheure"
+        "timestamp eventtimestamp unixtimestamp unixreviewtime unixtime time ts datetime eventtime createdat date "
+        "reviewdate reviewtime eventdate orderdate invoicedate purchasedate ordertime purchasetime orderedat "
+        "purchasedat dateadded dateupdated datum zeit zeitpunkt zeitstempel bestelldatum kaufdatum rechnungsdatum "
+        "horodatage datecommande dateachat dateheure tdat dateadd dateupd orderdatetime servertime "
+        "clicktimestamp utctimestamp transactiondt transactiondate orderpurchasetimestamp saledate erstelltam"
     ),
-    "quantity": "quantity qty lineitemquantity orderquantity menge anzahl stueck stück stückzahl quantite quantité qte",
+    "quantity": "quantity qty lineitemquantity orderquantity qtyordered productquantity menge anzahl stueck stück "
+    "stückzahl quantite quantité qte",
     "title": "title titel titre name productname itemname producttitle bezeichnung artikelname libelle libellé",
 }  # fmt: skip
 """Headings of each role in plain form, the one to prefer first."""
 _ROLES: Final[dict[str, Role]] = {heading: role for role, text in _USUAL.items() for heading in text.split()}
 _RANKS: Final = {heading: rank for text in _USUAL.values() for rank, heading in enumerate(text.split())}
-_MORE_GENERAL: Final = {"parentasin": "asin"}
-"""A heading -> one beside it that names the same thing more finely. Amazon's ratings of 2023 are of parent items."""
+_MORE_GENERAL: Final = {"parentasin": "asin", "customeruniqueid": "customerid"}
+"""A heading -> one beside it that names the same thing more finely: Amazon's items of 2023, Olist's customers."""
 
 
 def plain_heading(heading: str) -> str:

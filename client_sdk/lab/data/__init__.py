@@ -8,7 +8,7 @@ from __future__ import annotations
 from client_sdk.history import History
 from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet
-from client_sdk.lab.data.files import DataFile, read_data_file, read_lightgcn
+from client_sdk.lab.data.files import DataFile, read_data_file
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import (
     DATASETS,
@@ -41,7 +41,6 @@ __all__ = [
     "load_train_test",
     "parse_columns",
     "read_data_file",
-    "read_lightgcn",
     "read_ncf",
     "read_train_test",
     "sample_users",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import shlex
 import zipfile
 import zlib
+from array import array
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,16 +24,16 @@ CHUNK_BYTES: Final = 1 << 22
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
 _ZIP: Final = b"PK\x03\x04"
-_EXCEL: Final = "an Excel workbook: save the sheet as CSV, in UTF-8"
-_UTF16: Final = "UTF-16 text: save it as UTF-8 (in Excel: CSV UTF-8, not Unicode text)"
+_EXCEL: Final = "an Excel workbook: save the sheet as CSV UTF-8"
+_UTF16: Final = "UTF-16 text: save it as UTF-8: iconv -f utf-16 -t utf-8 FILE > new.csv"
 _OTHERS: Final = {
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": _EXCEL,  # of before 2007
     b"\xff\xfe": _UTF16,
     b"\xfe\xff": _UTF16,
-    b"\x93NUMPY": "a numpy array, not a table: write its rows as CSV",
-    b"BZh": "compressed with bzip2: unpack it first",
-    b"\xfd7zXZ\x00": "compressed with xz: unpack it first",
-    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first",
+    b"\x93NUMPY": "a numpy array, not a table: write its rows as CSV: numpy.savetxt('new.csv', array, '%d', ',')",
+    b"BZh": "compressed with bzip2: unpack it first: bunzip2 -k FILE",
+    b"\xfd7zXZ\x00": "compressed with xz: unpack it first: unxz -k FILE",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: unpack it first: unzstd FILE",
     b"PAR1": "a parquet file, which is not text",
 }
 _LONGEST_LINE: Final = 1 << 28
@@ -71,53 +73,84 @@ def chunks(path: Path, size: int | None = None, quoted: bool = True) -> Generato
         raise DataError("the file is empty", path)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a chunk that have the right number of fields.
+def rows_of(
+    path: Path, chunk: Chunk, separator: str, width: int, quoted: bool
+) -> tuple[bytes, NDArray[np.int64], list[tuple[int, str]]]:
+    """Return the rows of a chunk with `width` fields, the last line of each, int64 (rows,), and the others' faults.
 
-    data: these rows, quoted as in RFC 4180. lines: the last line of each, int64 (rows,). wrong: line and fault of each
-    other row.
+    separator: a single byte. quoted: whether fields may be quoted as in RFC 4180. Where a row has another number of
+    fields, or a quote is neither around a field nor doubled inside one, the rows are read by the csv module and quoted
+    anew. Raises `DataError` for a quoted field that does not end, or does not end before a separator.
     """
+    data, has_quotes = chunk.data, quoted and b'"' in chunk.data
+    if not has_quotes or _are_quotes_proper(data, separator):
+        text = np.frombuffer(data, np.uint8)
+        ends, splits = np.flatnonzero(text == ord("\n")), np.flatnonzero(text == ord(separator))
+        lines = np.arange(ends.size) + chunk.line
+        if has_quotes:
+            quotes = np.flatnonzero(text == ord('"'))
+            outside = np.searchsorted(quotes, ends) % 2 == 0
+            ends, lines = ends[outside], lines[outside]
+            splits = splits[np.searchsorted(quotes, splits) % 2 == 0]
+        if splits.size == (width - 1) * ends.size:
+            table = splits.reshape(ends.size, width - 1)
+            if (table[:, -1] < ends).all() and (table[1:, 0] > ends[:-1]).all():
+                return data, lines, []
+    written, kept, wrong = io.StringIO(), [], []
+    writer = csv.writer(written, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    reader = csv.reader(
+        io.StringIO(data.decode(), newline="\n"),
+        delimiter=separator,
+        strict=True,
+        quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+    )
+    try:
+        for row in reader:
+            line = chunk.line - 1 + reader.line_num
+            if len(row) == width:
+                writer.writerow(row)
+                kept.append(line)
+            elif len(row) > 1 or "".join(row).strip():
+                wrong.append((line, f"the line has {len(row)} fields, but most lines have {width}"))
+            else:
+                wrong.append((line, "a blank line"))
+    except csv.Error as error:
+        raise DataError(f"not a CSV line: {error}", path, chunk.line - 1 + reader.line_num) from error
+    return written.getvalue().encode(), np.array(kept, np.int64), wrong
 
-    data: bytes
-    lines: NDArray[np.int64]
-    wrong: list[tuple[int, str]]
+
+# --- lines of whole numbers, such as LightGCN's: `user item item ...` ------------------------------------------------
+
+_LONGEST_NUMBER: Final = 15  # digits
 
 
-def rows_of(path: Path, chunk: Chunk, separator: str, width: int, quoted: bool) -> Rows:
-    """Return the rows of a chunk with `width` fields.
+def require_distinct(path: Path, users: NDArray[np.int64], what: str) -> None:
+    """Raise `DataError` for the first line whose user is that of an earlier one, and already has `what`."""
+    _, first = np.unique(users, return_index=True)
+    if first.size < users.size:
+        again = int(np.setdiff1d(np.arange(users.size), first)[0])
+        raise DataError(f"user {users[again]} already has {what}", path, again + 1)
 
-    separator: a single byte. quoted: whether fields may be quoted. A chunk with quotes that are neither around a field
-    nor doubled inside one is read with the csv module and quoted anew. Raises `DataError` for a quoted field that does
-    not end, or does not end before a separator.
+
+def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Read lines of one or more integers. Return all integers, int64 (total,), and the count per line, int64 (lines,).
+
+    separators: characters that separate numbers, in any number. Raises `DataError`, with the line number, for a
+    malformed or blank line.
     """
-    data, numbers = chunk.data, None
-    quoted = quoted and b'"' in data
-    if quoted and not _are_quotes_proper(data, separator):
-        data, numbers = _quoted_anew(path, chunk, separator)
-    text = np.frombuffer(data, np.uint8)
-    ends, splits = np.flatnonzero(text == ord("\n")), np.flatnonzero(text == ord(separator))
-    lines = np.arange(ends.size) + chunk.line
-    if quoted:
-        quotes = np.flatnonzero(text == ord('"'))
-        outside = np.searchsorted(quotes, ends) % 2 == 0
-        ends, lines = ends[outside], lines[outside]
-        splits = splits[np.searchsorted(quotes, splits) % 2 == 0]
-    lines = lines if numbers is None else numbers
-    if width > 1 and splits.size == (width - 1) * ends.size:  # most chunks
-        table = splits.reshape(ends.size, width - 1)
-        if (table[:, -1] < ends).all() and (table[1:, 0] > ends[:-1]).all():
-            return Rows(data, lines, [])
-    fields = np.diff(np.searchsorted(splits, ends), prepend=0) + 1
-    starts = np.append(0, ends[:-1] + 1)
-    right = fields == width
-    wrong = []
-    for row in np.flatnonzero(~right).tolist():
-        is_blank = not data[starts[row] : ends[row]].strip()
-        problem = "a blank line" if is_blank else f"the line has {fields[row]} fields, but most lines have {width}"
-        wrong.append((int(lines[row]), problem))
-    kept = b"".join(data[starts[row] : ends[row] + 1] for row in np.flatnonzero(right).tolist())
-    return Rows(kept, lines[right], wrong)
+    blanks = bytes.maketrans(separators.encode(), b" " * len(separators))
+    numbers, lengths = array("q"), array("q")
+    for chunk in chunks(path, quoted=False):
+        for line, text in enumerate(chunk.data.translate(blanks).split(b"\n")[:-1], start=chunk.line):
+            words = text.split()
+            if not words:
+                raise DataError("a blank line in the middle of the file", path, line)
+            if not b"".join(words).isdigit() or max(map(len, words)) > _LONGEST_NUMBER:
+                wrong = next(word for word in words if not word.isdigit() or len(word) > _LONGEST_NUMBER).decode()[:40]
+                raise DataError(f"not a whole number of at least 0: {wrong!r}", path, line)
+            numbers.extend(map(int, words))
+            lengths.append(len(words))
+    return np.array(numbers, np.int64), np.array(lengths, np.int64)
 
 
 def _are_quotes_proper(data: bytes, separator: str) -> bool:
@@ -129,19 +162,6 @@ def _are_quotes_proper(data: bytes, separator: str) -> bool:
     before, after = text[places[::2] - 1], text[places[1::2] + 1]
     outside = [ord(separator), ord("\n"), ord('"')]
     return bool(np.isin(before, outside).all() and np.isin(after, [*outside, ord("\r")]).all())
-
-
-def _quoted_anew(path: Path, chunk: Chunk, separator: str) -> tuple[bytes, NDArray[np.int64]]:
-    written, lines = io.StringIO(), []
-    writer = csv.writer(written, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    reader = csv.reader(io.StringIO(chunk.data.decode(), newline="\n"), delimiter=separator, strict=True)
-    try:
-        for row in reader:
-            writer.writerow(row)
-            lines.append(chunk.line - 1 + reader.line_num)
-    except csv.Error as error:
-        raise DataError(f"not a CSV line: {error}", path, chunk.line - 1 + reader.line_num) from error
-    return written.getvalue().encode(), np.array(lines, np.int64)
 
 
 def _whole_lines(block: bytes, at_end: bool, quoted: bool) -> tuple[bytes, bytes]:
@@ -175,9 +195,9 @@ def _require_text(path: Path, data: bytes, line: int) -> None:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            raise DataError(
-                "not UTF-8 text: save it as UTF-8 (in Excel: CSV UTF-8)", path, line + data.count(b"\n", 0, error.start)
-            ) from error
+            how = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > new.csv"
+            problem = f"not UTF-8 text: save it as UTF-8 (in Excel: CSV UTF-8), or if it is Latin-1: {how}"
+            raise DataError(problem, path, line + data.count(b"\n", 0, error.start)) from error
 
 
 def _archive(file: IO[bytes]) -> str:
@@ -189,10 +209,10 @@ def _archive(file: IO[bytes]) -> str:
     if any(name.startswith("xl/") for name in names):
         return _EXCEL
     if "content.xml" in names:
-        return "a spreadsheet of LibreOffice: save the sheet as CSV, in UTF-8"
+        return "a spreadsheet of LibreOffice: save the sheet as CSV UTF-8"
     if names and all(name.endswith(".npy") for name in names):
         return "numpy arrays (.npz), not a table: write users, items and ratings as columns of a CSV file"
-    return "a zip archive: unpack it first"
+    return "a zip archive: unpack it first: unzip FILE"
 
 
 @contextmanager
@@ -203,10 +223,10 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             start = raw.read(8)
             raw.seek(0)
             if start.startswith(_ZIP):
-                raise DataError(_archive(raw), path)
+                raise DataError(_archive(raw).replace("FILE", shlex.quote(str(path))), path)
             for magic, what in _OTHERS.items():
                 if start.startswith(magic):
-                    raise DataError(what, path)
+                    raise DataError(what.replace("FILE", shlex.quote(str(path))), path)
             if start.startswith(GZIP_MAGIC):
                 with gzip.open(raw) as unpacked:
                     yield cast(IO[bytes], unpacked)

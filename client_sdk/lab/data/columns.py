@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,18 +29,17 @@ Roles = dict[Role, int]
 """Role -> number of the column, from 0. It always has user and item."""
 
 NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_MONTH: Final = r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
 DATE: Final = re.compile(
-    r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)? ?(Z|UTC|GMT|[+-]\d\d(:?\d\d)?)?)?"
-    r"|\d{1,2}(?P<between>[./])\d{1,2}(?P=between)\d{4}( \d{1,2}:\d\d(:\d\d)?)?"
-    r"|[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [+-]\d{4} \d{4}",
+    r"(\d{4}([-/.])\d\d?\2\d\d?|\d\d?([-/.])\d\d?\3(\d{4}|\d\d))([T ,]+\d.*)?|\d{8}T\d{4,}Z?"
+    rf"|([A-Z][a-z]{{2,8}},? )?(\d\d?[-. ]+{_MONTH}[-.,]* ?|{_MONTH}[. ]+\d\d?,? .*)\d\d.*",
     re.ASCII,
 )
-"""Dates and times as in ISO 8601, as `31.12.2025 18:30` and `12/31/2025`, and as `Sun Jul 30 07:44:10 -0700 2017`."""
+"""What looks like a date, also one of a form that is not read, such as with a year of two digits."""
 LISTS: Final = "1..."
 """What stands for the item where a line has a user and any number of items: `--columns user=0,item=1...`."""
 NO_VALUE: Final = ("", "nan", "na", "n/a", "<na>", "null", "none", "nil", "\\n", "?", "-", "#n/a", "undefined")
 """Ids that stand for a missing one, in lower case."""
-_LABELS: Final = frozenset({"label", "click", "clicks", "clicked", "isclick", "isclicked", "target"})
 _SHOWN: Final = 10  # headings in an error
 _ROWS: Final = 3  # rows in an error
 LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
@@ -112,20 +111,25 @@ SEPARATORS: Final = {"\t": "tabs", "::": "double colons", ",": "commas", ";": "s
 _SAMPLE_BYTES: Final = 1 << 20
 _SAMPLE: Final = 64  # rows
 _MOST_COLUMNS: Final = 4  # of a table of whole numbers between blanks
-_TO_JSON: Final = "import ast, json, sys; [print(json.dumps(ast.literal_eval(line))) for line in sys.stdin]"
 _OTHERS: Final = (
-    (r"\s*\[\s*(\{.*)?$", "a JSON array: write an object a line: polars.read_json(FILE).write_ndjson('new.jsonl')"),
-    (r"\s*\{.*'.*:", f"lines of Python, not JSON: convert them: python -c '{_TO_JSON}' < FILE > new.jsonl"),
+    (r"\s*\[\s*(\{.*)?$", "a JSON array: write an object a line: python -c 'import json, sys; [print(json.dumps(row)) "
+     "for row in json.load(sys.stdin)]' < FILE > new.jsonl"),
+    (r"\s*\{.*'.*:", "lines of Python, not JSON: convert them: python -c 'import ast, json, sys; "
+     "[print(json.dumps(ast.literal_eval(line))) for line in sys.stdin]' < FILE > new.jsonl"),
     (r"\s*\{", "not JSON lines: write one whole JSON object on each line"),
-    (r"\s*[([]\s*['\"\w]+\s*,.*[)\]]", "lines of Python, not a table: write user,item,rating without brackets"),
+    (r"\s*[([]\s*['\"\w]+\s*,.*[)\]]", "lines of Python, not a table: tr -d '()[] \"'\"'\" < FILE > new.csv"),
     (r"(?i)\s*(insert\s+into|create\s+table|drop\s+table|--|/\*|begin;|set\s)", "an SQL dump: export the table as CSV"),
-    (r"(?i)@relation", "an ARFF file: write its data as CSV, with a header"),
+    (r"(?i)@relation", "an ARFF file: keep its data: sed '1,/^@data/Id' FILE > new.csv"),
+    (r"%%MatrixMarket", "a MatrixMarket file: it begins with a comment and the sizes: "
+     "grep -v '^%' FILE | tail -n +2 > new.txt"),
     (r"[%#]", "it begins with a comment: delete such lines: grep -v '^[%#]' FILE > new.txt"),
-    (r"\s*\|.*\|\s*$", "a Markdown table: write it as CSV"),
+    (r"\s*\|.*\|\s*$", "a Markdown table: sed '/^|[-: |]*$/d; s/^ *| *//; s/ *| *$//; s/ *| */,/g' FILE > new.csv"),
     (r"\s*<", "a web page or XML, not a table: export the table as CSV"),
-    (r"sep=.\s*$", "its first line names the separator, for Excel: delete that line"),
-    (r"\d+:\s*$", "ratings below a line for each film, as of the Netflix Prize: write the film into each line"),
+    (r"sep=.\s*$", "its first line names the separator, for Excel: delete that line: tail -n +2 FILE > new.csv"),
+    (r"\d+:\s*$", "ratings below a line for each film, as of the Netflix Prize: write the film into each line: "
+     "awk -F: 'BEGIN {print \"item,user,rating,date\"} /:/ {item = $1; next} {print item \",\" $0}' FILE > new.csv"),
     (r"\S+( \d+:\S+)+\s*$", "a libFM or libSVM file: write user,item,rating as CSV"),
+    (r'[^"\r]*\r.', "its lines end with carriage returns alone: tr '\\r' '\\n' < FILE > new.csv"),
 )  # fmt: skip
 """Patterns of a first line that no table has, and what such a file is."""
 
@@ -222,7 +226,7 @@ def _separated(path: Path, first: Chunk, lines: Sequence[str]) -> tuple[str, lis
             alike = sum(len(row) == width for row in rows) / len(rows)
             known = {"user", "item"} <= set(map(recognise, rows[0]))
             is_first, is_quoted = len(rows[0]) == width, quotes and _may_quote(separator)
-            fit = known, alike, is_first, is_quoted, separator == "::", width
+            fit = known, alike, is_first, is_quoted, separator == "::", width, separator != " "
             fits[separator] = fit, rows
     names = ", ".join(SEPARATORS.values())
     if not fits:
@@ -232,9 +236,18 @@ def _separated(path: Path, first: Chunk, lines: Sequence[str]) -> tuple[str, lis
     equal = [SEPARATORS[other] for other in fits if fits[other][0] == fit]
     if len(equal) > 1:
         raise DataError(f"{' and '.join(equal)} split the lines equally well: use tabs", path, 1)
-    if not fit[2]:
-        raise DataError(f"the line has {len(rows[0])} fields, but most lines have {fit[-1]}", path, 1)
-    return best, [[field.strip() for field in row] for row in rows if len(row) == fit[-1]]
+    width = fit[5]
+    if best == " " and any("" in row for row in rows):
+        how = f"sed 's/^ *//; s/  */ /g' {shlex.quote(str(path))} > new.txt"
+        raise DataError(f"several blanks stand between columns: make them one: {how}", path, 1)
+    named = next((n for n, line in enumerate(lines) if {"user", "item"} <= set(map(recognise, line.split(best)))), 0)
+    if named or not fit[2]:
+        problem = f"the line has {len(rows[0])} fields, but most lines have {width}"
+        if named:
+            how = f"tail -n +{named + 1} {shlex.quote(str(path))} > new.csv"
+            problem = f"the headings are on line {named + 1}: delete what is above: {how}"
+        raise DataError(problem, path, 1)
+    return best, [[field.strip() for field in row] for row in rows if len(row) == width]
 
 
 def _rows(first: Chunk, lines: Sequence[str], separator: str) -> list[list[str]]:
@@ -312,11 +325,31 @@ def roles_of(path: Path, layout: Layout, columns: Columns | None) -> tuple[Roles
     except ParameterError as error:
         raise unclear(path, layout, str(error)) from None
     if {"user", "item"} <= found.keys():
+        _require_plain(path, layout, found)
         return found, "by their headings"
     told = _told(layout)
     if told is None:
         raise unclear(path, layout, "no heading says which columns hold the user and the item")
     return told
+
+
+_CELL: Final = re.compile(r"[\w.-]+([;|,] ?[\w.-]+)+")
+
+
+def _require_plain(path: Path, layout: Layout, found: Roles) -> None:
+    """Raise `DataError` for a cell that holds a list, and for dates that would not be read as times."""
+    for role in ROLES[:2]:
+        cells = [row[found[role]] for row in layout.rows]
+        if len(cells) > _ROWS and 2 * sum(_CELL.fullmatch(cell) is not None for cell in cells) > len(cells):
+            raise unclear(path, layout, f"{role}s look like lists, such as {max(cells, key=len)[:40]!r}: "
+                          "write each on a line of its own")  # fmt: skip
+    kinds = _kinds(layout)
+    for place, heading in enumerate(layout.header or ()):
+        named = re.search("(?i)date|time|datum|zeit|_ts$|^t_", heading) is not None
+        dated = layout.rows and all(DATE.fullmatch(row[place]) for row in layout.rows)
+        if "time" not in found and place not in found.values() and (dated or (named and kinds[place] == "time")):
+            raise unclear(path, layout, f"no heading says which column is the time, and {heading!r} looks like one: "
+                          f"add time={heading} to the option, or leave it out")  # fmt: skip
 
 
 def _number(path: Path, column: int | str, layout: Layout) -> int:
@@ -341,7 +374,7 @@ _TELLING: Final = (
 
 def _told(layout: Layout) -> tuple[Roles, str] | None:
     """Return the columns of a table without header that says by itself what they are, and why; None for any other."""
-    kinds = [_kind([row[place] for row in layout.rows]) for place in range(layout.width)]
+    kinds = _kinds(layout)
     if layout.separator == "::" and kinds[2:] in (["rating"], ["rating", "time"]) and not layout.header:
         whole = all(field.isdigit() for row in layout.rows for field in row[:2])
         return (
@@ -358,6 +391,10 @@ def _told(layout: Layout) -> tuple[Roles, str] | None:
             return None
         found[role] = place
     return (found, "by what their ids begin with") if {"user", "item"} <= found.keys() else None
+
+
+def _kinds(layout: Layout) -> list[str]:
+    return [_kind([row[place] for row in layout.rows]) for place in range(layout.width)]
 
 
 def _kind(fields: Sequence[str]) -> str:
@@ -379,31 +416,48 @@ def _kind(fields: Sequence[str]) -> str:
 
 
 _RANK: Final = {"id": 0, "rating": 1, "value": 2, "row": 2, "time": 3}  # of kinds, for what could be an id
+_HINTS: Final[dict[Role, str]] = {
+    "user": "user|customer|kunde|member|client|buyer|visitor|mail|uid|steamid|profilename|household|account|session|"
+    "order_?id|basket",
+    "item": "item|product|sku|article|artikel|movie|film|song|track|book|game|app|asin|shop|merchant|place|joke|beerid|"
+    "listing|mbid|ad_?group|campaign",
+    "rating": "rating|score|star|overall",
+    "time": "date|time|datum|zeit|_ts$|created|updated|erstellt",
+}  # fmt: skip
+"""What a heading may contain that is none of the usual, the likeliest first: for the example of an option, no more."""
+_NO_ID: Final = re.compile(
+    r"(?i)(?<!user)(?<!profile)name$|title|quantity|price|size|number$|position|categor|^is|ed\b"
+)
 
 
-def _guess(layout: Layout) -> str:
-    """Return the columns as the option `--columns`: the two most like ids, and a rating and a time among the others."""
-    kinds = [_kind([row[place] for row in layout.rows]) for place in range(layout.width)]
-    names = layout.header or ("",) * layout.width
-    found = {role: place for place, name in enumerate(names) if (role := recognise(name)) is not None}
-    rest = [place for place in range(layout.width) if all(found.get(role) != place for role in ROLES)]
-    ids = sorted(sorted(rest, key=lambda place: (_RANK[kinds[place]], place))[:2])
-    for role in ROLES[:2]:
-        if role not in found and ids:
-            found[role] = ids.pop(0)
-    for role in ROLES[2:4]:
-        places = [place for place in rest if kinds[place] == role and place not in found.values()]
-        if role not in found and places:
-            found[role] = places[0]
-    said = {role: names[found[role]] for role in ROLES if role in found}
+def _guess(layout: Layout, wrong: int | None) -> str:
+    """Return the columns as the option `--columns`: by their headings, or by what their values look like."""
+    kinds, names = _kinds(layout), layout.header or ("",) * layout.width
+    found = {role: place for place, name in enumerate(names) if (role := recognise(name)) in ROLES and place != wrong}
+    for role, hints in _HINTS.items():
+        rest = [place for place in range(layout.width) if place not in found.values() and place != wrong]
+        could = [place for place in rest if kinds[place] == role] if role in ROLES[2:] else [
+            place for place in rest if kinds[place] != "time" and not _NO_ID.search(names[place])]  # fmt: skip
+        fits = [place for hint in hints.split("|") for place in could if re.search(hint, names[place], re.IGNORECASE)]
+        if role not in found and fits:
+            found[role] = fits[0]
+    rest = [place for place in range(layout.width) if place not in found.values() and place != wrong]
+    ids = sorted(rest, key=lambda place: (bool(_NO_ID.search(names[place])), _RANK[kinds[place]], place))
+    missing = [role for role in ROLES[:2] if role not in found]
+    found |= dict(zip(missing, sorted(ids[: len(missing)]), strict=False))
+    for role in [role for role in ROLES[2:4] if role not in found and not layout.header]:
+        found |= dict([(role, place) for place in rest if kinds[place] == role and place not in found.values()][:1])
     return ",".join(
         f"{role}={name if name and names.count(name) == 1 and not set(name) & set(',=') else found[role]}"
-        for role, name in said.items()
+        for role, name in [(role, names[found[role]]) for role in ROLES if role in found]
     )
 
 
-def unclear(path: Path, layout: Layout, problem: str) -> DataError:
-    """Return the error for a table whose columns are not named: its first rows, and the option to type."""
+def unclear(path: Path, layout: Layout, problem: str, wrong: int | None = None) -> DataError:
+    """Return the error for a table whose columns are not named: its first rows, and the option to type.
+
+    wrong: a column that its heading names, and its content does not fit.
+    """
     rows = [
         list(map(str, range(layout.width))),
         *([list(layout.header)] if layout.header else []),
@@ -430,7 +484,7 @@ def unclear(path: Path, layout: Layout, problem: str) -> DataError:
     table = "\n".join(f"    {line}" for line in lines)
     return DataError(
         f"{problem}. Columns and first rows:\n{table}\nSay it, with numbers or headings, for example:\n"
-        f"    hushrec data show {name} --columns {shlex.quote(_guess(layout))}{matrix}",
+        f"    hushrec data show {name} --columns {shlex.quote(_guess(layout, wrong))}{matrix}",
         path,
     )
 
@@ -440,6 +494,43 @@ def _is_small(field: str) -> bool:
     return NUMBER.fullmatch(field) is not None and abs(float(field)) < LEAST_TIME
 
 
-def label_of(header: Sequence[str]) -> int | None:
-    """Return the number of a column that says whether the user clicked, such as `label`; None without one."""
-    return next((place for place, heading in enumerate(header) if plain_heading(heading) in _LABELS), None)
+# --- columns that say that a row is no interaction ------------------------------------------------------------------
+
+_NOT: Final = frozenset(("0", "0.0", "false", "no", "nein"))
+_MARKS: Final = (
+    ("label click clicks clicked isclick isclicked target liked islike purchased purchase ispurchase bought conversion "
+     "isrecommended", _NOT),
+    ("returned isreturned cancelled canceled iscancelled iscanceled refunded isrefunded deleted isdeleted void "
+     "storniert storno retoure", frozenset(("1", "1.0", "true", "yes", "ja"))),
+    ("status orderstatus financialstatus paymentstatus state event eventtype eventname action actiontype behavior "
+     "behaviortype", frozenset(("cancelled", "canceled", "refunded", "returned", "voided", "failed", "storniert",
+     "retourniert", "erstattet", "annulé", "remove", "remove_from_cart", "removefromcart", "dislike"))),
+)  # fmt: skip
+"""Headings in plain form, and their values that mean that nobody took the item."""
+_EITHER: Final = _NOT | {"1", "1.0", "true", "yes", "ja"}
+
+
+def marks_of(header: Sequence[str]) -> dict[int, frozenset[str]]:
+    """Return the number of each column that may say that a row is no interaction, and the values that say so."""
+    return {
+        place: values
+        for place, heading in enumerate(header)
+        for headings, values in _MARKS
+        if plain_heading(heading) in headings.split()
+    }
+
+
+def require_taken(path: Path, layout: Layout, roles: Roles, seen: Mapping[int, set[str]]) -> None:
+    """Raise `DataError` if one of the values `seen` in a column of marks says that a row is no interaction."""
+    marks = marks_of(layout.header or ())
+    for place, values in seen.items():
+        not_taken = marks.get(place, _NOT)
+        wrong = sorted(values & not_taken)
+        if wrong and (values <= _EITHER or not not_taken & _EITHER):
+            said = ",".join(f"{role}={(layout.header or ())[column]}" for role, column in roles.items())
+            what = "0 and 1, and lines with 0" if not_taken is _NOT else f"{wrong[0]!r}, and such lines"
+            raise DataError(
+                f"the column {(layout.header or ())[place]!r} holds {what} are usually no interactions: keep the "
+                f"others, or read all lines: hushrec data show {shlex.quote(str(path))} --columns {shlex.quote(said)}",
+                path,
+            )

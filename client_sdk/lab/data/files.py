@@ -7,18 +7,21 @@ JSON lines and parquet, plain or gzip, in bounded memory, and says what it found
 
 from __future__ import annotations
 
-from array import array
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History, OnUnknown
 from client_sdk.lab.data.chunks import chunks
-from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, Layout, layout_of, require_columns
+from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, Layout, layout_of, require_columns, unclear
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 _PARQUET: Final = b"PAR1"
 _FIRST: Final = 3  # interactions that are shown
+_MANY: Final = 30  # rows, from which on ids must repeat
+_MOST_IDS: Final = 0.9  # of the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +70,8 @@ class DataFile:
         if self.unread:
             parts.append(f"not read: {', '.join(self.unread)}")
         if found.ratings is not None and found.size:
-            parts.append(f"ratings from {found.ratings.min():g} to {found.ratings.max():g}")
+            least = float(found.ratings.min())
+            parts.append(f"ratings from {least:g} to {found.ratings.max():g}{_of_none(found.ratings, least)}")
         if found.timestamps is not None and found.size:
             first, last = (
                 _time_text(int(each), self.dates) for each in (found.timestamps.min(), found.timestamps.max())
@@ -73,13 +79,26 @@ class DataFile:
             parts.append(f"times from {first} to {last}")
         if found.merged:
             which = "last" if found.timestamps is None else "latest"
-            parts.append(f"{found.merged:,} repeated pairs of user and item: the {which} of each is used")
+            parts.append(
+                f"{found.merged:,} repeated pairs of user and item: the {which} of each is used, without a weight"
+            )
+        if self.columns is not None and self.columns.quantity is not None:
+            parts.append("quantities only say what came back: no recipe takes a weight")
         if found.returned:
             parts.append(f"{found.returned:,} pairs left out, of which as much came back as was bought")
         if self.bad:
             more = f" and {self.bad - len(self.left_out)} more" if self.bad > len(self.left_out) else ""
             parts.append(f"{self.bad:,} rows left out ({', '.join(map(_place, self.left_out))}{more})")
         return "; ".join(parts)
+
+
+def _of_none(ratings: NDArray[np.float32], least: float) -> str:
+    """Return a hint at ratings of -1 or 0 on a scale that begins at 1, as of Book-Crossing and of anime lists."""
+    others = ratings[ratings != least]
+    if least not in (-1, 0) or others.min(initial=9) < 1 or others.max(initial=0) <= 1:
+        return ""
+    count = ratings.size - others.size
+    return f", {count:,} of them {least:g}: if that stands for no rating, read without rating or leave these rows out"
 
 
 def _place(error: DataError) -> str:
@@ -104,31 +123,64 @@ def read_data_file(
     skip_bad: int = 0,
     duplicates: Duplicates = "latest",
     integer_ids: bool = False,
-    beside_lists: bool = False,
 ) -> DataFile:
-    """Read the interactions of a file. Tables need polars, of the extra `data`; lists of ids do not.
+    """Read the interactions of a file, with polars, of the extra `data`.
 
     columns: which to read; without them a column is read if its heading is a usual one, or the file says by itself what
     it is. skip_bad: up to so many rows that cannot be read are left out. duplicates: what to do with repeated pairs.
-    integer_ids: whether an id that is not an integer of at least 0 is an error. beside_lists: whether the other file of
-    a given split is one of lists. Times are rounded down to integers; dates become microseconds since 1970. Raises
-    `DataError`, with line and column, for a malformed file, and, with the first rows and the option to type, for
-    columns that are not named.
+    integer_ids: whether an id that is not an integer of at least 0 is an error. Times are rounded down to integers;
+    dates become microseconds since 1970. Raises `DataError`, with line and column, for a malformed file, and, with the
+    first rows and the option to type, for columns that are not named or whose ids are of rows.
     """
-    layout = _layout(path, columns, beside_lists)
+    return read_data_files([path], columns, skip_bad, duplicates, integer_ids)[0]
+
+
+def read_data_files(
+    paths: Sequence[Path],
+    columns: Columns | None = None,
+    skip_bad: int = 0,
+    duplicates: Duplicates = "latest",
+    integer_ids: bool = False,
+) -> list[DataFile]:
+    """Read files of one format, the first of training interactions, with one numbering of users and items.
+
+    Lines of numbers in one of them are lists of items if those in another say so. Else as for `read_data_file`.
+    """
+    layouts = [_layout(path, columns) for path in paths]
+    if any(layout.kind == "lists" for layout in layouts):
+        layouts = [_layout(path, columns, beside_lists=True) for path in paths]
+    if len({layout.kind == "lists" for layout in layouts}) > 1:
+        raise DataError(f"the file has {layouts[1]}, but {paths[0]} has {layouts[0]}", paths[1])
+    read: list[TableRows] = []
+    for path, layout in zip(paths, layouts, strict=True):
+        read.append(_read(path, layout, columns, integer_ids, skip_bad, *read[:1]))
+    made = _tables(paths[0]).interactions_of(read, duplicates)
+    if columns is None and layouts[0].kind != "lists":
+        _require_repeated(read[0], made[0])
+    return [_described(rows, found) for rows, found in zip(read, made, strict=True)]
+
+
+def _described(rows: TableRows, found: Interactions) -> DataFile:
+    layout, places = rows.layout, rows.roles.values()
     if layout.kind == "lists":
-        (lists,) = read_lightgcn(path, duplicates=duplicates, numbered=True)
-        return DataFile(path, str(layout), None, lists.size + lists.merged, lists)
-    rows = _read(path, layout, columns, integer_ids, skip_bad)
+        return DataFile(rows.path, str(layout), None, rows.count, found)
     header = layout.header or tuple(map(str, range(layout.width)))
-    named = {role: place if header.count(header[place]) > 1 or layout.header is None else header[place]
-             for role, place in rows.roles.items()}  # fmt: skip
-    first = tuple(" ".join(row[place] for place in rows.roles.values()) for row in layout.rows[:_FIRST])
+    named: dict[str, int | str] = {role: rows.name(role) for role in rows.roles}
+    first = tuple(" ".join(row[place] for place in places) for row in layout.rows[:_FIRST])
     unread = tuple(repr(name) if layout.header else f"column {name}, such as {layout.rows[0][place]!r}"
-                   for place, name in enumerate(header) if place not in rows.roles.values())  # fmt: skip
-    count, bad, left_out = rows.count, rows.bad, tuple(rows.left_out)
-    found, dates = rows.interactions(duplicates), bool(rows.dates)
-    return DataFile(path, str(layout), Columns(**named), count, found, rows.why, first, unread, left_out, bad, dates)
+                   for place, name in enumerate(header) if place not in places)  # fmt: skip
+    return DataFile(rows.path, str(layout), Columns(**cast(Any, named)), rows.count, found, rows.why, first, unread,
+                    tuple(rows.left_out), rows.bad, bool(rows.dates))  # fmt: skip
+
+
+def _require_repeated(rows: TableRows, found: Interactions) -> None:
+    """Raise `DataError` if nearly every row has another user, or another item: such ids are of rows, or of orders."""
+    degrees_of: dict[Role, NDArray[np.int64]] = {"user": found.user_degrees(), "item": found.item_degrees()}
+    for role, degrees in degrees_of.items():
+        count = int(np.count_nonzero(degrees))
+        if rows.count >= _MANY and count > _MOST_IDS * rows.count:
+            problem = f"{count:,} of {rows.count:,} rows have another {role}, as if the column numbered rows or orders"
+            raise unclear(rows.path, rows.layout, problem, rows.roles[role])
 
 
 def write_data_file(file: DataFile, target: Path) -> None:
@@ -136,11 +188,7 @@ def write_data_file(file: DataFile, target: Path) -> None:
 
     Raises `DataError` if the file exists or cannot be written, and without polars.
     """
-    try:
-        from client_sdk.lab.data.tables import write_table
-    except ImportError as error:
-        raise DataError(_NEEDS_POLARS, target) from error
-    write_table(file.interactions, target, dates=file.dates)
+    _tables(target).write_table(file.interactions, target, dates=file.dates)
 
 
 def by_place(path: Path) -> Columns:
@@ -148,9 +196,12 @@ def by_place(path: Path) -> Columns:
     return Columns(0, 1, 2, 3 if _layout(path, Columns(0, 1)).width > 3 else None)
 
 
-def read_rows(path: Path, columns: Columns) -> TableRows:
-    """Return the rows of a table with integer ids. Errors: as for `read_data_file`."""
-    return _read(path, _layout(path, columns), columns, True, 0)
+def _tables(path: Path) -> ModuleType:
+    """Return the module that reads tables. Raises `DataError` without polars."""
+    try:
+        return import_module("client_sdk.lab.data.tables")
+    except ImportError as error:
+        raise DataError("a table is read with polars: pip install 'hushrec[data]'", path) from error
 
 
 def _layout(path: Path, columns: Columns | None, beside_lists: bool = False) -> Layout:
@@ -160,116 +211,28 @@ def _layout(path: Path, columns: Columns | None, beside_lists: bool = False) -> 
             is_parquet = file.read(len(_PARQUET)) == _PARQUET
     except OSError as error:
         raise DataError(f"cannot read the file: {error.strerror or error}", path) from error
-    if not is_parquet:
-        return layout_of(path, columns, beside_lists)
-    try:
-        from client_sdk.lab.data.tables import layout_of_parquet
-    except ImportError as error:
-        raise DataError(_NEEDS_POLARS, path) from error
-    return layout_of_parquet(path)
+    found: Layout = _tables(path).layout_of_parquet(path) if is_parquet else layout_of(path, columns, beside_lists)
+    return found
 
 
-def has_lists(path: Path, columns: Columns | None) -> bool:
-    """Return whether a file by itself says that each line is a user and the user's items."""
-    return _layout(path, columns).kind == "lists"
-
-
-_NEEDS_POLARS: Final = "a table is read with polars: pip install 'hushrec[data]'"
-
-
-def _read(path: Path, layout: Layout, columns: Columns | None, integer_ids: bool, skip_bad: int) -> TableRows:
-    try:
-        from client_sdk.lab.data.tables import read_table
-    except ImportError as error:
-        raise DataError(_NEEDS_POLARS, path) from error
-    rows = read_table(path, layout, columns, integer_ids=integer_ids)
+def _read(
+    path: Path, layout: Layout, columns: Columns | None, integer_ids: bool, skip_bad: int, *beside: TableRows
+) -> TableRows:
+    rows: TableRows = _tables(path).read_table(path, layout, columns, integer_ids, *beside)
     rows.left_out.sort(key=lambda error: error.line or 0)
     if rows.bad > skip_bad:
         first, more = rows.left_out[0], rows.bad - 1
         advice = f"; {more:,} more rows cannot be read: leave them out with --skip-bad {rows.bad}" if more else ""
+        if not rows.count and more:
+            advice = f"; none of the {rows.bad:,} rows can be read"
+            role = next((role for role in rows.roles if str(first.column).endswith(f"({role})")), "user")
+            if role not in ("user", "item"):
+                rest = ",".join(f"{other}={rows.name(other)}" for other in rows.roles if other != role)
+                advice += f": without the {role}, say --columns {shlex.quote(rest)}"
         raise DataError(first.problem + advice, path, first.line, first.column)
     if not rows.count:
         raise DataError("the file has a header but no lines", path)
     return rows
-
-
-# --- reader of LightGCN files: one line per user, `user item item ...`, numbered from 0, without ratings and times ---
-
-_LONGEST: Final = 15  # digits
-_MOST_UNUSED: Final = 100  # times as many numbers as occur
-
-
-def read_lightgcn(*paths: Path, duplicates: Duplicates = "error", numbered: bool = False) -> tuple[Interactions, ...]:
-    """Return one `Interactions` for each file, for example `train.txt` and `test.txt`.
-
-    All have the same numbers of users and items: those in the files, up to the largest in any of them, or if `numbered`
-    those of the ids that occur, in their order. A line may contain a user without items. duplicates: what to do with
-    repeated items of a user. Raises `DataError` for a malformed or repeated user line, with the line number, and, by
-    default, for a repeated item of a user.
-    """
-    parts = [_read_lists(path) for path in paths]
-    user_ids, item_ids = (np.unique(np.concatenate(side)) for side in zip(*parts, strict=True))
-    item_ids = item_ids[item_ids >= 0]
-    n_users, n_items = int(user_ids.max()) + 1, int(item_ids.max(initial=-1)) + 1
-    if not numbered and max(n_users, n_items) > _MOST_UNUSED * (user_ids.size + item_ids.size):
-        raise DataError("the numbers of users or items are far above their count: number them from 0", paths[0])
-    made = []
-    for path, (users, items) in zip(paths, parts, strict=True):
-        users, items = users[items >= 0], items[items >= 0]
-        more: dict[str, Any] = {"n_users": n_users, "n_items": n_items}
-        if numbered:
-            users, items = np.searchsorted(user_ids, users), np.searchsorted(item_ids, items)
-            more = {"n_users": user_ids.size, "n_items": item_ids.size}
-            more |= {"user_ids": user_ids.astype(np.str_), "item_ids": item_ids.astype(np.str_)}
-        try:
-            made.append(Interactions.from_pairs(users, items, duplicates=duplicates, **more))
-        except DataError as error:
-            raise DataError(error.problem, path) from error
-    return tuple(made)
-
-
-def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return users and items of all pairs, int64 (pairs,); item -1 for a user whose line has no items."""
-    numbers, lengths = read_id_lists(path)
-    starts = np.cumsum(lengths) - lengths
-    owners = numbers[starts]
-    require_distinct(path, owners, "a line")
-    is_item = np.ones(numbers.size, dtype=bool)
-    is_item[starts] = False
-    alone = owners[lengths == 1]
-    return (
-        np.concatenate([np.repeat(owners, lengths - 1), alone]),
-        np.concatenate([numbers[is_item], np.full(alone.size, -1)]),
-    )
-
-
-def require_distinct(path: Path, users: NDArray[np.int64], what: str) -> None:
-    """Raise `DataError` for the first line whose user is that of an earlier one, and already has `what`."""
-    _, first = np.unique(users, return_index=True)
-    if first.size < users.size:
-        again = int(np.setdiff1d(np.arange(users.size), first)[0])
-        raise DataError(f"user {users[again]} already has {what}", path, again + 1)
-
-
-def read_id_lists(path: Path, separators: str = " \t") -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Read lines of one or more integers. Return all integers, int64 (total,), and the count per line, int64 (lines,).
-
-    separators: characters that separate numbers, in any number. Raises `DataError`, with the line number, for a
-    malformed or blank line.
-    """
-    blanks = bytes.maketrans(separators.encode(), b" " * len(separators))
-    numbers, lengths = array("q"), array("q")
-    for chunk in chunks(path, quoted=False):
-        for line, text in enumerate(chunk.data.translate(blanks).split(b"\n")[:-1], start=chunk.line):
-            words = text.split()
-            if not words:
-                raise DataError("a blank line in the middle of the file", path, line)
-            if not b"".join(words).isdigit() or max(map(len, words)) > _LONGEST:
-                wrong = next(word for word in words if not word.isdigit() or len(word) > _LONGEST).decode()[:40]
-                raise DataError(f"not a whole number of at least 0: {wrong!r}", path, line)
-            numbers.extend(map(int, words))
-            lengths.append(len(words))
-    return np.array(numbers, np.int64), np.array(lengths, np.int64)
 
 
 # --- the files of one user: items, ratings and titles; every error names the line -------------------------------------

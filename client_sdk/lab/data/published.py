@@ -11,17 +11,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.lab.data.columns import Columns
+from client_sdk.lab.data.chunks import read_id_lists
+from client_sdk.lab.data.columns import LISTS, Columns
 from client_sdk.lab.data.fetch import DOWNLOADS
 from client_sdk.lab.data.files import (
-    DataFile,
     by_place,
-    has_lists,
     read_data_file,
-    read_id_lists,
-    read_lightgcn,
-    read_rows,
-    require_distinct,
+    read_data_files,
 )
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
@@ -33,24 +29,33 @@ def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOne
     train, test, negatives: the paths of the files. A user has at most one held-out item. Raises `DataError`, with file
     and line, if a file is malformed or if the files contradict each other.
     """
-    rows, held_out = _read_ratings(train), _read_ratings(test)
+    rows, tested = (
+        read_data_file(path, by_place(path), duplicates="error", integer_ids=True).interactions
+        for path in (train, test)
+    )
+    (users, items), (owners, held_out) = _numbers(rows), _numbers(tested)
     listed = None if negatives is None else read_ncf_negatives(negatives)
-    n_users = int(max(rows[0].max(), held_out[0].max())) + 1
-    n_items = int(max(rows[1].max(), held_out[1].max(), 0 if listed is None else listed[1].max())) + 1
-    try:
-        interactions = Interactions.from_pairs(
-            rows[0], rows[1], n_users=n_users, n_items=n_items, ratings=rows[2], timestamps=rows[3]
-        )
-    except DataError as error:
-        raise DataError(error.problem, train) from error
-    require_distinct(test, held_out[0], "a held-out item")
+    n_users = int(max(users.max(), owners.max())) + 1
+    n_items = int(max(items.max(), held_out.max(), 0 if listed is None else listed[1].max())) + 1
+    interactions = Interactions.from_pairs(
+        users, items, n_users=n_users, n_items=n_items, ratings=rows.ratings, timestamps=rows.timestamps
+    )
+    again = owners[1:][owners[1:] == owners[:-1]]
+    if again.size:
+        raise DataError(f"user {again[0]} already has a held-out item", test)
     test_items = np.full(n_users, -1, dtype=np.int32)
-    test_items[held_out[0]] = held_out[1]
+    test_items[owners] = held_out
     table = None if listed is None or negatives is None else _negatives_by_user(negatives, listed, test_items)
     try:
         return LeaveOneOut(interactions, test_items, table)
     except DataError as error:
         raise DataError(error.problem, test) from error
+
+
+def _numbers(side: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the users and items of interactions by their numbers in the file, int64 (interactions,)."""
+    user_ids, item_ids = (np.array(ids, np.int64) for ids in (side.user_ids, side.item_ids))
+    return user_ids[side.users], item_ids[side.items]
 
 
 def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -67,16 +72,6 @@ def read_ncf_negatives(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]
         raise DataError(problem if uneven.size else "no negatives after (user,item)", path, bad + 1)
     table = numbers.reshape(lengths.size, int(lengths[0]))
     return table[:, :2], table[:, 2:]
-
-
-def _read_ratings(
-    path: Path,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64] | None]:
-    rows = read_rows(path, by_place(path))
-    ratings = rows.numbers("rating")
-    if ratings is None:
-        raise DataError("expected user, item, rating and, optionally, a time on each line", path)
-    return rows.ids("user"), rows.ids("item"), ratings, rows.numbers("time")
 
 
 def _negatives_by_user(
@@ -186,8 +181,10 @@ def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactio
     train_path, test_path = (_found(name, data_dir, file) for file in files)
     if train_path is None or test_path is None:
         raise _missing(name, data_dir, files)
-    train, test = read_lightgcn(train_path, test_path)
-    require_disjoint(train, test, train_path, test_path)
+    sides = read_train_test(train_path, test_path, Columns("user", LISTS))
+    numbers = [_numbers(side) for side in sides]
+    n_users, n_items = (int(max(each[place].max() for each in numbers)) + 1 for place in (0, 1))
+    train, test = (Interactions.from_pairs(*pairs, n_users=n_users, n_items=n_items) for pairs in numbers)
     return train, test
 
 
@@ -279,15 +276,17 @@ def read_train_test(
     columns, skip_bad: as in `read_data_file`, for each file. Raises `DataError` for a malformed file, a pair that is in
     both, and files that have no user or no item in common.
     """
-    beside = any(has_lists(path, columns) for path in (train, test))
-    files = [read_data_file(path, columns, skip_bad=skip_bad, beside_lists=beside) for path in (train, test)]
-    if len({file.columns is None for file in files}) > 1:
-        raise DataError(f"the file has {files[1].format}, but {train} has {files[0].format}", test)
+    files = read_data_files([train, test], columns, skip_bad)
     for file in files:
         if report is not None:
             report(str(file))
-    users, items = (_united(files, role) for role in ("user", "item"))
-    first, second = (_renumbered(file.interactions, users, items) for file in files)
+    first, second = (file.interactions for file in files)
+    for role, ids in (("user", first.user_ids), ("item", first.item_ids)):
+        numbers = [np.unique(side.users if role == "user" else side.items) for side in (first, second)]
+        if ids is not None and not np.isin(numbers[1], numbers[0]).any():
+            other, one = ids[numbers[1][0]], ids[numbers[0][0]]
+            problem = f"no {role} of this file is in {train}: {str(other)!r}, for example, beside {str(one)!r}"
+            raise DataError(f"{problem}; are the ids written in the same way?", test)
     require_disjoint(first, second, train, test)
     return first, second
 
@@ -302,35 +301,3 @@ def require_disjoint(train: Interactions, test: Interactions, train_path: Path, 
         item = item if train.item_ids is None else train.item_ids[item]
         problem = f"{shared.size} pairs are also in {train_path}; the first is user {user}, item {item}"
         raise DataError(problem, test_path)
-
-
-def _ids(side: Interactions, role: str) -> NDArray[Any]:
-    """Return the ids of one side; its numbers if it has no ids."""
-    ids = side.user_ids if role == "user" else side.item_ids
-    count = side.n_users if role == "user" else side.n_items
-    return np.arange(count) if ids is None else ids
-
-
-def _united(files: list[DataFile], role: str) -> NDArray[Any]:
-    """Return the ids of both files, ascending; of text."""
-    first, second = (_ids(file.interactions, role) for file in files)
-    if not np.isin(second, first).any():
-        problem = (
-            f"no {role} of this file is in {files[0].path}: {str(second[0])!r}, for example, beside {str(first[0])!r}"
-        )
-        raise DataError(f"{problem}; are the ids written in the same way?", files[1].path)
-    return np.union1d(first, second)
-
-
-def _renumbered(side: Interactions, users: NDArray[Any], items: NDArray[Any]) -> Interactions:
-    """Return `side` with the numbers that its ids have in `users` and `items`, both ascending."""
-    return Interactions.from_pairs(
-        np.searchsorted(users, _ids(side, "user"))[side.users],
-        np.searchsorted(items, _ids(side, "item"))[side.items],
-        n_users=users.size,
-        n_items=items.size,
-        ratings=side.ratings,
-        timestamps=side.timestamps,
-        user_ids=users,
-        item_ids=items,
-    )

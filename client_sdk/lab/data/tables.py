@@ -7,17 +7,19 @@ cannot be read are counted and left out; whether that is an error is decided at 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from client_sdk.lab.data.chunks import Chunk, chunks, rows_of
-from client_sdk.lab.data.columns import DATE, NO_VALUE, NUMBER, Columns, Layout, Roles, label_of, roles_of
+from client_sdk.lab.data.chunks import Chunk, chunks, read_id_lists, require_distinct, rows_of
+from client_sdk.lab.data.columns import NO_VALUE, NUMBER, Columns, Layout, Roles, marks_of, require_taken, roles_of
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from protocols.headings import Role
 
@@ -25,75 +27,23 @@ LONGEST_FIELD: Final = 255  # bytes
 _LARGEST: Final = {"rating": float(np.finfo(np.float32).max), "time": 2.0**62, "quantity": 2.0**31}
 _SLICE: Final = 1 << 18  # rows of a parquet file that are converted at once
 _ISO: Final = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
-_CLOCKS: Final = (" %H:%M:%S", " %H:%M", "")
-_DAY_FIRST: Final = tuple(f"%d/%m/%Y{clock}" for clock in _CLOCKS)
-_MONTH_FIRST: Final = tuple(f"%m/%d/%Y{clock}" for clock in _CLOCKS)
-_DOTTED: Final = tuple(f"%d.%m.%Y{clock}" for clock in _CLOCKS)
-_SPELT: Final = ("%a %b %d %H:%M:%S %z %Y",)
+_CLOCKS: Final = ("", " %H:%M:%S", " %H:%M", " %I:%M:%S %p", " %I:%M %p")
+_FORMS: Final = (_ISO, ("%a %b %d %H:%M:%S %z %Y",), *(tuple(form + clock for clock in _CLOCKS) for form in (
+    "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y", "%B %d, %Y", "%d/%B/%Y", "%d %B %Y",
+)))  # fmt: skip
+"""Forms of dates with `/` for `-`, but in ISO 8601; day first and month first are told apart by days after the 12th."""
+_READ: Final = "2025-12-31 18:30:00+01:00, 31.12.2025 18:30, 12/31/2025 6:30 PM, Dec 31, 2025"
 _UNIT: Final = "\x1f"  # ASCII's unit separator stands for `::`, because polars splits at single bytes
 _MISSING: Final = [form(text) for text in NO_VALUE for form in (str, str.upper, str.title)] + ["NaN", "N/A", "<NA>"]
+_IDS: Final[tuple[Role, ...]] = ("user", "item")
+_NUMBERS: Final[tuple[Role, ...]] = ("quantity", "rating", "time")
+_NO_ID: Final = r"""^(\[\s*(["'\d\[{-].*)?\]|\{\s*".*\})$"""  # of JSON
 _NO_INTEGER: Final = "must be a whole number of at least 0, got {}"
 _LISTED: Final = 20  # rows that were left out
+_MANY: Final = 30  # ratings, which are marks if all are 0 or 1
 
 Lines = NDArray[np.int64] | range
 """The line of each row of a part in the file; of parquet the row, from 1."""
-
-
-@dataclass
-class _Ids:
-    """The ids of one column: as integers as long as all are in their shortest form, otherwise as text."""
-
-    whole: bool = True
-    parts: list[Any] = field(default_factory=list)
-    categories: pl.Categories = field(default_factory=pl.Categories.random)
-
-    def add(self, values: pl.Series) -> None:
-        if self.whole and not values.dtype.is_integer():
-            self.whole = False
-            self.parts = [self._categorical(pl.Series(part)) for part in self.parts]
-        if not self.whole:
-            self.parts.append(self._categorical(values))
-            return
-        numbers = values.to_numpy()
-        small = not numbers.size or (numbers.min() >= -(2**31) and numbers.max() < 2**31)
-        self.parts.append(numbers.astype(np.int32 if small else np.int64))
-
-    def _categorical(self, values: pl.Series) -> pl.Series:
-        return values.cast(pl.String).cast(pl.Categorical(self.categories))
-
-    def numbered(self) -> tuple[NDArray[np.str_], NDArray[np.int32]]:
-        """Return the distinct ids as text, and the number of each row's, int32 (rows,); the parts are given up.
-
-        Integers are in their order, text in that of its characters.
-        """
-        parts, self.parts = self.parts, []
-        if not self.whole:
-            column = pl.concat(parts)
-            distinct = column.unique()
-            codes, names = distinct.to_physical().to_numpy(), distinct.cast(pl.String)
-            order = names.arg_sort().to_numpy()
-            number = np.zeros(int(codes.max()) + 1, np.int32)
-            number[codes[order]] = np.arange(order.size, dtype=np.int32)
-            return names.to_numpy()[order].astype(np.str_), number[column.to_physical().to_numpy()]
-        numbers = np.concatenate(parts)
-        del parts
-        least, most = int(numbers.min()), int(numbers.max())
-        if most - least > 4 * numbers.size + 1024:
-            values, codes = np.unique(numbers, return_inverse=True)
-            return values.astype(np.str_), codes.astype(np.int32)
-        number = np.zeros(most - least + 1, np.int32)
-        number[numbers - least] = 1
-        values = np.flatnonzero(number) + least
-        np.cumsum(number, out=number)
-        return values.astype(np.str_), number[numbers - least] - 1
-
-
-def _digits(numbers: NDArray[np.int64]) -> int:
-    """Return the length of all numbers in their shortest form."""
-    sizes, total = np.abs(numbers), numbers.size + int(np.count_nonzero(numbers < 0))
-    for power in range(1, len(str(int(sizes.max(initial=0))))):
-        total += int(np.count_nonzero(sizes >= 10**power))
-    return total
 
 
 @dataclass
@@ -101,7 +51,8 @@ class TableRows:
     """Collects the rows of a file part by part.
 
     count: number of rows that were read. left_out: line, column and fault of the first rows that were not, of
-    `bad` rows in all.
+    `bad` rows in all. categories: number the ids; files that share them can be numbered together. alone: users of lists
+    without items.
     """
 
     path: Path
@@ -109,14 +60,16 @@ class TableRows:
     roles: Roles
     why: str
     integer_ids: bool = False
+    categories: dict[Role, pl.Categories] = field(default_factory=lambda: {r: pl.Categories.random() for r in _IDS})
+    alone: Sequence[int] = ()
     count: int = 0
     bad: int = 0
     left_out: list[DataError] = field(default_factory=list)
-    _ids: dict[Role, _Ids] = field(default_factory=lambda: {"user": _Ids(), "item": _Ids()})
-    _numbers: dict[Role, list[NDArray[Any]]] = field(default_factory=dict)
     dates: bool | None = None
     """Whether times are dates, in microseconds; None before the first."""
-    _formats: tuple[str, ...] = _ISO
+    ids: dict[Role, list[pl.Series]] = field(default_factory=dict)
+    _numbers: dict[Role, list[NDArray[Any]]] = field(default_factory=dict)
+    _formats: tuple[str, ...] = ()
 
     def add(self, frame: pl.DataFrame, lines: Lines) -> None:
         """Add the next rows: a column of text for each role."""
@@ -131,14 +84,18 @@ class TableRows:
             role, problem = faults[row]
             self.leave_out(int(lines[row]), _fault(role, frame[role][row], problem), role)
         self.bad += int(np.count_nonzero(~good)) - min(len(faults), _LISTED)
-        if not good.all():
-            values = {role: column.filter(pl.Series(good)) for role, column in values.items()}
         for role, column in values.items():
-            if role in self._ids:
-                self._ids[role].add(column)
+            kept = column if good.all() else column.filter(pl.Series(good))
+            if role in _IDS:
+                small = kept.shrink_dtype() if kept.dtype.is_integer() else self.categorical(role, kept)
+                self.ids.setdefault(role, []).append(small)
             else:
-                self._numbers.setdefault(role, []).append(column.to_numpy())
+                self._numbers.setdefault(role, []).append(kept.to_numpy())
         self.count += int(np.count_nonzero(good))
+
+    def categorical(self, role: Role, values: pl.Series) -> pl.Series:
+        """Return ids as text of which each is kept once."""
+        return values.cast(pl.String).cast(pl.Categorical(self.categories[role]))
 
     def leave_out(self, line: int, problem: str, role: Role | None = None) -> None:
         """Count a row that cannot be read."""
@@ -153,27 +110,27 @@ class TableRows:
 
     def _read(self, role: Role, texts: pl.Series) -> tuple[pl.Series, str]:
         """Return the values of a column, null where they cannot be read, and why they could not."""
-        if role in self._ids:
+        if role in _IDS:
             return self._read_ids(role, texts)
         if role == "time":
             return self._read_times(texts)
         numbers = _numbers_of(texts)
-        return _without(numbers, numbers.abs() > _LARGEST[role]).cast(
-            pl.Float32 if role == "rating" else pl.Float64
-        ), "is not a number: {}"
+        kind = pl.Float32 if role == "rating" else pl.Float64
+        return _without(numbers, numbers.abs() > _LARGEST[role]).cast(kind), "is not a number: {}"
 
     def _read_ids(self, role: Role, texts: pl.Series) -> tuple[pl.Series, str]:
-        for plain in (texts, texts.str.strip_chars()):
-            if self._ids[role].whole:
-                numbers = plain.cast(pl.Int64, strict=False)
-                if not numbers.null_count() and _digits(numbers.to_numpy()) == plain.str.len_bytes().sum():
-                    return _without(numbers, numbers < (0 if self.integer_ids else -(2**63))), _NO_INTEGER
+        if all(part.dtype.is_integer() for part in self.ids.get(role, ())[-1:]):
+            numbers = texts.cast(pl.Int64, strict=False)
+            if not numbers.null_count() and (numbers.cast(pl.String) == texts).all():
+                return _without(numbers, (numbers < 0) & self.integer_ids), _NO_INTEGER
         texts = texts.str.strip_chars()
         if self.integer_ids:
             return _without(texts, ~texts.str.contains(r"^(0|[1-9]\d{0,17})$")), _NO_INTEGER
         wrong = texts.is_in(_MISSING) | (texts.str.len_bytes() > LONGEST_FIELD)
         if self.layout.header is not None and self.layout.kind == "text":
             wrong |= texts == self.layout.header[self.roles[role]]
+        elif self.layout.kind == "json":
+            wrong |= texts.str.contains(_NO_ID)
         return _without(texts, wrong), ""
 
     def _read_times(self, texts: pl.Series) -> tuple[pl.Series, str]:
@@ -186,64 +143,112 @@ class TableRows:
             numbers = numbers.fill_null(wide.floor().cast(pl.Int64, strict=False))
         if self.dates is None and len(texts):
             first = next(filter(None, texts.head(_LISTED).fill_null("").str.strip_chars()), "")
-            self.dates = DATE.fullmatch(first) is not None
+            self.dates = NUMBER.fullmatch(first) is None
         if not self.dates:
             return numbers, "is not a number: {}"
-        if self._formats is _ISO:
-            self._formats = _formats_of(texts, self)
+        self._formats = self._formats or self._formats_of(texts.drop_nulls().str.strip_chars())
+        if not self._formats:
+            return _without(numbers, numbers.is_null() | True), f"is neither a number nor a date as in {_READ}: {{}}"
         return _parsed_dates(texts, self._formats), "is not a date and time like those of the first rows: {}"
+
+    def _formats_of(self, plain: pl.Series) -> tuple[str, ...]:
+        """Return the formats of the dates, none if no form fits. Raises `DataError` if day and month are not clear."""
+        read = {form: _parsed_dates(plain, form).is_not_null() for form in _FORMS}
+        best = max(_FORMS, key=lambda form: read[form].sum())
+        if not read[best].any():
+            return ()
+        others = [found for form, found in read.items() if form is not best]
+        if all(found.sum() < read[best].sum() and not (found & ~read[best]).any() for found in others):
+            return best
+        which = "could be day/month or month/day" if read[best].all() else "are neither day/month nor month/day"
+        left = ",".join(str(role) + f"={self.name(role)}" for role in self.roles if role != "time")
+        raise DataError(
+            f"the dates {which} throughout, such as {plain[0]!r}: write them as 2025-12-31, or leave the time out: "
+            f"--columns {shlex.quote(left)}", self.path, None, self.column("time"),
+        )  # fmt: skip
+
+    def name(self, role: Role) -> int | str:
+        """Return the heading of a role's column; its number if there is none, or another of that name."""
+        place, header = self.roles[role], self.layout.header
+        return place if header is None or header.count(header[place]) > 1 else header[place]
 
     def numbers(self, role: Role) -> NDArray[Any] | None:
         """Return the ratings, float32 (rows,), or times, int64 (rows,), which are given up; None without them."""
         parts = self._numbers.pop(role, None)
         return None if parts is None else np.concatenate(parts)
 
-    def ids(self, role: Role) -> NDArray[np.int64]:
-        """Return the integer ids of `role`, int64 (rows,), which are given up."""
-        names, codes = self._ids[role].numbered()
-        return names.astype(np.int64)[codes]
 
-    def interactions(self, duplicates: Duplicates) -> Interactions:
-        """Return the collected rows, which are given up. Raises `DataError` for repeated pairs on "error"."""
-        user_ids, users = self._ids["user"].numbered()
-        item_ids, items = self._ids["item"].numbered()
-        quantities, ratings, times = self.numbers("quantity"), self.numbers("rating"), self.numbers("time")
+def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_], list[NDArray[np.int32]]]:
+    """Return the distinct ids of all files as text, and the number of each row's, int32 (rows,) for each file.
+
+    Integers are in their order, text in that of its characters. The ids of the files are given up.
+    """
+    parts = [rows.ids.pop(role) for rows in files]
+    alone = [pl.Series(rows.alone, dtype=pl.Int64) for rows in files if role == "user"]
+    if all(part.dtype.is_integer() for each in parts for part in each):
+        numbers = np.concatenate([*(part for each in parts for part in each), *alone])
+        least, most = int(numbers.min()), int(numbers.max())
+        if most - least > 4 * numbers.size + 1024:
+            values, codes = np.unique(numbers, return_inverse=True)
+        else:
+            number = np.zeros(most - least + 1, np.int32)
+            number[numbers - least] = 1
+            values = np.flatnonzero(number) + least
+            codes = (np.cumsum(number, dtype=np.int32) - 1)[numbers - least]
+        ends = np.cumsum([sum(map(len, each)) for each in parts])
+        return values.astype(np.str_), np.split(codes.astype(np.int32, copy=False), ends)[: len(parts)]
+    wholes = [pl.concat([part if part.dtype == pl.Categorical else files[0].categorical(role, part) for part in each])
+              for each in parts]  # fmt: skip
+    more = [files[0].categorical(role, each) for each in alone]
+    distinct = pl.concat([each.unique() for each in [*wholes, *more]]).unique()
+    names = distinct.cast(pl.String)
+    order = names.arg_sort().to_numpy()
+    number = np.zeros(int(distinct.to_physical().to_numpy().max(initial=0)) + 1, np.int32)
+    number[distinct.to_physical().to_numpy()[order]] = np.arange(order.size, dtype=np.int32)
+    return names.to_numpy()[order].astype(np.str_), [number[each.to_physical().to_numpy()] for each in wholes]
+
+
+def interactions_of(files: Sequence[TableRows], duplicates: Duplicates) -> list[Interactions]:
+    """Return the rows of files that share their categories, with one numbering of users and items.
+
+    The rows are given up. Raises `DataError` for repeated pairs on "error".
+    """
+    (user_ids, all_users), (item_ids, all_items) = (_numbered(files, role) for role in _IDS)
+    found = []
+    for rows, users, items in zip(files, all_users, all_items, strict=True):
+        quantities, ratings, times = (rows.numbers(role) for role in _NUMBERS)
         returned = 0
         if quantities is not None and (quantities <= 0).any():
             kept, returned = _kept(users, items, quantities)
             users, items = users[kept], items[kept]
             ratings, times = (None if column is None else column[kept] for column in (ratings, times))
         try:
-            return Interactions.from_pairs(
-                users,
-                items,
-                n_users=user_ids.size,
-                n_items=item_ids.size,
-                ratings=ratings,
-                timestamps=times,
-                user_ids=user_ids,
-                item_ids=item_ids,
-                duplicates=duplicates,
-                returned=returned,
-            )
+            made = Interactions.from_pairs(
+                users, items, n_users=user_ids.size, n_items=item_ids.size, ratings=ratings, timestamps=times,
+                user_ids=user_ids, item_ids=item_ids, duplicates=duplicates, returned=returned,
+            )  # fmt: skip
         except DataError as error:
-            raise DataError(error.problem, self.path) from error
+            raise DataError(error.problem, rows.path) from error
+        found.append(made)
+    return found
 
 
 def _fault(role: Role, text: str | None, problem: str) -> str:
     plain = (text or "").strip()
-    if text is None:
-        return f"the {role} is missing"
     if not plain:
-        return f"the {role} is empty"
-    if role in ("user", "item") and not problem:
+        return f"the {role} is {'missing' if text is None else 'empty'}"
+    if role in _IDS and not problem:
         if len(plain.encode()) > LONGEST_FIELD:
             return f"the {role} has more than {LONGEST_FIELD} bytes"
         if plain in _MISSING:
             return f"the {role} is missing: {plain!r}"
+        if plain[0] in "[{":
+            return f"the {role} is a list or an object, not an id: {plain[:40]!r}; write each on a line of its own"
         return f"the {role} is the heading again: {plain!r}"
     if problem.startswith("is not a number") and NUMBER.fullmatch(plain) and abs(float(plain)) > 1:
         return f"the {role} is too large: {plain[:40]!r}"
+    if role == "time" and re.match(r"(\d\d?[-./]\d\d?|\d\d?-[A-Za-z]{3}|[A-Za-z]{3}-\d\d?)[-./]\d\d\b", plain):
+        return f"the time has a year of two digits: {plain[:40]!r}; write all four"
     return f"the {role} {problem.format(repr(plain[:40]))}"
 
 
@@ -261,32 +266,18 @@ def _without(values: pl.Series, wrong: pl.Series) -> pl.Series:
     return pl.select(pl.when(wrong.fill_null(value=False).not_()).then(values)).to_series()
 
 
-def _formats_of(texts: pl.Series, rows: TableRows) -> tuple[str, ...]:
-    """Return the formats of the first dates. Raises `DataError` if day and month cannot be told apart."""
-    plain = texts.drop_nulls().str.strip_chars()
-    if plain.str.contains("/", literal=True).any():
-        fits = [form for form in (_DAY_FIRST, _MONTH_FIRST) if not _parsed_dates(plain, form).null_count()]
-        if len(fits) != 1:
-            which = "could be day/month or month/day" if fits else "are neither day/month nor month/day throughout"
-            raise DataError(
-                f"the dates {which}, such as {plain[0]!r}: write them as 2025-12-31, or name no time with --columns",
-                rows.path,
-                None,
-                rows.column("time"),
-            )
-        return fits[0]
-    return _DOTTED if "." in plain[0][:3] else _SPELT if plain[0][0].isalpha() else (*_ISO, "")
-
-
 def _parsed_dates(texts: pl.Series, formats: Sequence[str]) -> pl.Series:
     """Return microseconds since 1970, int64; null for texts that are no date. A time without an offset is in UTC."""
     texts = texts.str.strip_chars()
-    if formats[0] == _ISO[0]:
+    if formats is _ISO:
         texts = texts.str.replace(r" ?(UTC|GMT)$", "Z").str.replace(" ", "T", literal=True)
         texts = texts.str.replace(" ", "", literal=True).str.replace(",", ".", literal=True)
+    else:
+        texts = texts.str.replace(r"^(\d\d?)-(\w+)-(\d{4})", "${1}/${2}/${3}")
+        texts = _without(texts, ~texts.str.contains(r"(^|[^\d+:])\d{4}(\D|$)"))  # %Y would read 25 as the year 25
     found = pl.Series(dtype=pl.Int64).extend_constant(None, len(texts))
     for form in formats:
-        if form and found.null_count():
+        if found.null_count():
             parsed = texts.str.to_datetime(form, strict=False, time_unit="us", time_zone="UTC")
             found = found.fill_null(parsed.to_physical())
     return found
@@ -302,33 +293,47 @@ def _kept(
     return (quantities > 0) & ~gone[codes], int(np.count_nonzero(gone))
 
 
-# --- the three kinds of tables ---------------------------------------------------------------------------------------
+# --- the four kinds of files ------------------------------------------------------------------------------------------
 
 
-def read_table(path: Path, layout: Layout, columns: Columns | None, *, integer_ids: bool = False) -> TableRows:
-    """Return the rows of a table. columns, integer_ids: as in `read_data_file`.
+def read_table(
+    path: Path,
+    layout: Layout,
+    columns: Columns | None,
+    integer_ids: bool = False,
+    beside: TableRows | None = None,
+) -> TableRows:
+    """Return the rows of a file. columns, integer_ids: as in `read_data_file`. beside: of a file with the same ids.
 
     Raises `DataError` for columns that are not named or not there, and for a file that cannot be read at all.
     """
-    rows = TableRows(path, layout, *roles_of(path, layout, columns), integer_ids)
-    label = label_of(layout.header or ()) if columns is None else None
-    names = {place: str(role) for role, place in rows.roles.items()}
-    if label is not None:
-        names.setdefault(label, "label")
-    parts = {"text": _text_parts, "json": _json_parts, "parquet": _parquet_parts}[layout.kind]
-    marks: set[float | None] = set()
+    places, why = ({"user": 0, "item": 1}, "") if layout.kind == "lists" else roles_of(path, layout, columns)
+    rows = TableRows(path, layout, cast(Roles, places), why, integer_ids)
+    rows.categories = rows.categories if beside is None else beside.categories
+    said = [*marks_of(layout.header or ()), *(rows.roles[role] for role in rows.roles if role == "rating")]
+    marks: dict[int, set[str]] = {place: set() for place in said} if columns is None and layout.header else {}
+    names = {place: f"mark {place}" for place in marks} | {place: str(role) for role, place in rows.roles.items()}
+    parts = {"text": _text_parts, "json": _json_parts, "parquet": _parquet_parts, "lists": _list_parts}[layout.kind]
     for frame, lines in parts(rows, names):
         rows.add(frame, lines)
-        if label is not None and len(marks) < 3:
-            said = frame[names[label]].str.strip_chars().str.to_lowercase().replace({"true": "1", "false": "0"})
-            marks |= set(said.cast(pl.Float64, strict=False).unique().to_list())
-    if label is not None and 0.0 in marks and marks <= {0.0, 1.0}:
-        raise DataError(
-            f"the column {(layout.header or ())[label]!r} holds 0 and 1, and lines with 0 are usually no interactions: "
-            "keep only those with 1, or say with --columns user=...,item=... that all lines count",
-            path,
-        )
+        for place, seen in marks.items():
+            if len(seen) < _LISTED:
+                seen |= set(frame[names[place]].unique().drop_nulls().str.strip_chars().str.to_lowercase())
+    if rows.count < _MANY or len(marks.get(rows.roles.get("rating", -1), ())) < 2:
+        marks.pop(rows.roles.get("rating", -1), None)
+    require_taken(path, layout, rows.roles, marks)
     return rows
+
+
+def _list_parts(rows: TableRows, _names: dict[int, str]) -> Iterator[tuple[pl.DataFrame, Lines]]:
+    numbers, lengths = read_id_lists(rows.path)
+    starts = np.cumsum(lengths) - lengths
+    owners = numbers[starts]
+    require_distinct(rows.path, owners, "a line")
+    rows.alone = owners[lengths == 1].tolist()
+    items = pl.Series(np.delete(numbers, starts))
+    table = pl.DataFrame({"user": pl.Series(np.repeat(owners, lengths - 1)), "item": items}).cast(pl.String)
+    yield table, np.repeat(np.arange(lengths.size) + 1, lengths - 1)
 
 
 def _text_parts(rows: TableRows, names: dict[int, str]) -> Iterator[tuple[pl.DataFrame, Lines]]:
@@ -338,24 +343,24 @@ def _text_parts(rows: TableRows, names: dict[int, str]) -> Iterator[tuple[pl.Dat
         if len(separator) > 1:
             data = data.replace(separator.encode(), _UNIT.encode())
         single = _UNIT if len(separator) > 1 else separator
-        found = rows_of(rows.path, Chunk(data, chunk.line), single, layout.width, layout.quoted)
-        for line, problem in found.wrong:
+        found, lines, wrong = rows_of(rows.path, Chunk(data, chunk.line), single, layout.width, layout.quoted)
+        for line, problem in wrong:
             rows.leave_out(line, problem)
         try:
             frame = pl.read_csv(
-                found.data,
+                found,
                 has_header=False,
                 separator=single,
-                quote_char='"' if layout.quoted and b'"' in found.data else None,
+                quote_char='"' if b'"' in found and (layout.quoted or found is not data) else None,
                 schema={names.get(place, f"-{place}"): pl.String for place in range(layout.width)},
                 columns=sorted(names),
                 empty_string_is_null=False,
             )
         except pl.exceptions.PolarsError as error:
             raise DataError(f"not a readable table: {str(error).splitlines()[0]}", rows.path, chunk.line) from error
-        if frame.height != len(found.lines):
+        if frame.height != len(lines):
             raise DataError("the lines of this part of the file cannot be told apart", rows.path, chunk.line)
-        yield frame[skipped:], found.lines[skipped:]
+        yield frame[skipped:], lines[skipped:]
         skipped = 0
 
 
@@ -411,9 +416,9 @@ def _as_text(rows: TableRows, name: str, column: pl.Series) -> pl.Series:
     if name == "time" and isinstance(kind, (pl.Date, pl.Datetime)):
         rows.dates = True
         return column.cast(pl.Datetime("us")).to_physical().cast(pl.String)
-    if name == "label" and isinstance(kind, pl.Boolean):
-        return column.cast(pl.Int8).cast(pl.String)
-    is_id = name in ("user", "item")
+    if name.startswith("mark"):
+        return column.cast(pl.String, strict=False) if not kind.is_nested() else pl.repeat("", len(column), eager=True)
+    is_id = name in _IDS
     is_text = isinstance(kind, (pl.String, pl.Categorical, pl.Enum))
     if not (is_text or (kind.is_integer() if is_id else kind.is_numeric())):
         wanted = "ids are integers or text" if is_id else "it must be a number"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from client_sdk.lab.data import chunks
 from client_sdk.lab.data.columns import NO_VALUE, Columns, parse_columns
-from client_sdk.lab.data.files import read_data_file, read_history, read_rows
+from client_sdk.lab.data.files import read_data_file, read_history
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.splits import load_split
 from protocols.errors import ParameterError
@@ -42,8 +42,8 @@ TIMES = st.integers(-(10**10), 10**10)
 
 
 def rows_of(ids):
-    """Tables in which the kind of the ids is visible: the first row is repeated with other ids."""
-    return st.lists(st.tuples(ids, ids, RATINGS, TIMES), min_size=1, max_size=40)
+    """Tables with too few rows for a suspicion that ids which all differ number the rows."""
+    return st.lists(st.tuples(ids, ids, RATINGS, TIMES), min_size=1, max_size=29)
 
 
 def expected(rows) -> dict[tuple[str, str], tuple[float, int]]:
@@ -247,7 +247,7 @@ def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
         ('user,item,note\n1,2,"a, b"\n3,4,\n5,6\n7,8,\n', 4, None, "the line has 2 fields, but most lines have 3"),
         ("user,item,time\na,1,2026-01-01\nb,2,17\n", 3, "'time' (time)", "the time is not a date and time"),
         ("user,item,time\na,1,17\nb,2,2026-01-01\n", 3, "'time' (time)", "the time is not a number: '2026-01-01'"),
-        ("user,item,time\na,1,2026-02-30\n", 2, "'time' (time)", "the time is not a date and time"),
+        ("user,item,time\na,1,2026-02-30\n", 2, "'time' (time)", "the time is neither a number nor a date as in"),
     ],
 )  # fmt: skip
 def test_a_malformed_file_is_refused_with_its_place(tmp_path, text, line, column, what) -> None:
@@ -326,7 +326,7 @@ def test_columns_in_python_are_a_record(tmp_path) -> None:
         with pytest.raises(ParameterError, match=r"columns must be a Columns, got a \w+: parse_columns\("):
             load_split(str(path), columns=columns)
         with pytest.raises(ParameterError, match="columns must be a Columns"):
-            read_rows(path, columns)
+            read_data_file(path, columns)
 
 
 def test_the_folder_of_the_data_sets_may_be_text(tmp_path) -> None:
@@ -425,7 +425,7 @@ def test_memory_is_bounded_by_the_pieces(tmp_path) -> None:
     small, large = tmp_path / "small.csv", tmp_path / "large.csv.gz"
     small.write_text("user,item,note\n1,2,x\n")
     note = b'"%b"' % (b"a line of text, " * 56)
-    rows = b"".join(b"%d,%d,%b\n" % (row % 3000, row, note) for row in range(120_000))
+    rows = b"".join(b"%d,%d,%b\n" % (row % 3000, row % 7001, note) for row in range(120_000))
     large.write_bytes(gzip.compress(b"user,item,note\n" + rows, compresslevel=1))
     command = [sys.executable, "-c", PEAK, small, large]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

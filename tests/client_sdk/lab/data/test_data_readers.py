@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client_sdk.lab.data.columns import Columns
-from client_sdk.lab.data.files import by_place, read_data_file, read_lightgcn
+from client_sdk.lab.data.columns import LISTS, Columns
+from client_sdk.lab.data.files import by_place, read_data_file
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test, read_ncf
 from client_sdk.lab.data.splits import load_split
@@ -24,6 +24,10 @@ def read(path: Path, columns: Columns | None = None) -> Interactions:
     """As the files of known data sets are read: integer ids, no repeated pair."""
     columns = by_place(path) if columns is None else columns
     return read_data_file(path, columns, duplicates="error", integer_ids=True).interactions
+
+
+def read_lists(path: Path) -> Interactions:
+    return read_data_file(path, Columns("user", LISTS)).interactions
 
 
 def put(path: Path, text: str) -> Path:
@@ -37,11 +41,10 @@ def put(path: Path, text: str) -> Path:
         (read, "1\t2\t3\t4\n1\t3.5\t3\t4\n", 2, "item must be a whole number"),
         (read, "1\t2\t3\t4\n1\t4\t3\t4\n-1\t3\t3\t4\n", 3, "user must be a whole number of at least 0"),
         (read_data_file, "# a comment\n1\t2\t3\t4\n", 1, "it begins with a comment: delete such lines: grep"),
-        (read_lightgcn, "0 1 2\n1 -2\n", 2, "whole number"),
-        (read_lightgcn, "0 1 2\n1 2.0\n", 2, "whole number"),
-        (read_lightgcn, "0 1 2\n\n1 3\n", 2, "blank"),
-        (read_lightgcn, "0 1 2\n1 3\n0 4\n", 3, "user 0 already has a line"),
-        (read_lightgcn, "0 1 1\n", None, "more than once"),
+        (read_lists, "0 1 2\n1 -2\n", 2, "whole number"),
+        (read_lists, "0 1 2\n1 2.0\n", 2, "whole number"),
+        (read_lists, "0 1 2\n\n1 3\n", 2, "blank"),
+        (read_lists, "0 1 2\n1 3\n0 4\n", 3, "user 0 already has a line"),
     ],
 )
 def test_error_names_the_malformed_line(tmp_path, reader, text, line, what) -> None:
@@ -81,7 +84,7 @@ def test_ncf(tmp_path) -> None:
         ("0\t4\t2\n1\t0\t2\n", "(0,4)\t2\t3\n(1,0)\t3\n", 2, "1 negatives"),
         ("0\t4\t2\n1\t0\t2\n", "(0,4)\t2\t3\n(1,0)\t3\tx\n", 2, "whole number"),
         ("0\t4\t2\n1\t0\t2\n", "(0,4)\t2\t3\n", None, "no line for user 1"),
-        ("0\t4\t2\n0\t5\t2\n", "(0,4)\t2\t3\n(1,0)\t3\t6\n", 2, "already has a held-out item"),
+        ("0\t4\t2\n0\t5\t2\n", "(0,4)\t2\t3\n(1,0)\t3\t6\n", None, "user 0 already has a held-out item"),
         ("0\t1\t2\n1\t0\t2\n", "(0,1)\t2\t3\n(1,0)\t3\t6\n", None, "held-out item of user 0 is in the training set"),
     ],
 )
@@ -92,11 +95,11 @@ def test_contradicting_ncf_files_are_refused(tmp_path, test, negative, line, wha
 
 
 def test_lightgcn(tmp_path) -> None:
-    train, test = read_lightgcn(
-        put(tmp_path / "train.txt.gz", "0 3 1\n1 2\n"), put(tmp_path / "test.txt", "2 5 0\n0 4 \n1\n")
-    )
+    put(tmp_path / "train.txt.gz", "0 3 0 1\n1 2\n")
+    put(tmp_path / "test.txt", "2 5 0\n0 4 \n1\n")
+    train, test = load_train_test("gowalla", tmp_path)
     assert (train.n_users, train.n_items) == (test.n_users, test.n_items) == (3, 6)
-    assert [train.positives(user).tolist() for user in range(3)] == [[3, 1], [2], []]
+    assert [train.positives(user).tolist() for user in range(3)] == [[3, 0, 1], [2], []]
     assert [test.positives(user).tolist() for user in range(3)] == [[4], [], [5, 0]]
 
 
@@ -204,14 +207,14 @@ def test_ml_1m_prefers_the_published_split(tmp_path) -> None:
 def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
     folder = tmp_path / "gowalla"
     folder.mkdir()
-    (folder / "train.txt").write_text("0 1 2\n1 0\n")
+    (folder / "train.txt").write_text("0 1 2\n1 0 3\n")
     (folder / "test.txt").write_text("0 3\n")
     train, test = load_train_test("gowalla", tmp_path)
-    assert (train.size, test.size) == (3, 1)
+    assert (train.size, test.size) == (4, 1)
     data = load_dataset("gowalla", tmp_path, seed=3)
     assert data.train.size == 3
     assert data.test_items[0] in (1, 2, 3)
-    assert data.test_items[1] == -1
+    assert data.test_items[1] in (0, 3)
     (folder / "test.txt").write_text("0 3 2\n")
     with pytest.raises(DataError, match="user 0, item 2"):
         load_train_test("gowalla", tmp_path)
