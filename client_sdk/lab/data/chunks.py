@@ -190,7 +190,7 @@ def _end_of_rows(block: bytes) -> int:
 def _require_text(path: Path, data: bytes, line: int) -> None:
     zero = data.find(b"\0")
     if zero >= 0:
-        raise DataError("not a text file: it contains a zero byte", path, line + data.count(b"\n", 0, zero))
+        raise DataError("not a text file, or UTF-16: it contains a zero byte", path, line + data.count(b"\n", 0, zero))
     if not data.isascii():
         try:
             data.decode()

@@ -1,27 +1,21 @@
 """Download of data sets from their providers: verified, unpacked, then moved into place.
 
 This module opens no connection; the caller passes a download function. The archive is written to a temporary file, its
-size and digests are compared, it is unpacked into a temporary folder, and the folder is renamed last. An incomplete
-download is therefore never mistaken for a data set.
+size and digest are compared, it is unpacked into a temporary folder, and the folder is renamed last. An incomplete
+download is therefore never mistaken for a data set, and an archive with another content is not unpacked.
 """
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import stat
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from client_sdk.lab.data.interactions import DataError
-
-UNPACKED_LIMIT: Final = 1 << 30
-"""Largest unpacked size of an archive in bytes, far above that of any data set here."""
 
 Download = Callable[[str], Iterable[bytes]]
 Progress = Callable[[int], None]
@@ -37,15 +31,13 @@ F. M. Harper, J. A. Konstan: The MovieLens Datasets: History and Context. ACM Ti
 class DownloadableSet:
     """A data set that can be downloaded as one archive.
 
-    name: also of the only top-level folder in the archive. size: bytes of the archive. md5: published by the provider
-    next to the archive; detects damage, not forgery. sha256: recorded by TensorFlow Datasets for the same address and
-    size; detects a replaced archive. terms: terms of use.
+    name: also of the only top-level folder in the archive. size: bytes of the archive. sha256: recorded by TensorFlow
+    Datasets for the same address and size. terms: terms of use.
     """
 
     name: str
     url: str
     size: int
-    md5: str
     sha256: str
     terms: str
 
@@ -55,7 +47,6 @@ DOWNLOADS: Final[dict[str, DownloadableSet]] = {
         name="ml-100k",
         url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
         size=4_924_029,
-        md5="0e33842e24a9c977be4e0107933c0723",
         sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
         terms=MOVIELENS_TERMS,
     ),
@@ -63,7 +54,6 @@ DOWNLOADS: Final[dict[str, DownloadableSet]] = {
         name="ml-1m",
         url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
         size=5_917_549,
-        md5="c4d9eecfca2ab87c1945afe126590906",
         sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
         terms=MOVIELENS_TERMS,
     ),
@@ -88,8 +78,7 @@ def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progr
 
     download: yields the bytes of the archive at a URL. progress: called with the number of bytes received so far, after
     each piece. If the folder exists already, it is returned without a download. Raises `DataError` if the archive has a
-    different size or digest or contains a file that must not be unpacked; errors of `download` are passed on. After an
-    error no file is left.
+    different size or digest; errors of `download` are passed on. After an error no file is left.
     """
     target = data_dir / source.name
     if target.is_dir():
@@ -105,7 +94,8 @@ def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progr
         with archive.open("wb") as file:
             _receive(source, download(source.url), file, progress)
         unpacked = Path(scratch) / "unpacked"
-        _unpack(source, archive, unpacked)
+        with zipfile.ZipFile(archive) as opened:
+            opened.extractall(unpacked)
         (unpacked / source.name).rename(target)
     return target
 
@@ -117,58 +107,18 @@ def _source(name: str) -> DownloadableSet:
 
 
 def _receive(source: DownloadableSet, pieces: Iterable[bytes], file: BinaryIO, progress: Progress | None) -> None:
-    md5, sha256 = hashlib.md5(usedforsecurity=False), hashlib.sha256()
+    digest = hashlib.sha256()
     done = 0
     for piece in pieces:
         done += len(piece)
         if done > source.size:
             raise DataError(f"{source.url} is longer than the expected {source.size} bytes; no file was kept")
         file.write(piece)
-        md5.update(piece)
-        sha256.update(piece)
+        digest.update(piece)
         if progress is not None:
             progress(done)
     if done != source.size:
         raise DataError(f"{source.url} ended after {done} of {source.size} bytes; no file was kept, try again")
-    for name, digest, expected in (("md5", md5, source.md5), ("sha256", sha256, source.sha256)):
-        if digest.hexdigest() != expected:
-            raise DataError(f"{source.url} has {name} {digest.hexdigest()}, expected {expected}; no file was kept")
-
-
-def _unpack(source: DownloadableSet, archive: Path, target: Path) -> None:
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            members = [member for member in opened.infolist() if not member.is_dir()]
-            for member in members:
-                _check_member(source, member)
-            if not members:
-                raise DataError(f"{source.name}: the archive contains no file")
-            if sum(member.file_size for member in members) > UNPACKED_LIMIT:
-                raise DataError(f"{source.name}: the archive unpacks to more than {UNPACKED_LIMIT} bytes")
-            for member in members:
-                path = target.joinpath(*PurePosixPath(member.filename).parts)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with opened.open(member) as packed, path.open("xb") as file:
-                    shutil.copyfileobj(packed, file)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        FileExistsError,
-        NotADirectoryError,
-        NotImplementedError,
-    ) as error:
-        raise DataError(f"{source.name}: the archive cannot be unpacked: {error}") from error
-
-
-def _check_member(source: DownloadableSet, member: zipfile.ZipInfo) -> None:
-    """Raise `DataError` unless `member` is a regular, unencrypted file in the data set's folder, without `..`."""
-    name = member.filename
-    parts = name.split("/")
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    if parts[0] != source.name or len(parts) < 2 or {"", ".", ".."} & set(parts) or "\\" in name or ":" in name:
-        raise DataError(f"{source.name}: the archive contains {name!r}, which is not in {source.name}/")
-    if kind not in (0, stat.S_IFREG):
-        raise DataError(f"{source.name}: the archive contains {name!r}, which is not a regular file")
-    if member.flag_bits & 1:
-        raise DataError(f"{source.name}: the archive contains {name!r} encrypted")
+    if digest.hexdigest() != source.sha256:
+        found = digest.hexdigest()
+        raise DataError(f"{source.url} has sha256 {found}, expected {source.sha256}; no file was kept")

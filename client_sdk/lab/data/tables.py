@@ -38,6 +38,7 @@ _MISSING: Final = [form(text) for text in NO_VALUE for form in (str, str.upper, 
 _IDS: Final[tuple[Role, ...]] = ("user", "item")
 _NUMBERS: Final[tuple[Role, ...]] = ("quantity", "rating", "time")
 _NO_ID: Final = r"""^(\[\s*(["'\d\[{-].*)?\]|\{\s*".*\})$"""  # of JSON
+_SHORTENED: Final = r"^\d([.,]\d{1,9})?E\+\d\d$"  # of articles' numbers (EAN) many have the same
 _NO_INTEGER: Final = "must be a whole number of at least 0, got {}"
 _LISTED: Final = 20  # rows that were left out
 _MANY: Final = 30  # ratings, which are marks if all are 0 or 1
@@ -126,7 +127,7 @@ class TableRows:
         texts = texts.str.strip_chars()
         if self.integer_ids:
             return _without(texts, ~texts.str.contains(r"^(0|[1-9]\d{0,17})$")), _NO_INTEGER
-        wrong = texts.is_in(_MISSING) | (texts.str.len_bytes() > LONGEST_FIELD)
+        wrong = texts.is_in(_MISSING) | (texts.str.len_bytes() > LONGEST_FIELD) | texts.str.contains(_SHORTENED)
         if self.layout.header is not None and self.layout.kind == "text":
             wrong |= texts == self.layout.header[self.roles[role]]
         elif self.layout.kind == "json":
@@ -242,6 +243,8 @@ def _fault(role: Role, text: str | None, problem: str) -> str:
             return f"the {role} has more than {LONGEST_FIELD} bytes"
         if plain in _MISSING:
             return f"the {role} is missing: {plain!r}"
+        if re.match(_SHORTENED, plain):
+            return f"the {role} is a number that a spreadsheet has cut: {plain!r}; save the column as text"
         if plain[0] in "[{":
             return f"the {role} is a list or an object, not an id: {plain[:40]!r}; write each on a line of its own"
         return f"the {role} is the heading again: {plain!r}"

@@ -242,7 +242,7 @@ def test_columns_are_chosen_by_number_and_by_heading(tmp_path) -> None:
         ('user,item,rating\n"a",1,2\n"b\nc",1,x\n', 4, "'rating' (rating)", "not a number: 'x'"),
         (f"user,item\n1,2\n1,{'x' * 300}\n", 3, "'item' (item)", "more than 255 bytes"),
         (f'user,item\n1,"2"\n1,{"x" * 300}\n', 3, "'item' (item)", "more than 255 bytes"),
-        ("user,item\n1,2\n1,\0\n", 3, None, "not a text file"),
+        ("user,item\n1,2\n1,\0\n", 3, None, "not a text file, or UTF-16"),
         ("user,item,note\n1,2,\n3,4,\n5,6\n7,8,\n", 4, None, "the line has 2 fields, but most lines have 3"),
         ('user,item,note\n1,2,"a, b"\n3,4,\n5,6\n7,8,\n', 4, None, "the line has 2 fields, but most lines have 3"),
         ("user,item,time\na,1,2026-01-01\nb,2,17\n", 3, "'time' (time)", "the time is not a date and time"),

@@ -234,6 +234,7 @@ LAYOUTS = [
     Layout("an empty last column", "user,item,rating,", lambda r: f"{r.user},{r.item},{r.stars},", reads="rating"),
     Layout("apostrophes for quotes", "'user','item','rating'", lambda r: f"'{r.user}','{r.item}','{r.stars}'", "the rating is not a number"),
     Layout("carriage returns alone", "user,item\r1,2\r", lambda r: f"{r.user},{r.item}\r", "tr '\\r'"),
+    Layout("EANs that a spreadsheet has cut", "customer;ean", lambda r: f"{r.user};4,00601E+12", "the item is a number that a spreadsheet has cut: '4,00601E+12'"),
     Layout("Hive", "user\x01item", lambda r: f"{r.user}\x01{r.item}", "cannot tell what separates the columns"),
     Layout("sequences of items", "", lambda r: ",".join(map(str, range(r.time, r.time + 3 + r.stars))), UNNAMED),
     # --- what is no table of interactions ---
