@@ -60,7 +60,7 @@ from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
 from aggregator_service.tasks.retention import keep_up
-from protocols.errors import ParameterError
+from protocols.errors import missing_extra
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 1.0
@@ -299,9 +299,7 @@ def open_workers(location: str, workers: int, blobs: BlobStore, executor: Execut
     try:
         from aggregator_service.compute.cluster import ClusterPool
     except ModuleNotFoundError:
-        raise ParameterError(
-            "HUSHREC_EXECUTOR=dask://... needs the extra `cluster`: pip install 'hushrec[cluster]'"
-        ) from None
+        raise missing_extra("HUSHREC_EXECUTOR=dask://... needs", "cluster") from None
     return ClusterPool(location, blobs)
 
 
@@ -319,7 +317,7 @@ def open_tracing(traces: Literal["none", "otlp"]) -> tuple[TracerProvider, Calla
         from opentelemetry.sdk.trace import TracerProvider as RecordingProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise ParameterError("traces=otlp needs the extra: pip install 'hushrec[otel]'") from None
+        raise missing_extra("HUSHREC_TRACES=otlp needs", "otel") from None
     provider = RecordingProvider(resource=Resource.create({SERVICE_NAME: _NAME}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider, provider.shutdown

@@ -122,7 +122,9 @@ def main() -> None:
 def _correctable(error: Exception) -> str | None:
     """Return what the caller can correct, None for an error that is ours."""
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith(("aggregator_service", "protocols")):
-        return f"the server needs {error.name}, which is not installed: pip install 'hushrec[server]'"
+        from protocols.errors import missing_extra
+
+        return str(missing_extra(f"the server needs {error.name}, of", "server"))
 
     from pydantic import ValidationError
     from sqlalchemy.exc import DBAPIError, TimeoutError

@@ -38,6 +38,7 @@ __all__ = [
     "RoutingError",
     "SignatureError",
     "ThresholdError",
+    "missing_extra",
     "to_accept",
 ]
 
@@ -66,7 +67,23 @@ def to_accept(fields: str, option: str = "") -> str:
 
 
 class ParameterError(HushRecError, ValueError):
-    """A parameter is invalid, or parameters are inconsistent; the text says which and why."""
+    """A parameter is invalid, or parameters are inconsistent; the text says which and why.
+
+    extra: the extra of HushRec that is not installed, and that the parameter needs; None for other faults.
+    """
+
+    extra: str | None = None
+
+
+def missing_extra(what: str, extra: str) -> ParameterError:
+    """Return the error for what needs an extra that is not installed; what: a subject and its verb.
+
+    It names no `pip install`: what that installs depends on where HushRec came from, which `hushrec doctor` looks up.
+    """
+    text = f"{what} the extra `{extra}`, which is not installed: hushrec doctor prints how to install it"
+    made = ParameterError(text)
+    made.extra = extra
+    return made
 
 
 class BudgetError(ParameterError):

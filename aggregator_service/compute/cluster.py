@@ -196,7 +196,7 @@ class ClusterPool:
 
 
 _VERSION: Final = metadata.version("hushrec")
-_INSTALL: Final = f"install the server's version there (pip install 'hushrec[cluster]=={_VERSION}')"
+_INSTALL: Final = f"install HushRec {_VERSION} there as on the server, with the extra `cluster`"
 
 
 def _answers(
@@ -226,7 +226,7 @@ def _wrong_version(answer: Any) -> str:
 def _no_store(answer: Any) -> str:
     """Return why a worker cannot use the blob store, as `_wrong_version` does."""
     if isinstance(answer, ImportError):
-        return "has no S3 library: install it there (pip install 'hushrec[s3]')"
+        return "has no S3 library: install HushRec there with the extra `s3`"
     if isinstance(answer, Exception):
         return f"cannot use the blob store ({answer}): each worker needs the directory, or credentials for the bucket"
     return ""

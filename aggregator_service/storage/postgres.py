@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.dialects import Dialect
-from protocols.errors import ParameterError
+from protocols.errors import missing_extra
 
 if TYPE_CHECKING:
     import psycopg
@@ -89,7 +89,7 @@ class Postgres(Dialect):
                 connect_args=arguments,
             )
         except ModuleNotFoundError:
-            raise ParameterError("PostgreSQL needs the extra `postgres`: pip install 'hushrec[postgres]'") from None
+            raise missing_extra("PostgreSQL needs", "postgres") from None
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "handle_error", _as_lost_connection)
         return engine

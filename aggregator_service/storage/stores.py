@@ -36,7 +36,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
     ViewRow,
 )
-from protocols.errors import HushRecError, ParameterError
+from protocols.errors import HushRecError, ParameterError, missing_extra
 
 _S3: Final = re.compile(r"^s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9._/-]*))?$")
 
@@ -57,7 +57,7 @@ def open_store(location: str, scratch: Path) -> BlobStore:
     try:
         from aggregator_service.storage.s3 import S3Blobs
     except ModuleNotFoundError:
-        raise ParameterError("an S3 store needs the extra `s3`: pip install 'hushrec[s3]'") from None
+        raise missing_extra("an S3 store needs", "s3") from None
     return S3Blobs(found.group(1), (found.group(2) or "").strip("/"), scratch)
 
 

@@ -103,7 +103,8 @@ class _Commands(TyperGroup):
             if not isinstance(error, ModuleNotFoundError):
                 named = isinstance(error, OSError) and error.filename and error.strerror
                 text = f"{error.filename}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
-                fail(text, getattr(error, "remedy", None))
+                extra = getattr(error, "extra", None)
+                fail(text, install_command(extra) if extra else getattr(error, "remedy", None))
             extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
             if extra is None:
                 raise

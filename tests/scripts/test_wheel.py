@@ -91,7 +91,7 @@ def test_what_an_extra_brings_works_without_the_others(installed: Run, code: str
 def _check_that_missing_extras_are_named(installed: Run) -> None:
     """In a client-only installation."""
     for command, words in {
-        ("hushrec-server", "serve"): "hushrec[server]",
+        ("hushrec-server", "serve"): "the extra `server`, which is not installed: hushrec doctor",
         ("hushrec", "demo"): "hushrec[demo]",
         ("hushrec", "evaluate", "--dataset", "synthetic"): None,
         ("hushrec", "simulate", "--recipe", "colr", "--mechanism", "ckks", "--rounds", "1"): "hushrec[ckks]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from protocols.errors import ParameterError
+from protocols.errors import missing_extra
 
 if find_spec("tenseal") is None or find_spec("zstandard") is None:
-    raise ParameterError("CKKS sums need the extra `ckks`: pip install 'hushrec[ckks]'")
+    raise missing_extra("CKKS sums need", "ckks")

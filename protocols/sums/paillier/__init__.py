@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from protocols.errors import ParameterError
+from protocols.errors import missing_extra
 
 if find_spec("gmpy2") is None:
-    raise ParameterError("Paillier sums need the extra `paillier`: pip install 'hushrec[paillier]' (phe is GPL-3.0)")
+    raise missing_extra("Paillier sums need phe (GPL-3.0), of", "paillier")

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from protocols.codec import b64encode, exact
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
-from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError
+from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError, missing_extra
 from protocols.layout import Route, VectorLayout
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
@@ -150,9 +150,7 @@ class PaillierMechanism(OneMessage):
         try:
             from phe import paillier
         except ModuleNotFoundError:
-            raise ParameterError(
-                "making Paillier keys needs phe, of the extra `paillier`: pip install 'hushrec[paillier]'"
-            ) from None
+            raise missing_extra("making Paillier keys needs phe (GPL-3.0), of", "paillier") from None
         public, private = paillier.generate_paillier_keypair(n_length=own.key_bits)
         half = own.modulus_bytes // 2
         secret_key = private.p.to_bytes(half, "big") + private.q.to_bytes(half, "big")

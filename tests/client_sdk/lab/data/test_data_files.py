@@ -311,9 +311,7 @@ def test_rows_that_were_not_clicked_are_no_interactions(tmp_path, suffix) -> Non
         return path
 
     for column in ({"label": [1, 0, 1]}, {"is_click": [0.0, 1.0, 1.0]}):
-        with pytest.raises(
-            DataError, match=r"holds 0(\.0)? and 1(\.0)?, and lines with 0(\.0)? are usually no interactions"
-        ):
+        with pytest.raises(DataError, match="holds 0 and 1, and lines with 0 are usually no interactions"):
             read_data_file(write(**column))
     assert read_data_file(write(label=[1, 0, 1]), parse_columns("user=user,item=item")).rows == 3
     for column in ({"label": [1, 1, 1]}, {"label": ["EMI", "0", "Blue Note"]}, {"label": [0, 1, 7]}):
@@ -377,7 +375,7 @@ def test_a_table_without_polars_names_the_extra(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     monkeypatch.delitem(sys.modules, "client_sdk.lab.data.tables", raising=False)
     for path in tmp_path.iterdir():
-        with pytest.raises(DataError, match=r"pip install 'hushrec\[data\]'"):
+        with pytest.raises(DataError, match="polars, of the extra `data`, which is not installed: hushrec doctor"):
             read_data_file(path)
 
 

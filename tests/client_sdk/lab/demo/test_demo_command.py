@@ -157,7 +157,7 @@ def test_report_says_if_training_is_done(monkeypatch: pytest.MonkeyPatch, rounds
     page = render_report(result)
     assert result.unfinished == said
     assert (f"HR@10 of CoLR-4 encrypted; {said}</div>" in page) is bool(said)
-    assert "hushrec[plots]" in page and "<svg" not in page
+    assert "the extra <code>plots</code>" in page and "<svg" not in page
     assert (said in str(result_table(result).caption)) if said else str(result_table(result).caption).endswith("round")
 
 

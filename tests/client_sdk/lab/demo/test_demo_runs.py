@@ -198,7 +198,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     assert f"<b>{ours['values']['Recall@20']:.3f}</b>Recall@20 on the devices" in page
     assert page.partition("<h2>Parameters")[0].count("<tr><td>") == len(result.arms) + len(result.sums)
     monkeypatch.setattr("client_sdk.lab.demo.report.plots_available", lambda: False)
-    assert "hushrec[plots]" in write_results(result, tmp_path / "bare")[1].read_text()
+    assert "the extra <code>plots</code>" in write_results(result, tmp_path / "bare")[1].read_text()
 
 
 def test_central_components_equal_those_of_the_dense_matrix() -> None:
