@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from sqlalchemy import delete, select, update
@@ -230,19 +230,8 @@ def _store(session: Session, kind: Attempt, one: _Count, last: float, times: int
 
 def refused_row(kind: Attempt, first: float, last: float, times: int = 1) -> AuditRow:
     """Return the row of a kind of refused attempt; first, last: seconds since the epoch."""
-    return AuditRow(
-        at=first,
-        until=last,
-        operator=kind.operator,
-        via=kind.via,
-        address=kind.address,
-        action=kind.action,
-        task_id=kind.task_id,
-        refused=kind.refused,
-        details={},
-        times=times,
-        logged=kind.via != "command line",
-    )
+    own = {"details": {}, "times": times, "logged": kind.via != "command line"}
+    return AuditRow(**asdict(kind), at=first, until=last, **own)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -293,21 +282,8 @@ def _query(wanted: Wanted) -> Any:
 
 
 def _entry(row: AuditRow) -> AuditEntry:
-    return AuditEntry(
-        id=row.id,
-        at=row.at,
-        until=row.until,
-        operator=row.operator or None,
-        via=row.via,
-        address=row.address,
-        action=row.action,
-        task_id=row.task_id,
-        task_name=row.task_name,
-        target=row.target,
-        details=row.details,
-        refused=row.refused,
-        times=row.times,
-    )
+    stored = {name: getattr(row, name) for name in AuditEntry.model_fields}
+    return AuditEntry.model_validate(stored | {"operator": row.operator or None})
 
 
 def prune(session: Session, before: float) -> int:
