@@ -239,6 +239,11 @@ class Series:
         return max(value for _, value in (*self.points, *self.popularity))
 
     @property
+    def is_plotted(self) -> bool:
+        """Whether it has a plot: a metric of quality, or a figure that changes."""
+        return self.name in _DECIDING or self.low != self.high
+
+    @property
     def last(self) -> float:
         """The value of the newest round."""
         return self.points[-1][1]

@@ -236,3 +236,6 @@ def test_bookkeeping_is_no_curve(sqlite: Database) -> None:
     with sqlite.read() as session:
         (only,) = quality(session, "t_1")
     assert (only.name, only.popularity) == ("hr@10", [(1, 0.4)])
+    assert only.is_plotted  # also while it stays the same, as a figure that is no metric is not
+    assert not Series("items kept", [(1, 12.0), (2, 12.0)]).is_plotted
+    assert Series("captured", [(1, 0.1), (2, 0.4)]).is_plotted
