@@ -88,8 +88,8 @@ class TableRows:
         for role, column in values.items():
             kept = column if good.all() else column.filter(pl.Series(good))
             if role in _IDS:
-                small = kept.shrink_dtype() if kept.dtype.is_integer() else self.categorical(role, kept)
-                self.ids.setdefault(role, []).append(small)
+                small = kept.cast(pl.Int32, strict=False) if kept.dtype.is_integer() else self.categorical(role, kept)
+                self.ids.setdefault(role, []).append(kept if small.null_count() else small)
             else:
                 self._numbers.setdefault(role, []).append(kept.to_numpy())
         self.count += int(np.count_nonzero(good))

@@ -9,6 +9,7 @@ import string
 import subprocess
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -346,6 +347,18 @@ def test_columns_that_are_missing_or_make_no_sense_are_named(tmp_path) -> None:
     for text in ("user=0", "user=0,item", "user=0,item=1,stars=2", "user=0,item=0", "user=0,user=1,item=2"):
         with pytest.raises(ParameterError):
             parse_columns(text)
+
+
+@pytest.mark.parametrize("least", [-100, -1, 32_700, 2**31 - 100, 2**62, -(2**63)])
+def test_ids_of_any_size_stay_apart(tmp_path, least) -> None:
+    path = tmp_path / "x.csv"
+    ids = [str(least + step) for step in range(0, 201, 5)]
+    path.write_text("user,item\n" + "".join(f"{one},{one}\n{one},{other}\n" for one, other in pairwise(ids)))
+    read = read_data_file(path).interactions
+    assert read.user_ids.tolist() == ids[:-1]
+    assert read.item_ids.tolist() == ids
+    assert read.user_degrees().tolist() == [2] * (len(ids) - 1)
+    assert read.item_degrees().tolist() == [1, *[2] * (len(ids) - 2), 1]
 
 
 def test_huge_ids_negative_times_and_repeated_pairs(tmp_path) -> None:
