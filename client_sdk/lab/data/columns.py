@@ -40,6 +40,8 @@ LISTS: Final = "1..."
 """What stands for the item where a line has a user and any number of items: `--columns user=0,item=1...`."""
 NO_VALUE: Final = ("", "nan", "na", "n/a", "<na>", "null", "none", "nil", "\\n", "?", "-", "#n/a", "undefined")
 """Ids that stand for a missing one, in lower case."""
+GUESTS: Final = ("anonymous", "guest", "unknown", "gast", "invité")
+"""Ids that stand for a missing user, in lower case."""
 _SHOWN: Final = 10  # headings in an error
 _ROWS: Final = 3  # rows in an error
 LEAST_TIME: Final = 1e8  # seconds since 1970: 1973. No rating is that large
@@ -166,10 +168,8 @@ class Layout:
 def layout_of(path: Path, columns: Columns | None = None, beside_lists: bool = False) -> Layout:
     """Return what a text file is, from its first lines.
 
-    columns: what the caller wants to read. beside_lists: whether the other file of
-    a given split is one of lists. Raises
-    `DataError` for a format that is named in `_OTHERS`, where no separator fits or two fit equally, and for lines of
-    whole numbers that could be a table or lists.
+    columns: what the caller wants to read. beside_lists: whether the other file of a given split is one of lists.
+    Raises `DataError` for a format that is named in `_OTHERS`, and where no separator fits or two fit equally.
     """
     pieces = chunks(path, _SAMPLE_BYTES)
     first = Chunk(b"".join(piece.data for piece in islice(pieces, 2)), 1)  # a last line without an end comes second
@@ -343,11 +343,11 @@ def _require_plain(path: Path, layout: Layout, found: Roles) -> None:
         if len(cells) > _ROWS and 2 * sum(_CELL.fullmatch(cell) is not None for cell in cells) > len(cells):
             raise unclear(path, layout, f"{role}s look like lists, such as {max(cells, key=len)[:40]!r}: "
                           "write each on a line of its own")  # fmt: skip
-    kinds = _kinds(layout)
     for place, heading in enumerate(layout.header or ()):
-        named = re.search("(?i)date|time|datum|zeit|_ts$|^t_", heading) is not None
-        dated = layout.rows and all(DATE.fullmatch(row[place]) for row in layout.rows)
-        if "time" not in found and place not in found.values() and (dated or (named and kinds[place] == "time")):
+        cells = [row[place] for row in layout.rows if row[place]]
+        is_named = re.search("(?i)date|time|datum|zeit|_ts$|^t_", heading) is not None and _kind(cells) == "time"
+        is_time = bool(cells) and (is_named or all(map(DATE.fullmatch, cells)))
+        if is_time and "time" not in found and place not in found.values():
             raise unclear(path, layout, f"no heading says which column is the time, and {heading!r} looks like one: "
                           f"add time={heading} to the option, or leave it out")  # fmt: skip
 
@@ -496,41 +496,42 @@ def _is_small(field: str) -> bool:
 
 # --- columns that say that a row is no interaction ------------------------------------------------------------------
 
-_NOT: Final = frozenset(("0", "0.0", "false", "no", "nein"))
+_NO: Final = r"(-1|0)(\.0)?|false|no|nein"
+_YES: Final = r"1(\.0)?|true|yes|ja"
 _MARKS: Final = (
     ("label click clicks clicked isclick isclicked target liked islike purchased purchase ispurchase bought conversion "
-     "isrecommended", _NOT),
+     "isrecommended", _NO),
     ("returned isreturned cancelled canceled iscancelled iscanceled refunded isrefunded deleted isdeleted void "
-     "storniert storno retoure", frozenset(("1", "1.0", "true", "yes", "ja"))),
+     "storniert storno retoure skipped skip isskipped disliked", _YES),
     ("status orderstatus financialstatus paymentstatus state event eventtype eventname action actiontype behavior "
-     "behaviortype", frozenset(("cancelled", "canceled", "refunded", "returned", "voided", "failed", "storniert",
-     "retourniert", "erstattet", "annulé", "remove", "remove_from_cart", "removefromcart", "dislike"))),
+     "behaviortype interactiontype impressiontype transactiontype ordertype type feedback",
+     ".*(cancel|refund|return|void|fail|storni|retour|erstatt|annul|remove|dislike|impression|shown|skip).*"),
 )  # fmt: skip
-"""Headings in plain form, and their values that mean that nobody took the item."""
-_EITHER: Final = _NOT | {"1", "1.0", "true", "yes", "ja"}
+"""Headings in plain form, and a pattern of their values that mean that nobody took the item."""
 
 
-def marks_of(header: Sequence[str]) -> dict[int, frozenset[str]]:
-    """Return the number of each column that may say that a row is no interaction, and the values that say so."""
+def marks_of(header: Sequence[str]) -> dict[int, str]:
+    """Return the number of each column that may say that a row is no interaction, and a pattern of values that do."""
     return {
-        place: values
+        place: pattern
         for place, heading in enumerate(header)
-        for headings, values in _MARKS
+        for headings, pattern in _MARKS
         if plain_heading(heading) in headings.split()
     }
 
 
 def require_taken(path: Path, layout: Layout, roles: Roles, seen: Mapping[int, set[str]]) -> None:
     """Raise `DataError` if one of the values `seen` in a column of marks says that a row is no interaction."""
-    marks = marks_of(layout.header or ())
+    header = layout.header or ()
+    marks = marks_of(header)
     for place, values in seen.items():
-        not_taken = marks.get(place, _NOT)
-        wrong = sorted(values & not_taken)
-        if wrong and (values <= _EITHER or not not_taken & _EITHER):
-            said = ",".join(f"{role}={(layout.header or ())[column]}" for role, column in roles.items())
-            what = "0 and 1, and lines with 0" if not_taken is _NOT else f"{wrong[0]!r}, and such lines"
+        pattern = marks.get(place, _NO)
+        wrong = sorted(value for value in values if re.fullmatch(pattern, value))
+        if wrong and (pattern not in (_NO, _YES) or all(re.fullmatch(f"{_NO}|{_YES}", value) for value in values)):
+            said = ",".join(f"{role}={header[column]}" for role, column in roles.items())
             raise DataError(
-                f"the column {(layout.header or ())[place]!r} holds {what} are usually no interactions: keep the "
-                f"others, or read all lines: hushrec data show {shlex.quote(str(path))} --columns {shlex.quote(said)}",
+                f"the column {header[place]!r} holds {' and '.join(sorted(values)[:3])}, and lines with {wrong[0]} are "
+                f"usually no interactions: keep the others, or read all lines: hushrec data show "
+                f"{shlex.quote(str(path))} --columns {shlex.quote(said)}",
                 path,
             )

@@ -34,6 +34,7 @@ _PARQUET: Final = b"PAR1"
 _FIRST: Final = 3  # interactions that are shown
 _MANY: Final = 30  # rows, from which on ids must repeat
 _MOST_IDS: Final = 0.9  # of the rows
+_FEW, _MOST_OF_ONE = 10, 0.1  # users, and the share of all interactions that is said if one of them has it
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,10 @@ class DataFile:
             parts.append(f"the first: {' / '.join(self.first)}")
         if self.unread:
             parts.append(f"not read: {', '.join(self.unread)}")
+        degrees = found.user_degrees()
+        if found.user_ids is not None and found.n_users >= _FEW and degrees.max() > _MOST_OF_ONE * found.size:
+            user = found.user_ids[degrees.argmax()]
+            parts.append(f"user {str(user)!r} has {degrees.max():,} of them: if these are guests, leave them out")
         if found.ratings is not None and found.size:
             least = float(found.ratings.min())
             parts.append(f"ratings from {least:g} to {found.ratings.max():g}{_of_none(found.ratings, least)}")

@@ -19,7 +19,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.chunks import Chunk, chunks, read_id_lists, require_distinct, rows_of
-from client_sdk.lab.data.columns import NO_VALUE, NUMBER, Columns, Layout, Roles, marks_of, require_taken, roles_of
+from client_sdk.lab.data.columns import (
+    GUESTS,
+    NO_VALUE,
+    NUMBER,
+    Columns,
+    Layout,
+    Roles,
+    marks_of,
+    require_taken,
+    roles_of,
+)
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from protocols.headings import Role
 
@@ -34,7 +44,9 @@ _FORMS: Final = (_ISO, ("%a %b %d %H:%M:%S %z %Y",), *(tuple(form + clock for cl
 """Forms of dates with `/` for `-`, but in ISO 8601; day first and month first are told apart by days after the 12th."""
 _READ: Final = "2025-12-31 18:30:00+01:00, 31.12.2025 18:30, 12/31/2025 6:30 PM, Dec 31, 2025"
 _UNIT: Final = "\x1f"  # ASCII's unit separator stands for `::`, because polars splits at single bytes
-_MISSING: Final = [form(text) for text in NO_VALUE for form in (str, str.upper, str.title)] + ["NaN", "N/A", "<NA>"]
+_FORMS_OF: Final = (str, str.upper, str.title)
+_MISSING: Final = [form(text) for text in NO_VALUE for form in _FORMS_OF] + ["NaN", "N/A", "<NA>"]
+_NOBODY: Final = _MISSING + [form(text) for text in GUESTS for form in _FORMS_OF]
 _IDS: Final[tuple[Role, ...]] = ("user", "item")
 _NUMBERS: Final[tuple[Role, ...]] = ("quantity", "rating", "time")
 _NO_ID: Final = r"""^(\[\s*(["'\d\[{-].*)?\]|\{\s*".*\})$"""  # of JSON
@@ -42,6 +54,7 @@ _SHORTENED: Final = r"^\d([.,]\d{1,9})?E\+\d\d$"  # of articles' numbers (EAN) m
 _NO_INTEGER: Final = "must be a whole number of at least 0, got {}"
 _LISTED: Final = 20  # rows that were left out
 _MANY: Final = 30  # ratings, which are marks if all are 0 or 1
+_MOST_MARKS: Final = 6  # different ratings, above which they are none
 
 Lines = NDArray[np.int64] | range
 """The line of each row of a part in the file; of parquet the row, from 1."""
@@ -127,7 +140,8 @@ class TableRows:
         texts = texts.str.strip_chars()
         if self.integer_ids:
             return _without(texts, ~texts.str.contains(r"^(0|[1-9]\d{0,17})$")), _NO_INTEGER
-        wrong = texts.is_in(_MISSING) | (texts.str.len_bytes() > LONGEST_FIELD) | texts.str.contains(_SHORTENED)
+        wrong = texts.is_in(_NOBODY if role == "user" else _MISSING) | (texts.str.len_bytes() > LONGEST_FIELD)
+        wrong |= texts.str.contains(_SHORTENED)
         if self.layout.header is not None and self.layout.kind == "text":
             wrong |= texts == self.layout.header[self.roles[role]]
         elif self.layout.kind == "json":
@@ -241,7 +255,7 @@ def _fault(role: Role, text: str | None, problem: str) -> str:
     if role in _IDS and not problem:
         if len(plain.encode()) > LONGEST_FIELD:
             return f"the {role} has more than {LONGEST_FIELD} bytes"
-        if plain in _MISSING:
+        if plain in (_NOBODY if role == "user" else _MISSING):
             return f"the {role} is missing: {plain!r}"
         if re.match(_SHORTENED, plain):
             return f"the {role} is a number that a spreadsheet has cut: {plain!r}; save the column as text"
@@ -320,7 +334,7 @@ def read_table(
     for frame, lines in parts(rows, names):
         rows.add(frame, lines)
         for place, seen in marks.items():
-            if len(seen) < _LISTED:
+            if len(seen) < (_MOST_MARKS if names[place] == "rating" else _LISTED):
                 seen |= set(frame[names[place]].unique().drop_nulls().str.strip_chars().str.to_lowercase())
     if rows.count < _MANY or len(marks.get(rows.roles.get("rating", -1), ())) < 2:
         marks.pop(rows.roles.get("rating", -1), None)
