@@ -56,7 +56,8 @@ def member_list(session: Session, task: TaskName, as_json: AsJson = False) -> st
 def _state(member: Member, needs_keyring: bool) -> str:
     if member.revoked:
         return "revoked"
-    return "waiting for keys" if needs_keyring and not member.keyed else "active"
+    waits = needs_keyring and not member.keyed and member.role == "member"
+    return "waiting for keys" if waits else "active"
 
 
 Client = Annotated[

@@ -46,6 +46,9 @@ def furnish(api: Api) -> dict[str, str]:
         "new": "/dashboard/new",
         "new-task": "/dashboard/new?recipe=colr&mechanism=masked",
         "invite": f"{task}/invite",
+        "members": f"{task}/members?order=-share",
+        "audit": "/dashboard/audit",
+        "tokens": "/dashboard/tokens",
         "server": "/dashboard/health",
         "refusal": "/dashboard/nowhere",
     }

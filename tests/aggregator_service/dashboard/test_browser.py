@@ -254,6 +254,7 @@ _AUDIT = """() => {
     landmarks: ["header", "main", "footer"].filter((name) => all(name).length !== 1),
     small: all("button, a.button, input:not([type=hidden])").filter((one) => one.getBoundingClientRect().height < 24)
       .map((one) => one.outerHTML),
+    spilt: all(".cards td, .terms dd").filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML),
     language: document.documentElement.lang,
     title: document.title,
   };
@@ -273,6 +274,6 @@ def test_every_page_has_names_and_roles_and_fits_its_window(page: Page, places: 
         found = page.evaluate(_AUDIT)
         titles.add(found.pop("title"))
         assert found.pop("language") == "en"
-        assert found == good | dict.fromkeys(("unnamed", "twice", "landmarks", "small"), []), name
+        assert found == good | dict.fromkeys(("unnamed", "twice", "landmarks", "small", "spilt"), []), name
     assert len(titles) >= 11
     assert all(title.endswith("· HushRec") for title in titles)
