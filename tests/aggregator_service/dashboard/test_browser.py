@@ -254,7 +254,8 @@ _AUDIT = """() => {
     landmarks: ["header", "main", "footer"].filter((name) => all(name).length !== 1),
     small: all("button, a.button, input:not([type=hidden])").filter((one) => one.getBoundingClientRect().height < 24)
       .map((one) => one.outerHTML),
-    spilt: all(".cards td, .terms dd").filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.outerHTML),
+    spilt: all(".cards td, .terms dd").filter((one) => one.scrollWidth > one.clientWidth + 1)
+      .map((one) => one.outerHTML),
     language: document.documentElement.lang,
     title: document.title,
   };
