@@ -353,7 +353,7 @@ def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick
     if quick:
         given |= {"components": 4, "reveal_gram": True, "min_owners": 1}
     clients = train.active_users.size
-    parameters = parameters_for(name, given, clients=clients)
+    parameters = parameters_for(name, {**given, "validation": 0.0}, clients=clients)  # the filter stays as it is
     if name == "privirec":
         parameters |= {"iterations": 1, "components": min(16, train.n_items), "min_owners": 1}
         parameters = {key: value for key, value in parameters.items() if key != "krylov"}

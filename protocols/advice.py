@@ -35,6 +35,12 @@ _LONG_LISTS: Final = 20.0
 _OF_SHORT_LISTS: Final[Mapping[str, Any]] = {"item_exponent": 0.4}
 """Of clients with fewer items than that on average: better on validation rows of the sets with 13 to 16, worse on those
 with more."""
+_VALIDATION: Final = 0.1
+_OF_INTERACTIONS: Final = 100.0
+_FEWEST_VALIDATING: Final = 100.0
+"""Members that keep an item out of the sums, so that a filter is chosen by them: as many as keep one interaction in 100
+out, a tenth where nobody knows how many items they have; none if these are fewer than 100, who cannot tell filters
+apart."""
 _SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -146,6 +152,10 @@ def parameters_for(
             chosen["components"] = max(1, within)
             if chosen.get("krylov") and mean_items is not None and mean_items < _LONG_LISTS:
                 chosen |= _OF_SHORT_LISTS
+            if {**chosen, **given}.get("krylov"):
+                share = _VALIDATION if mean_items is None else round(min(1.0, mean_items / _OF_INTERACTIONS), 2)
+                if clients is None or share * clients >= _FEWEST_VALIDATING:
+                    chosen["validation"] = share
         elif started:
             chosen["dim"] = min(MOST_FACTORS, within, vectors)
     if given.get("item_exponent"):
@@ -250,16 +260,16 @@ def choose(
     parameters, found, safe = spectrum_for(items, clients, interactions, budget)
     iterations = int(parameters["iterations"])
     if able and min(_FEWEST_COMPONENTS, items) <= found <= safe:
+        sums = 2 + iterations + ("validation" in parameters)
         why = (
             f"privirec-k {PRIVIREC_RANKED}, and it needs no training",
             f"{iterations} x {parameters['components']} vectors of {items:,} items: messages of {budget / 1e6:g} MB "
             f"would hold {columns} each, and {safe} equations are too few to solve for what one of {clients:,} "
             f"clients has; {VECTORS_RANKED}",
-            f"all clients are in each of its {2 + iterations} sums: whoever is not online for one is not in the later "
-            "ones",
+            f"all clients are in each of its {sums} sums: whoever is not online for one is not in the later ones",
         )
         length = 4 * items * int(parameters["components"])
-        return Choice("privirec-k", parameters, 2 + iterations, clients, length, why)
+        return Choice("privirec-k", parameters, sums, clients, length, why)
     rank = min(_MOST_RANK, columns)
     reason = (
         _why_not(found, safe, clients, budget)

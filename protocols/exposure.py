@@ -84,7 +84,10 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
     for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
         layout, clients = recipe.layout(index), (schedule.min_clients, schedule.cohort_size)
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
-        if isinstance(inner, PriviRecK) and index > inner.parameters.degrees:  # the sum of lists is an equation, too
+        spectral = isinstance(inner, PriviRecK) and inner.sum_of(index)
+        if spectral == "validation":  # no equations in anybody's row
+            group = 1
+        elif isinstance(inner, PriviRecK) and spectral != "degrees":  # the sum of lists is an equation, too
             p = inner.parameters
             equations, safe = (
                 inner.equations,

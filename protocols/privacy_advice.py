@@ -179,7 +179,11 @@ def _planned(recipe: str, parameters: Mapping[str, Any], privacy: Privacy, sizes
 def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions: int = _INTERACTIONS) -> NoiseOutlook:
     """Return what the noise of a task leaves, whose recipe is `made`; see `outlook` for the arguments."""
     recipe, privacy, terms = made.name, made.privacy, made.terms
-    first, last = made.sum_kinds()[0], made.main_sum if made.main_sum > 1 else made.sum_kinds()[-1]
+    inner = made.inner
+    summed = [
+        one for one in made.sum_kinds() if not (isinstance(inner, PriviRecK) and inner.sum_of(one) == "validation")
+    ]
+    first, last = summed[0], made.main_sum if made.main_sum > 1 else summed[-1]
     kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({first, last}))
     main = kinds[-1]
     left = _left(main, kinds[0])

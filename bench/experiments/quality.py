@@ -168,16 +168,18 @@ class Arm:
     graph_filter: str | None = None
 
 
+_FIXED: Final[Mapping[str, Any]] = {"validation": 0.0}
 _WHOLE: Final[Mapping[str, Any]] = {"reveal_gram": True, "min_owners": 1, "krylov": False, "iterations": 5}
 _PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None, **_WHOLE}
 _UNLIMITED: Final[Mapping[str, Any]] = {"components": 256, "rayleigh_ritz": True, **_WHOLE}
 
 ARMS: Final[Mapping[str, Arm]] = {
-    "privirec-k": Arm("privirec-k", 7, cohort=0),
+    "privirec-k": Arm("privirec-k", 6, cohort=0, parameters=_FIXED),
+    "privirec-k-validated": Arm("privirec-k", 7, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
     "privirec-k-unlimited": Arm("privirec-k", 6, cohort=0, parameters=_UNLIMITED),
     **{
-        f"privirec-k-{count}": Arm("privirec-k", 7, cohort=0, parameters={"components": count})
+        f"privirec-k-{count}": Arm("privirec-k", 7, cohort=0, parameters={"components": count, **_FIXED})
         for count in (2, 4, 8, 16, 32)
     },
     "colr-started": Arm("colr", 20, started=True),
@@ -187,8 +189,11 @@ ARMS: Final[Mapping[str, Arm]] = {
     "colr": Arm("colr"),
     "pfedclr": Arm("pfedclr", 105),
 }
-"""`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors, which needs consent (`reveal_gram`), as
-`privirec-k-unlimited` does: 256 vectors and all items."""
+"""`privirec-k-validated` is the default; in the others no sum of validation chooses the filter's setting.
+
+`privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors, which needs consent (`reveal_gram`), as
+`privirec-k-unlimited` does: 256 vectors and all items.
+"""
 
 
 def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = None) -> FullScorer:
@@ -224,8 +229,8 @@ def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = No
 # --- The rows and their figures
 
 QUICK_ROUNDS: Final = 2
-AUTO: Final = "privirec-k"
-"""The recipe that `hushrec simulate --recipe auto` and `hushrec-server task advise` choose for sets like these."""
+AUTO: Final = "privirec-k-validated"
+"""The task that `hushrec simulate --recipe auto` and `hushrec-server task advise` choose for sets like these."""
 _KEYS: Final = {
     "HR@10 full": "hr10_full",
     "NDCG@20 full": "ndcg20",

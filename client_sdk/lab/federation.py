@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
+from client_sdk.lab.whole import WholeRatings, can_train_whole, held_items, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_half
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
@@ -139,6 +139,7 @@ class Federation:
         draws = np.random.default_rng([self.seed, 1])
         self.given = [GivenData()] * users
         self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
+        self._held = self._held_items()
         self.took_part = np.zeros(users, dtype=bool)
         order = np.random.default_rng([self.seed, 42]).permutation(users)
         order = order[self.train.user_degrees()[order] > 0]  # a user without a row has nothing to contribute
@@ -155,6 +156,16 @@ class Federation:
     def user_factors(self) -> NDArray[np.float32]:
         """Every user's factor, float32 (users, dim), for recipes that have one."""
         return np.stack([client_state[USER_FACTOR] for client_state in self.client_states])
+
+    def _held_items(self) -> NDArray[np.int64]:
+        """Return the item that each user keeps out of the sums of a task with validation, int64 (users,); -1: none."""
+        from client_sdk.training.privirec import DRAWN
+
+        recipe = self.recipe.own
+        if not (isinstance(recipe, PriviRecK) and recipe.parameters.validation):
+            return np.full(self.train.n_users, -1)
+        drawn = [kept[DRAWN] for kept in self.client_states]
+        return held_items(self.train, drawn, recipe.parameters.validation)
 
     def scores(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return what each user's device scores with the newest model, float32 (users, items).
@@ -258,10 +269,10 @@ class Federation:
                 return None
             if isinstance(self.recipe, Private):
                 draws = self._noise_draws(spec)
-                return noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, draws), 0
+                return noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, self._held, draws), 0
             if recipe.sum_of(spec.sum_index) == "gram":
                 return None
-            return whole_sum(recipe, plan, spec, self._view, self.train, cohort), 0
+            return whole_sum(recipe, plan, spec, self._view, self.train, cohort, self._held), 0
         everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None

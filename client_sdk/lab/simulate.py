@@ -407,7 +407,11 @@ def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) ->
     clients = train.active_users.size
     mean_items = train.size / max(1, clients)
     parameters = parameters_for(
-        "privirec-k", {"items": train.n_items}, budget=budget, clients=clients, mean_items=mean_items
+        "privirec-k",
+        {"items": train.n_items, "validation": 0.0},  # which chooses a filter, and a start needs none
+        budget=budget,
+        clients=clients,
+        mean_items=mean_items,
     )
     made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for

@@ -7,7 +7,7 @@ has the same bits as the sum of the clients' ring elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
+from client_sdk.training.privirec import components_of
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
+from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
 from protocols.privacy.noise import longest_norm, round_within
 from protocols.recipes.base import ModelState, Recipe, RoundSpec
@@ -27,6 +29,7 @@ from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offset
 from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
+from protocols.recipes.validation import SETTINGS, held_out
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 
@@ -34,19 +37,29 @@ if TYPE_CHECKING:  # what only spectra need
     from scipy.sparse import csr_array
 
 _CHUNK_VALUES: Final = 8_000_000
+_MOST_MEASURING: Final = 5000
 
 
 def whole_sum(
-    recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, state: ModelState, train: Interactions, cohort: NDArray[np.int64]
+    recipe: PriviRecK,
+    plan: SumPlan,
+    spec: RoundSpec,
+    state: ModelState,
+    train: Interactions,
+    cohort: NDArray[np.int64],
+    held: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return the opened sum of degrees or of an iteration over the users of `cohort`, float64 (layout.length,).
+    """Return the opened sum of degrees, lists, an iteration or validation over `cohort`, float64 (layout.length,).
 
-    state: the model before the sum. Equal to the sum of the clients' contributions: exactly over masked sums, and up to
-    the float32 rounding of contributions over plain ones.
+    state: the model before the sum. held: the item that each user of `train` keeps out, -1 for none. Equal to the sum
+    of the clients' contributions: exactly over masked sums, and up to the float32 rounding of contributions over plain
+    ones. A sum of validation is not rounded.
     """
-    rows = interaction_rows(train)[cohort].astype(np.float64)
+    rows = _rows(train, cohort, held)
     if recipe.sum_of(spec.sum_index) == "degrees":
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
+    if recipe.sum_of(spec.sum_index) == "validation":
+        return np.asarray(_measured(recipe, state, rows, held[cohort]).sum(axis=0))
     own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
     if recipe.sum_of(spec.sum_index) == "lists":
@@ -61,12 +74,42 @@ def whole_sum(
     return np.asarray(scaled.T @ (scaled @ basis))[has].astype(np.float32).astype(np.float64)
 
 
+def held_items(train: Interactions, drawn: Sequence[NDArray[np.float64]], share: float) -> NDArray[np.int64]:
+    """Return the item that each user keeps out of the sums, int64 (users,), -1 for none. drawn: see `held_out`."""
+    found = (held_out(own, train.positives(user), share) for user, own in enumerate(drawn))
+    return np.array([-1 if item is None else item for item in found])
+
+
+def _rows(train: Interactions, cohort: NDArray[np.int64], held: NDArray[np.int64]) -> csr_array[Any, Any]:
+    """Return the rows of the users of `cohort`, float64 CSR (users, items), without what they keep out."""
+    kept = train.where(train.items != held[train.users])
+    return interaction_rows(kept)[cohort].astype(np.float64)
+
+
+def _measured(
+    recipe: PriviRecK, state: ModelState, rows: csr_array[Any, Any], held: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return what each user contributes to a sum of validation, float64 (users, 1 + settings).
+
+    held: see `held_items`. Of more than 5,000 users with such an item the first ones measure, and the others have the
+    mean of these.
+    """
+    found, able = np.zeros((held.size, 1 + len(SETTINGS))), np.flatnonzero(held >= 0)
+    some = able[:_MOST_MEASURING]
+    found[able, 0] = 1.0
+    if some.size:
+        found[some, 1:] = measured(components_of(recipe, state), rows[some].astype(np.float32), held[some])
+        found[able[some.size :], 1:] = found[some, 1:].mean(axis=0)
+    return found
+
+
 def noisy_whole_sum(
     private: Private,
     spec: RoundSpec,
     state: ModelState,
     train: Interactions,
     cohort: NDArray[np.int64],
+    held: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Return the opened sum of a PriviRec task with a privacy block, in steps, float64 (layout.length,).
@@ -77,7 +120,7 @@ def noisy_whole_sum(
     recipe = private.inner
     if not isinstance(recipe, PriviRecK):
         raise ParameterError(f"recipe {recipe.name!r} has no sums that are computed at once")
-    rows, kind = interaction_rows(train)[cohort].astype(np.float64), recipe.sum_of(spec.sum_index)
+    rows, kind = _rows(train, cohort, held), recipe.sum_of(spec.sum_index)
     if kind == "degrees":
         order = np.lexsort((rng.random(rows.nnz), np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))))
         place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
@@ -92,6 +135,12 @@ def noisy_whole_sum(
             places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
             own = scaled.data[start:end]
             total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
+    elif kind == "validation":
+        bound = private.l2_bound(spec.sum_index)
+        unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
+        total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
+        for values in _measured(recipe, state, rows, held[cohort]):
+            total += round_within(values / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)
         scaled, basis = (

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from protocols.errors import ParameterError
 from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
+from protocols.recipes.validation import Setting
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -335,7 +336,9 @@ class Ease(Filter):
     """
 
     weight: float | None = None
-    """The L2 weight on B; None for `chosen_weight`."""
+    """The L2 weight on B; None for `chosen_weight`, times that of the setting."""
+    setting: Setting = Setting()
+    """How scores are made where there is no Gram matrix, which does not use it."""
     user_exponent = None
 
     def __post_init__(self) -> None:
@@ -343,20 +346,37 @@ class Ease(Filter):
             raise ParameterError(f"weight must be > 0, got {self.weight}")
 
     def _scorer(self, components: Components) -> Callable[[Matrix], NDArray[np.float32]]:
-        weight = chosen_weight(components.singular_values, components.krylov) if self.weight is None else self.weight
         down, up = components.degree_scales(components.degree_exponent)
-        whole = None if components.gram is None else _weights(components.gram, weight)
-        shares, diagonal = shares_and_diagonal(components.vectors, components.singular_values, weight)
+        if components.gram is not None:
+            weight = (
+                chosen_weight(components.singular_values, components.krylov) if self.weight is None else self.weight
+            )
+            whole = _weights(components.gram, weight)
+            return lambda chunk: np.asarray((scaled(chunk, down) @ whole) * up, dtype=np.float32)
+        _, up = components.degree_scales(components.degree_exponent + self.setting.shift)
+        vectors, values, usual = part_of(components, self.setting.part)
+        weight = usual * self.setting.weight if self.weight is None else self.weight
+        shares, diagonal = shares_and_diagonal(vectors, values, weight)
 
         def score(chunk: Matrix) -> NDArray[np.float32]:
             x = scaled(chunk, down)
-            if whole is not None:
-                return np.asarray((x @ whole) * up, dtype=np.float32)
-            kept = ((x @ components.vectors) * shares) @ components.vectors.T
-            own = dense(x)
-            return np.asarray((own - (own - kept) / diagonal) * up, dtype=np.float32)
+            kept = ((x @ vectors) * shares) @ vectors.T
+            if self.setting.zero:
+                own = dense(x)
+                kept = own - (own - kept) / diagonal
+            return np.asarray(kept * up, dtype=np.float32)
 
         return score
+
+
+def part_of(components: Components, part: int) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
+    """Return the first vectors (m, any) and singular values (any,), 1 of `part` of those that are not 0, and the
+    weight that is chosen for them; all of them for `part` 1."""
+    vectors, values = components.vectors, components.singular_values
+    if part > 1:
+        count = max(1, int(np.count_nonzero(values)) // part)
+        vectors, values = vectors[:, :count], values[:count]
+    return vectors, values, chosen_weight(values, components.krylov)
 
 
 def _weights(gram: Matrix, weight: float) -> NDArray[np.float32]:

@@ -1,13 +1,14 @@
 """The client side of PriviRec: contributions from the client's normalised row, and a graph filter for scores.
 
-Nothing is trained and no state is kept. The only data sent that depends on the row is the dense contribution.
+Nothing is trained. The only data sent that depends on the row is the dense contribution. In a task with validation a
+client keeps two draws, which say whether it keeps an item out of the sums, and which one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import isclose, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +16,53 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
-from client_sdk.training.graph_filters import FILTERS, Components, Filter, TurboCF, user_row
+from client_sdk.training.graph_filters import FILTERS, Components, Ease, Filter, TurboCF, user_row
+from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.state import state_as
+from protocols.recipes.validation import SETTINGS, held_out
 
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
 
 
+DRAWN: Final = "drawn"
+"""Key in the client state: float64 (2,), see `held_out`."""
+
+
 @dataclass(frozen=True)
 class PriviRecHalf(ClientHalf):
-    """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only."""
+    """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only; None: EASE, with
+    the setting that the task's members chose."""
 
     recipe: PriviRecK
-    graph_filter: Filter
+    graph_filter: Filter | None
 
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        made = self.recipe.contribute(state, spec, Local(history.items, client_id))
-        return LocalResult(made, {}, nan, len(history))
+        held, items = self._held_out(history, client_state), history.items
+        kept = items if held is None else items[items != held]
+        update: NDArray[np.generic] = kept
+        if self.recipe.sum_of(spec.sum_index) == "validation":
+            update = np.zeros(0)
+            if held is not None:
+                row = user_row(kept, self.recipe.parameters.items)
+                update = measured(components_of(self.recipe, state), row, np.array([held]))[0]
+        made = self.recipe.contribute(state, spec, Local(update, client_id))
+        return LocalResult(made, client_state, nan, len(history))
+
+    def _held_out(self, history: History, client_state: ClientState) -> int | None:
+        share = self.recipe.parameters.validation
+        return held_out(client_state[DRAWN], history.items, share) if share else None
+
+    def initial_client_state(self, rng: Rng) -> ClientState:
+        """Return the draws by which a client keeps an item out of the sums, in a task with validation."""
+        return {DRAWN: rng.random(2)} if self.recipe.parameters.validation else {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
@@ -46,7 +70,10 @@ class PriviRecHalf(ClientHalf):
 
     def scores_of(self, state: ModelState, rows: Matrix) -> NDArray[np.float32]:
         """Return the filter's scores for many users' rows, float32 (users, m); errors as in `scores`."""
-        return self.graph_filter.scores(components_of(self.recipe, state), rows)
+        chosen = self.graph_filter
+        if chosen is None:
+            chosen = Ease(setting=SETTINGS[state_as(state, PriviRecState).setting])
+        return chosen.scores(components_of(self.recipe, state), rows)
 
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
@@ -124,4 +151,5 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
 
 def half(recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
     refuse_settings(recipe, training, why="recipe {} trains nothing")
-    return PriviRecHalf(recipe, matching_filter(recipe, graph_filter))
+    chosen = None if recipe.parameters.validation and graph_filter is None else matching_filter(recipe, graph_filter)
+    return PriviRecHalf(recipe, chosen)

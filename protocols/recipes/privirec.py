@@ -8,6 +8,7 @@ a task, by index:
     2               entries e_i = sum_u R_ui d_u of the lists of i's owners                 m counts
     3 .. q+2        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values at most
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
+    q+3             NDCG@20 of settings of the filter (`validation`)                        1 + settings
 
 A task with `reveal_gram` or a privacy block has no sum of lists, and later sums have an index one lower.
 
@@ -88,6 +89,7 @@ from protocols.recipes.spectrum import (
 )
 from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
 from protocols.recipes.state import STATE_TOLERANCE, state_as
+from protocols.recipes.validation import SETTINGS, chosen_setting
 
 _UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 
@@ -99,18 +101,22 @@ class PriviRecK(PriviRecPlan):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        local: its positives, int (k,); those of items with few owners count in the degrees only, and a client that has
-        no others sends zeros. Nothing is clipped, unless the server sent a wrong model. Raises `ParameterError` for a
-        client without positives, if `state` is not the model before this sum, and for a sum of another size.
+        local: its positives, int (k,), or for the sum of validation the values that it measured, float64 (settings,),
+        each in [0, 1], (0,) where it kept no item out. Of the positives those of items with few owners count in the
+        degrees only, and a client that has no others sends zeros. Nothing is clipped, unless the server sent a wrong
+        model. Raises `ParameterError` for a client without positives, if `state` is not the model before this sum, for
+        a sum of another size, and for other values.
         """
         own, p, positives = state_as(state, PriviRecState), self.parameters, local.update
-        if not positives.size:
-            raise ParameterError("a client without interactions has no row to contribute")
         if own.sum_index != spec.sum_index - 1:
             raise ParameterError(
                 f"sum {spec.sum_index} follows the model of sum {spec.sum_index - 1}, not that of {own.sum_index}"
             )
         layout, kind = self.layout(spec.sum_index, spec.size), self.sum_of(spec.sum_index)
+        if kind == "validation":
+            return _measured(local.update)
+        if not positives.size:
+            raise ParameterError("a client without interactions has no row to contribute")
         vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
         if kind == "degrees":
             vector[positives] = 1.0
@@ -186,6 +192,9 @@ class PriviRecK(PriviRecPlan):
                 product = np.zeros((widths.size, columns))
                 product[:, : has.shape[1]][has] = total[places]
                 return self._iterated(own, spec, product)
+            case "validation":
+                measured = np.clip(total, 0.0, contributions)
+                return own.following(spec, measured=measured, setting=chosen_setting(measured, spec.noise))
             case "gram" if spec.noise:
                 return self._gram_in_noise(own, spec, total)
             case "gram":
@@ -315,8 +324,8 @@ class PriviRecK(PriviRecPlan):
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the rows and columns of the sums after the degrees, and convergence figures after an iteration:
-        `captured`, `change`, extreme singular values."""
+        """Return the rows and columns of the sums after the degrees, convergence figures after an iteration:
+        `captured`, `change`, extreme singular values; and what the sum of validation chose."""
         own = state_as(state, PriviRecState)
         size = dict(zip(("items_kept", "columns"), map(float, self.size_after(own)), strict=False))
         if own.sum_index < self.first_vectors or not own.singular_values.size:
@@ -327,13 +336,32 @@ class PriviRecK(PriviRecPlan):
             "change": own.change,
             "largest_singular_value": float(own.singular_values.max()),
             "smallest_singular_value": float(own.singular_values.min()),
+            **self._validated(own),
         }
+
+    def _validated(self, state: PriviRecState) -> dict[str, float]:
+        """Return the chosen setting, how many members measured, and NDCG@20 of the first and of the chosen one."""
+        if not state.measured.size:
+            return {}
+        members, setting = float(state.measured[0]), state.setting
+        first, chosen = (state.measured[1 + index] / max(1.0, members) for index in (0, setting))
+        found = {"validated_members": members, "setting": float(setting)}
+        return found | {"first_setting_ndcg20": float(first), "setting_ndcg20": float(chosen)}
 
     def is_done(self, state: ModelState) -> bool:
         """Return whether all sums are made, the vectors have converged, or no column may be asked for."""
         own = state_as(state, PriviRecState)
         converged = own.sum_index >= self.first_vectors and self._converged(own.change)
         return own.sum_index >= self.steps or converged or 0 in self.size_after(own)
+
+
+def _measured(values: NDArray[np.floating]) -> Contribution:
+    """Return the contribution to the sum of validation; zeros without values. `ParameterError` for values of others."""
+    if not values.size:
+        return Contribution([np.zeros(1 + len(SETTINGS))])
+    if values.shape != (len(SETTINGS),) or not ((values >= 0) & (values <= 1)).all():
+        raise ParameterError(f"a client measures {len(SETTINGS)} values in [0, 1], got {values}")
+    return Contribution([np.concatenate([[1.0], values])])
 
 
 @dataclass(frozen=True)

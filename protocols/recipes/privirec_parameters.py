@@ -63,6 +63,13 @@ class PriviRecKParameters(ItemParameters):
         default=False,
         description="Whether each iteration asks for new directions, and the model is made from all of them.",
     )
+    validation: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Share of the clients that keep an item out of the sums, by which a last sum chooses the filter's "
+        "setting; 0: no such sum.",
+    )
     reveal_gram: bool = Field(
         default=False, description="Consent that everyone sees, or can compute, the item-item matrix."
     )
@@ -117,6 +124,8 @@ class PriviRecKParameters(ItemParameters):
             raise ValueError(
                 "krylov needs the sum of degrees, and neither rayleigh_ritz, tolerance nor a privacy block"
             )
+        if self.validation and self.tolerance is not None:
+            raise ValueError("validation needs a fixed number of iterations: leave out tolerance")
         if self.start_from is not None and self.degrees:
             raise ValueError("start_from needs degrees false: the vectors of a task with degrees are drawn after them")
         if self.oversampling and not self.rayleigh_ritz:
@@ -141,8 +150,8 @@ class PriviRecParameters(PriviRecKParameters):
                 f"{GRAM_REVEALS}; consent with reveal_gram=true, add a privacy block, or use privirec-k, whose sums do "
                 "not determine it as long as they have few vectors"
             )
-        if self.krylov:
-            raise ValueError("krylov needs privirec-k: privirec has the whole matrix")
+        if self.krylov or self.validation:
+            raise ValueError("krylov and validation need privirec-k: privirec has the whole matrix")
         if not self.iterations and not self.is_noisy(info):
             raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
         if self.items > _MAX_GRAM_ITEMS:

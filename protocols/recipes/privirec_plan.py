@@ -31,9 +31,10 @@ from protocols.recipes.state import (
     state_as,
     sum_index_of,
 )
+from protocols.recipes.validation import SETTINGS
 
 _BY_ITEM: Final = ("list_entries", "basis", "asked", "products")
-Sum = Literal["degrees", "lists", "iteration", "gram"]
+Sum = Literal["degrees", "lists", "iteration", "gram", "validation"]
 
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
@@ -67,7 +68,7 @@ class PriviRecPlan(Recipe):
     @property
     def steps(self) -> int:
         """Largest number of sums of a task."""
-        return self.last_iteration
+        return self.last_iteration + (self.parameters.validation > 0)
 
     @property
     def ends_after(self) -> int | None:
@@ -79,7 +80,9 @@ class PriviRecPlan(Recipe):
             raise ParameterError(f"a task of this recipe has {self.steps} sums, there is no sum {sum_index}")
         if sum_index < self.first_vectors:
             return "degrees" if sum_index == 1 else "lists"
-        return "iteration" if sum_index <= self.last_iteration else "gram"
+        if sum_index <= self.last_iteration:
+            return "iteration"
+        return "validation" if self.parameters.validation else "gram"
 
     def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block of one segment, with the bounds proven in the module's docstring.
@@ -88,6 +91,9 @@ class PriviRecPlan(Recipe):
         """
         p = self.parameters
         kind = self.sum_of(sum_index)
+        if kind == "validation":
+            segments = (Segment("validated", 1, 1.0, integral=True), Segment("measured", len(SETTINGS), 1.0))
+            return VectorLayout((Block(kind, segments),), sum_class=REPEATED_ROWS)
         if kind == "degrees":
             segment = Segment(kind, p.items, 1.0, integral=True)
         elif kind == "lists":
@@ -191,10 +197,12 @@ class PriviRecPlan(Recipe):
         vectors, made = columns, sum_index + 1 - self.first_vectors
         if self.sum_of(sum_index) == "gram":
             more = (StateField("gram", "<f4", (triangle_length(rows),)),)
-        elif p.krylov and sum_index == self.last_iteration:
+        elif p.krylov and sum_index >= self.last_iteration:
             vectors = columns * p.iterations
         elif p.krylov and made:
             more = tuple(StateField(name, "<f4", (rows, made * columns)) for name in ("asked", "products"))
+        if sum_index > self.last_iteration and p.validation:
+            more = (StateField("setting", "<u4"), StateField("measured", "<f8", (1 + len(SETTINGS),)))
         return (
             *first,
             *((StateField("list_entries", "<u4", (rows,)),) if p.bounded else ()),
@@ -228,6 +236,8 @@ class PriviRecPlan(Recipe):
             return Sensitivity(counts=True)
         if kind == "gram":
             return Sensitivity(l2=sqrt(0.5))
+        if kind == "validation":
+            return Sensitivity(l2=sqrt(1 + len(SETTINGS)))
         return Sensitivity(l2=1.0, per_item=self.parameters.columns)
 
     def sum_kinds(self) -> tuple[int, ...]:
@@ -238,7 +248,8 @@ class PriviRecPlan(Recipe):
         return fields_bytes(self.state_fields(sum_index, size))
 
     def longest_state_bytes(self) -> int:
-        return max(self.state_bytes(sum_index) for sum_index in (self.steps, max(1, self.steps - 1)))
+        last = self.last_iteration
+        return max(self.state_bytes(max(1, sum_index)) for sum_index in (self.steps, last, last - 1))
 
     def initial_state(self, task_seed: bytes) -> PriviRecState:
         """Return the empty state before the first sum. Q_0 is part of the state after the sum of the degrees."""
@@ -292,6 +303,8 @@ class PriviRecPlan(Recipe):
             values["list_entries"] = values["list_entries"].astype(np.float64)
             if (values["list_entries"] > values["clients"] * self._longest_list).any():
                 raise CodecError("a model state holds lists that are longer than its clients can have")
+        if values.get("setting", 0) >= len(SETTINGS) or (values.get("measured", np.zeros(1)) < 0).any():
+            raise CodecError("a model state holds a setting that there is not, or measured values below 0")
         if "singular_values" in values and (values["singular_values"] < 0).any():
             raise CodecError("a model state holds negative singular values")
         for name in ("basis", "asked"):
@@ -310,9 +323,11 @@ class PriviRecPlan(Recipe):
                 f"{reach.most:,}"
             )
         if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
-            farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, self.steps})
+            last = self.steps - (self.parameters.validation > 0)
+            farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, last})
             require_within(own.singular_values, farthest, "singular values")
-            require_within(own.products.ravel(), self._largest_value(self.steps, reach), "products")
+            require_within(own.products.ravel(), self._largest_value(last, reach), "products")
+        require_within(own.measured, float(reach.most), "measured values")
         if own.gram.size:  # of a sum with noise, its part above the noise, whose entries are at most its norm
             farthest = self._largest_value(self.steps, reach)
             if reach.largest is not None:
@@ -335,6 +350,8 @@ class PriviRecPlan(Recipe):
         first = ["the item degrees"] * p.degrees + ["how many items each item's owners have in all"] * p.bounded
         sums = f"{', '.join(first)}{' and ' if first else ''}{p.iterations} x {p.items * p.columns:,}"
         shown = f"The server and all members see {sums} sums of the power iteration"
+        if p.validation:
+            shown += f", and how well {len(SETTINGS)} settings rank an item of {p.validation:.0%} of the members"
         if p.reveal_gram:
             return (f"{shown}. {GRAM_CONSENT}",)
         owners = f"items with fewer than {p.min_owners} owners are in none of them but the degrees"

@@ -95,6 +95,11 @@ class TestPrivirecK(RecipeConformance):
     parameters: ClassVar[Any] = {"items": 30, "components": 2, "iterations": 2, "reveal_gram": True, "min_owners": 1}
 
 
+class TestValidated(TestPrivirecK):
+    parameters: ClassVar[Any] = {**TestPrivirecK.parameters, "validation": 1.0}
+    sums = 4
+
+
 class TestRfrec(MovesAlike, RecipeConformance):
     name = "rfrec"
     parameters: ClassVar[Any] = SMALL

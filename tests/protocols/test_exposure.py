@@ -243,6 +243,15 @@ def test_every_recipe_says_what_its_sums_say(name: str, parameters: dict[str, An
     assert found[0].smallest_group == (1 if kinds[0] == "once" else 50)
 
 
+def test_the_sum_of_validation_is_no_equation_in_what_a_member_has() -> None:
+    given = {"items": 200, "components": 4, "iterations": 3}
+    plain, more = (recipe("privirec-k", {**given, "validation": share}) for share in (0.0, 0.2))
+    first, second, third = exposures(more, SCHEDULE.model_copy(update={"rounds": 9}))
+    assert exposures(plain, SCHEDULE.model_copy(update={"rounds": 9})) == (first, second)
+    assert (third.kind, third.sums, third.values, third.equations, third.smallest_group) == ("repeated", 1, 33, 0, 1)
+    assert not third.determined and "1 sum of the same data over" in third.text
+
+
 def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
     """Which share of item pairs the model of a task tells right whether anybody has both, and of how many users it
     tells a pair that only they have with the number of their items."""

@@ -51,6 +51,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[int, Kind]]] = {
         {"items": 40, "components": 3, "iterations": 4},
         {1: ("counts", 40, 0), 2: ("other", 120, 3), 6: ("other", 820, 0)},
     ),
+    "privirec-k": (
+        "privirec-k",
+        {"items": 40, "components": 3, "iterations": 4, "validation": 0.1},
+        {1: ("counts", 40, 0), 2: ("other", 120, 3), 6: ("other", 33, 0)},
+    ),
 }
 
 

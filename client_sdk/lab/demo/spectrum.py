@@ -79,7 +79,8 @@ def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Inte
 
 def _recipe(request: DemoRequest, items: int, clients: int) -> PriviRecK:
     given = {"items": items, "iterations": request.rounds, "components": request.rank}
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen["validation"] = 0.0  # the demo compares one filter over several components
     if request.recipe == "privirec":
         usual: dict[str, Any] = PRIVIREC_DATASETS.get(request.dataset, PRIVIREC_DATASETS["ml-100k"])
         components = min(int(usual["components"]), items)

@@ -12,10 +12,11 @@ const norm = (values) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 const columnsOf = (p) => p.components + (p.oversampling ?? 0);
 /** Sums before the first iteration: of degrees, and of lists, which limit how many columns a row has. */
 const before = (p) => (p.reveal_gram ? 1 : 2);
-const stepsOf = (name, p) => before(p) + p.iterations + Number(name === "privirec");
+const stepsOf = (name, p) => before(p) + p.iterations + Number(name === "privirec" || p.validation > 0);
 export function kindOf(p, index) {
   if (index <= before(p)) return index === 1 ? "degrees" : "lists";
-  return index <= before(p) + p.iterations ? "iteration" : "gram";
+  if (index <= before(p) + p.iterations) return "iteration";
+  return p.validation > 0 ? "validation" : "gram";
 }
 
 /** Q and the diagonal of R, which has no negative entry. */
@@ -87,8 +88,69 @@ function put(matrix, rows, first, block) {
   rows.forEach((row, i) => block[i].forEach((x, j) => (matrix[row][first + j] = x)));
 }
 
-/** items: the client's. Returns the block of sum `index`. */
-export function contribution(p, state, index, items) {
+/** What members measure, in this order: whether the diagonal is zero, the weight, the part of the vectors, and the shift. */
+const SETTINGS = [true, false]
+  .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => [1, 4].flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift })))))
+  .sort((one, other) => isFirst(other) - isFirst(one));
+function isFirst({ zero, weight, part: part_, shift }) {
+  return Number(zero && weight === 1 && part_ === 1 && shift === 0);
+}
+
+/** The item that a client keeps out of all sums; none for most. drawn: two numbers that it drew once. */
+function heldOut(p, items, drawn) {
+  if (!(p.validation > 0 && items.length > 1 && drawn[0] < p.validation)) return null;
+  return [...items].sort((x, y) => x - y)[Math.floor(drawn[1] * items.length)];
+}
+
+/** Scores of all items for a client's items. */
+function scoresOf(p, state, setting, items) {
+  const count = state.values.filter((x) => x > 0).length;
+  const used = setting.part > 1 ? Math.max(1, Math.floor(count / setting.part)) : state.values.length;
+  const values = state.values.slice(0, used);
+  const found = values.filter((x) => x > 0);
+  const share = found.length === used ? used / (p.krylov ? 30 : 80) : 1;
+  const weight = setting.weight * Math.max(0.3, (found.length ? Math.min(...found) ** 2 : 0) * share);
+  const shares = values.map((x) => x ** 2 / (x ** 2 + weight));
+  const rows = kept(p, state);
+  const x = rows.map((i) => (items.includes(i) ? state.degrees[i] ** -itemExponent(p) : 0));
+  const basis = state.basis.map((row) => row.slice(0, used));
+  const mixed = product([x], basis)[0].map((y, k) => y * shares[k]);
+  const scores = new Array(p.items).fill(0);
+  rows.forEach((i, row) => {
+    const whole = basis[row].reduce((sum, y, k) => sum + y * mixed[k], 0);
+    const diagonal = 1 - basis[row].reduce((sum, y, k) => sum + y * y * shares[k], 0);
+    scores[i] = (setting.zero ? x[row] - (x[row] - whole) / diagonal : whole) * state.degrees[i] ** (itemExponent(p) + setting.shift);
+  });
+  return scores;
+}
+
+/** A 1, and NDCG@20 of the held-out item under each setting; zeros without one. */
+function validation(p, state, items, held) {
+  if (held === null) return new Array(1 + SETTINGS.length).fill(0);
+  const own = items.filter((i) => i !== held);
+  const measured = SETTINGS.map((setting) => {
+    const scores = scoresOf(p, state, setting, own);
+    const others = scores.filter((_, i) => !items.includes(i));
+    const least = scores[held] - 1e-5 * Math.max(0, ...others.map(Math.abs));
+    const rank = 1 + others.filter((x) => !(x < least)).length;
+    return rank <= 20 ? 1 / Math.log2(rank + 1) : 0;
+  });
+  return [1, ...measured];
+}
+
+/** The setting that is used: the first one, unless the best is clearly above it. */
+function chosenSetting([members, ...sums]) {
+  if (members < 1) return 0;
+  const means = sums.map((x) => Math.min(1, x / members));
+  const best = means.indexOf(Math.max(...means));
+  return means[best] > means[0] + 0.75 * Math.sqrt((means[0] * (1 - means[0])) / members) ? best : 0;
+}
+
+/** items: the client's. drawn: see `heldOut`. Returns the block of sum `index`. */
+export function contribution(p, state, index, all, drawn) {
+  const held = heldOut(p, all, drawn);
+  if (kindOf(p, index) === "validation") return validation(p, state, all, held);
+  const items = all.filter((i) => i !== held);
   if (index === 1) return Array.from({ length: p.items }, (_, i) => Number(items.includes(i)));
   const rows = kept(p, state);
   const own = rows.filter((i) => items.includes(i)).length;
@@ -111,6 +173,10 @@ export async function absorb(p, state, index, total, contributions, seed) {
     return index < before(p) ? after : begun(p, after, seed);
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
+  if (kindOf(p, index) === "validation") {
+    const measured = total.map((x) => Math.max(0, Math.min(contributions, x)));
+    return { ...state, sums: index, setting: chosenSetting(measured), measured };
+  }
   const { widths, columns } = widthsOf(p, state);
   let at = 0;
   const product_ = widths.map((width) => [...total.slice(at, (at += width)), ...new Array(columns - width).fill(0)]);
@@ -230,7 +296,8 @@ export function encode(state) {
   const floats = toFloats([...state.basis.flat(), ...state.values]);
   const half = Array.isArray(state.more[0]) ? state.more[0].length / 2 : 0;
   const parts = half ? [(row) => row.slice(0, half), (row) => row.slice(half)].flatMap((part) => state.more.flatMap(part)) : state.more;
-  return concat(first, floats, figures, toFloats(parts));
+  const choice = state.measured ? [littleEndian(state.setting, 4), new Uint8Array(new Float64Array(state.measured).buffer)] : [];
+  return concat(first, floats, figures, toFloats(parts), ...choice);
 }
 
 export function decode(name, p, round, body) {
@@ -253,10 +320,11 @@ export function decode(name, p, round, body) {
   } else if (before(p) === 2) first.entries = [];
   const [rows, columns] = sizeAfter(p, first);
   const made = sums - before(p);
-  const vectors = p.krylov && made === p.iterations ? columns * p.iterations : columns;
+  const isValidated = p.validation > 0 && made > p.iterations;
+  const vectors = p.krylov && made >= p.iterations ? columns * p.iterations : columns;
   const kept_ = p.krylov && made && made < p.iterations ? made * columns : 0;
-  const triangle = made > p.iterations ? (rows * (rows + 1)) / 2 : 0;
-  exact(body, 4 * (items + 2 + own) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle, "a model state");
+  const triangle = made > p.iterations && !isValidated ? (rows * (rows + 1)) / 2 : 0;
+  exact(body, 4 * (items + 2 + own) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle + (isValidated ? 12 + 8 * SETTINGS.length : 0), "a model state");
   const basis = rowsOf(finiteFloats(reader.fixed(4 * rows * vectors)), vectors);
   const values = finiteFloats(reader.fixed(4 * vectors));
   const [captured, change] = new Float64Array(reader.fixed(16).buffer);
@@ -266,5 +334,12 @@ export function decode(name, p, round, body) {
   if (long || values.some((x) => x < 0) || !Number.isFinite(captured + change)) {
     throw new CodecError("a model state holds a column longer than 1, or a negative singular value");
   }
-  return { ...first, basis, values, captured, change, more };
+  const state = { ...first, basis, values, captured, change, more };
+  if (!isValidated) return state;
+  const setting = reader.number(4);
+  const measured = [...new Float64Array(reader.fixed(8 * (1 + SETTINGS.length)).buffer)];
+  if (setting >= SETTINGS.length || measured.some((x) => !Number.isFinite(x) || x < 0)) {
+    throw new CodecError("a model state holds a setting that there is not, or measured values below 0");
+  }
+  return { ...state, setting, measured };
 }

@@ -29,6 +29,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.recipes.base import FactorState
 from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import CountedFactors
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import OWN
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
@@ -127,6 +128,30 @@ def test_rounds_of_each_recipe_over_each_mechanism_are_complete(
         if recipe != "arrays":
             assert all(np.isfinite(scores).all() for scores in fleet.scores())
     assert operator.task(task.task_id).state == "complete"
+
+
+def test_members_keep_an_item_out_of_masked_sums_and_choose_the_filter_in_the_last_one(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    users = 5
+    given = {"items": 12, "components": 3, "iterations": 2, "reveal_gram": True, "min_owners": 1, "validation": 1.0}
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
+    request = task_request("validated", "privirec-k", "masked", schedule, given, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, users)
+    rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
+    with enrolled_fleet(server.url, task, rows) as fleet:
+        states: list[PriviRecState] = []
+
+        def check(played: FleetRound) -> None:
+            assert (played.state, played.survivors) == ("complete", users), (played.failure, played.missed)
+            states.append(state_as(fleet.model(), PriviRecState))
+
+        fleet.run(check)
+        assert all(np.isfinite(scores).all() for scores in fleet.scores())
+    assert operator.task(task.task_id).state == "complete"
+    assert [state.sum_index for state in states] == [1, 2, 3, 4]
+    assert states[0].item_degrees.sum() == users * 5, "each has six items and keeps one out"
+    assert states[-1].measured[0] == users and (states[-1].measured[1:] > 0).all()
 
 
 def test_a_client_of_pfedclr_uploads_before_it_personalises(monkeypatch: pytest.MonkeyPatch) -> None:

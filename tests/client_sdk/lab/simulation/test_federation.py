@@ -97,6 +97,7 @@ def rows(users: int = 40, items: int = 30) -> Interactions:
         ("plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
         ("masked", {"bits": 24}, {}),
         ("masked", {}, {"user_exponent": 0.0, "item_exponent": 0.0}),
+        ("plain", {}, {"validation": 0.7}),
     ],
 )
 def test_whole_sums_and_scores_are_those_of_the_clients(
@@ -112,11 +113,16 @@ def test_whole_sums_and_scores_are_those_of_the_clients(
         plan, cohort = made._plan(spec), made.cohort(spec)
         vectors = {
             str(user): half.contribute(
-                spec, str(user), made.state, train.history(int(user)), {}, np.random.default_rng(0)
+                spec,
+                str(user),
+                made.state,
+                train.history(int(user)),
+                made.client_states[user],
+                np.random.default_rng(0),
             ).blocks[0]
             for user in cohort
         }
-        found = whole_sum(recipe, plan, spec, made.state, train, cohort)
+        found = whole_sum(recipe, plan, spec, made.state, train, cohort, made._held)
         if isinstance(plan, MaskedPlan):
             np.testing.assert_array_equal(found, run_masked_sum(plan, vectors).total)
         else:

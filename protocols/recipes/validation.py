@@ -1,0 +1,72 @@
+"""Settings of the filter that makes scores of a spectrum, which members of a PriviRec task measure, and which is used.
+
+Which filter ranks best depends on the data, and members have items to choose by. A share of them keeps one item each
+out of all sums, and nobody else knows who. After the last iteration these measure NDCG@20 of that item under every
+setting (`client_sdk.training.validation`); one more sum adds up the values. The model holds the sums and the choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocols.layout import Floats
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the scores D_i^-b -> V -> D_i^(b + shift) of a spectrum are made: with V diag(w) V^T, w = s^2 / (s^2 + l).
+
+    zero: whether it is EASE, whose weights have a zero diagonal; otherwise ridge regression, which GF-CF's linear part
+    is for a large l. weight: l as a multiple of `chosen_weight`. part: 1 / the part of the vectors that is used, those
+    with the largest singular values. shift: added to the exponent b of the scores, so that popular items are ranked
+    higher, or lower.
+    """
+
+    zero: bool = True
+    weight: float = 1.0
+    part: int = 1
+    shift: float = 0.0
+
+
+SETTINGS: Final = tuple(
+    sorted(
+        (Setting(*one) for one in product((True, False), (0.0625, 0.25, 1.0, 4.0), (1, 4), (0.0, -0.1))),
+        key=lambda one: one != Setting(),
+    )
+)
+"""What members measure, in this order. The first one is used unless another is clearly better."""
+
+_CLEAR: Final = 0.75
+
+
+def held_out(drawn: Floats, items: NDArray[np.integer], share: float) -> int | None:
+    """Return which of its items, distinct (k,), a member keeps out of all sums; None for none of them.
+
+    drawn: two uniform numbers from 0 to 1, float64 (2,), that the member drew once and tells nobody. With the first one
+    a `share` of the members is chosen, of those that have two items, with the second one the item: any is as likely.
+    """
+    if items.size < 2 or not drawn[0] < share:
+        return None
+    return int(np.sort(items)[int(drawn[1] * items.size)])
+
+
+def chosen_setting(sums: Floats, noise: float = 0.0) -> int:
+    """Return the index of the setting to use. sums: how many measured, and of each setting's values, (1 + settings,).
+
+    It is the first one, unless the best is above it by more than three quarters of the standard error of a mean: about
+    2.5 of those of their difference, as measured, because the best of many is above others by chance. noise: deviation
+    of it in a value of the sums; of the difference of two of them three deviations come on top.
+    """
+    clients = float(sums[0])
+    if clients < 1:
+        return 0
+    means = np.clip(sums[1:] / clients, 0.0, 1.0)
+    best, first = int(means.argmax()), float(means[0])
+    margin = _CLEAR * sqrt(first * (1.0 - first) / clients) + 3.0 * sqrt(2.0) * noise / clients
+    return best if means[best] > first + margin else 0
