@@ -216,6 +216,9 @@ PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a 
 STARTS_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without it on the six data sets of {_TABLE}"
 VECTORS_RANKED: Final = "docs/results.md has their worth on six data sets"
 _SUMS_OF_RATINGS: Final = 100
+_SAYS_LITTLE: Final = 0.9
+"""Share of the clients in each sum of `colr` with which 1,000 of 15 of 1,000 items were known at most 0.01 better than
+by counts, as area under the curve: docs/security.md."""
 _MOST_RANK: Final = 4
 
 
@@ -278,13 +281,25 @@ def choose(
             f"privirec-k {PRIVIREC_RANKED}, but needs the same clients in every sum, and {mechanism} sums have others"
         )
     )
-    why = (
+    reasons = (
         reason,
         f"colr sends {rank} values an item, whatever the length of its factors, from {sizes.cohort_size} clients a sum",
+        *_of_cohorts(sizes.cohort_size, clients),
         f"it starts from popularity and is trained from there; a start from a privirec-k task {STARTS_RANKED}",
     )
     parameters = parameters_for("colr", {"items": items, "rank": rank})
-    return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, why)
+    return Choice("colr", parameters, sizes.rounds, sizes.cohort_size, 4 * items * rank, reasons)
+
+
+def _of_cohorts(cohort: int, clients: int) -> tuple[str, ...]:
+    """Return what sums of training over some of the clients say, and what makes them say less."""
+    if cohort >= _SAYS_LITTLE * clients:
+        return ()
+    return (
+        f"sums over different {cohort} of {clients} clients say in part what each has, mostly of short lists; with "
+        f"cohort_size {ceil(_SAYS_LITTLE * clients)} or more they added next to nothing to the counts "
+        "(docs/security.md#what-sums-give-away), but each client trains in nearly every sum",
+    )
 
 
 def spectrum_for(items: int, clients: int, interactions: int, budget: int) -> tuple[dict[str, Any], int, int]:

@@ -71,7 +71,8 @@ _SAYS: Final = {
     "once": "each says how many have an item, also where that is one client, but not who",
     "repeated": "the clients in two of them are the same, or differ by many",
     "trained": "every client answers a new model with fresh random draws; many sums over different small cohorts say "
-    "in part what it has, and those of a server that lies about the model say all",
+    "in part what it has, less if cohort_size is near the number of members, and those of a server that lies about the "
+    "model say all",
 }
 
 
@@ -118,10 +119,11 @@ def check_equations(
     """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that:
     by their number, or because items with fewer than `LEAST_OWNERS` owners are in them.
 
-    others: recipes of other tasks over the same data, whose sums are equations in the same unknowns. consents: False
-    for a member who does not consent, whatever the task says (`reveal_gram`). Tasks with a privacy block, and those
-    that consent, are not limited; the latter count for others all the same, and their sums are not narrowed after the
-    degrees, so that a member cannot tell from their parameters that they are safe.
+    others: recipes of earlier tasks over the same data, whose sums are equations in the same unknowns. A task uses up
+    what the lists of an item's owners allow, so no other is within the limit after it, however few vectors it has.
+    consents: False for a member who does not consent, whatever the task says (`reveal_gram`). Tasks with a privacy
+    block, and those that consent, are not limited; the latter count for others all the same, and their sums are not
+    narrowed after the degrees, so that a member cannot tell from their parameters that they are safe.
     """
     if isinstance(recipe, Private) or not isinstance(recipe, PriviRecK):
         return
@@ -147,15 +149,19 @@ def check_equations(
         )
     clients = counted_clients(schedule)
     safe = most_equations(p.items, clients)
-    earlier = sum(other.equations for other in others if isinstance(other, PriviRecK))
-    if recipe.equations + earlier <= safe:
+    if any(isinstance(other, PriviRecK) for other in others):
+        raise ParameterError(
+            "an earlier task over this data set has sums of the power iteration, and those of both together could give "
+            "single members' items away: use the earlier one's model, add a privacy block, or consent with "
+            "reveal_gram=true"
+        )
+    if recipe.equations <= safe:
         return
-    before = f" and {earlier:,} of earlier tasks over this data set" if earlier else ""
-    fitting = max(0, safe - earlier) // p.iterations
+    fitting = safe // p.iterations
     less = f" (twice min_clients: choose it nearer to {schedule.cohort_size})" if clients < schedule.cohort_size else ""
     smaller = f"choose components={fitting}, or fewer iterations; or " if fitting else ""
     raise ParameterError(
-        f"{p.iterations} iterations with {p.columns} columns are {recipe.equations:,} equations for each item{before}; "
+        f"{p.iterations} iterations with {p.columns} columns are {recipe.equations:,} equations for each item; "
         f"over {p.items:,} items and {clients:,} clients{less} more than {safe:,} (an eighth of the smaller number) "
         f"give single members' items away: {smaller}gather more clients, add a privacy block, or consent with "
         "reveal_gram=true"

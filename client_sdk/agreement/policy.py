@@ -72,7 +72,7 @@ class Policy:
     client sends, and so which items it touched."""
     reveal_gram: bool = False
     """Whether to accept tasks whose sums over the same data determine the item-item matrix, and with it what single
-    clients have (docs/security.md). Sums of all tasks with one data set label count together."""
+    clients have (docs/security.md), and a second task with the same data set label."""
     trust_models: bool = False
     """Whether to accept masked and one-shot tasks without a privacy block. Masks hide a contribution from a server that
     lies about who is in a sum. They do not stop one that lies about the model: it makes models up to which members

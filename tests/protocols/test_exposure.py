@@ -85,10 +85,14 @@ def test_clients_that_may_drop_out_count_against_a_task(changes: dict[str, Any],
         check_equations(chosen, schedule)
 
 
-def test_tasks_over_the_same_data_count_together() -> None:
-    check_equations(made(components=2), SCHEDULE, [made(components=2)])
-    with pytest.raises(ParameterError, match=r"9 equations for each item and 6 of earlier tasks.*choose components=2"):
-        check_equations(made(components=3), SCHEDULE, [made(components=2)])
+def test_one_task_over_the_same_data_is_within_the_limit() -> None:
+    """A row of each of two tasks may have as many columns as its owners' lists allow one of them."""
+    trained = recipe("colr", {"items": 200, "dim": 4, "rank": 2})
+    for earlier in (made(components=1), made(components=1, min_owners=20), made(components=64, reveal_gram=True)):
+        with pytest.raises(ParameterError, match=r"an earlier task over this data set.*together.*reveal_gram=true"):
+            check_equations(made(components=1), SCHEDULE, [trained, earlier])
+        check_equations(made(components=1, reveal_gram=True), SCHEDULE, [earlier])
+    check_equations(made(components=1), SCHEDULE, [trained])
     noisy = with_privacy(
         recipe("privirec-k", {"items": 200, "components": 64, "item_exponent": 0.0, "degrees": False}, noisy=True),
         Privacy(epsilon=8.0, delta=1e-5), 9, 100, 50,

@@ -299,7 +299,7 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
 
 def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     usual = choose(1682, 943, 99_057)
-    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 5, 943)
+    assert (usual.recipe, usual.rounds, usual.cohort_size) == ("privirec-k", 6, 943)
     assert usual.message_bytes == 4 * 1682 * 39, "3 x 39 = 943 // 8 equations"
     for vectors in (15, 8):  # which rank better than, or like, colr: docs/results.md
         few = choose(1682, 943, 99_057, budget=4 * 1682 * vectors)
@@ -307,8 +307,10 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     narrow = choose(1682, 943, 99_057, budget=4 * 1682 * 2)
     assert (narrow.recipe, narrow.parameters["rank"], narrow.rounds, narrow.cohort_size) == ("colr", 2, 101, 100)
     assert "6 vectors of privirec-k fit" in narrow.why[0]
+    assert any("100 of 943 clients say in part" in why and "cohort_size 849 or more" in why for why in narrow.why)
     small = choose(1682, 12, 1_200)
     assert small.recipe == "colr" and "sums over so few clients hide little" in small.why[0]
+    assert not any("say in part" in why for why in small.why), "all of them are in every sum"
     assert choose(1682, 943, 99_057, budget=4 * 1682).parameters["rank"] == 1
     assert choose(1682, 943, 99_057, mechanism="ckks").recipe == "colr"
     rated = choose(1682, 943, 99_057, ratings=True)
