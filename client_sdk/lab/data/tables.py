@@ -212,7 +212,7 @@ def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_],
             codes = (np.cumsum(number, dtype=np.int32) - 1)[numbers - least]
         ends = np.cumsum([sum(map(len, each)) for each in parts])
         return values.astype(np.str_), np.split(codes.astype(np.int32, copy=False), ends)[: len(parts)]
-    wholes = [pl.concat([part if part.dtype == pl.Categorical else files[0].categorical(role, part) for part in each])
+    wholes = [pl.concat([part if isinstance(part.dtype, pl.Categorical) else files[0].categorical(role, part) for part in each])
               for each in parts]  # fmt: skip
     more = [files[0].categorical(role, each) for each in alone]
     distinct = pl.concat([each.unique() for each in [*wholes, *more]]).unique()

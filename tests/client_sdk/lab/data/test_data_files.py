@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from client_sdk.lab.data import chunks
-from client_sdk.lab.data.columns import NO_VALUE, Columns, parse_columns
+from client_sdk.lab.data.columns import GUESTS, NO_VALUE, Columns, parse_columns
 from client_sdk.lab.data.files import read_data_file, read_history
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.splits import load_split
@@ -27,7 +27,7 @@ from protocols.errors import ParameterError
 
 
 def is_id(text: str) -> bool:
-    return text.strip().lower() not in NO_VALUE
+    return text.strip().lower() not in (*NO_VALUE, *GUESTS) and "E+" not in text
 
 
 INTEGERS = st.integers(-(10**18) + 1, 10**18 - 1)
