@@ -76,7 +76,7 @@ _ROUTES: Final = ("", "forwarded.")
 _ERRORS: Final = ("mae", "rmse")
 _RATED: Final = ("filmtrust", "made-jokes", "ml-100k", "ml-1m")
 _SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
-_RECOMMENDED: Final = ("colr-started", "fedmf-started", "pfedclr-started", "privirec-k")
+_RECOMMENDED: Final = ("privirec-k",)
 
 # --- sums, beside TenSEAL, phe and Flower
 figure("ckks.upload_ratio_compact", "", "<= 1.1", "contribution / float32 plaintext, set `compact`")
