@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -212,9 +213,10 @@ def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_],
             codes = (np.cumsum(number, dtype=np.int32) - 1)[numbers - least]
         ends = np.cumsum([sum(map(len, each)) for each in parts])
         return values.astype(np.str_), np.split(codes.astype(np.int32, copy=False), ends)[: len(parts)]
-    wholes = [pl.concat([part if isinstance(part.dtype, pl.Categorical) else files[0].categorical(role, part) for part in each])
-              for each in parts]  # fmt: skip
-    more = [files[0].categorical(role, each) for each in alone]
+    texts = partial(files[0].categorical, role)
+    as_texts = [[part if isinstance(part.dtype, pl.Categorical) else texts(part) for part in each] for each in parts]
+    wholes = [pl.concat(each) for each in as_texts]
+    more = [texts(each) for each in alone]
     distinct = pl.concat([each.unique() for each in [*wholes, *more]]).unique()
     names = distinct.cast(pl.String)
     order = names.arg_sort().to_numpy()
