@@ -208,7 +208,7 @@ class Advised:
     start from privirec-k was possible and not used. noisy: whether the sums have noise, so that only measurements with
     noise count. vectors: of the spectrum that was trained; 0 for other recipes. expected: what the plan expects the
     noise to leave; None without a plan. trains: whether the model is trained, so that rounds differ and more of them
-    may help; otherwise the last round's counts.
+    may help; otherwise the last round's counts. validated: what the members chose by a sum of validation, a sentence.
     """
 
     recipe: str | None = None
@@ -217,6 +217,7 @@ class Advised:
     vectors: int = 0
     expected: Left | None = None
     trains: bool = True
+    validated: str = ""
 
 
 _ABOVE_CONTROL: Final[Mapping[Left, int]] = {"nothing": -1, "popularity": 0, "part": 1, "most": 1}
@@ -246,7 +247,8 @@ def verdict(
         word = "better" if errors > 0 else "worse"
         found = f"is {word} than {control} ({compared}, {abs(errors):.1f} standard errors)"
     text = f"{recipe} after round {rounds[best]} {found}."
-    more = [*_against(control, errors, advised), *_next(rounds, points, best, sign, advised)]
+    said = [advised.validated] * bool(advised.validated)
+    more = [*_against(control, errors, advised), *said, *_next(rounds, points, best, sign, advised)]
     return Verdict(rounds[best], control, errors, " ".join([text, *more]))
 
 

@@ -43,6 +43,7 @@ from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
+from protocols.recipes.validation import SETTINGS
 from protocols.sums.registry import mechanism_entry
 
 _ROUNDS: Final = 100
@@ -258,7 +259,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
             [point.round for point in points],
             found,
             controls,
-            _advised(split, request, recipe, expected),
+            _advised(split, request, recipe, expected, federation.state),
             recipe=recipe.name,
             higher_is_better=not predicts_ratings(recipe.name),
         ),
@@ -302,13 +303,19 @@ def _choice(split: Split, request: SimulationRequest) -> tuple[Choice, Left | No
     return choice, left.left
 
 
-def _advised(split: Split, request: SimulationRequest, recipe: Recipe, expected: Left | None) -> Advised:
-    """Return what the verdict may suggest for this request. expected: by the plan that chose the recipe."""
+def _advised(
+    split: Split, request: SimulationRequest, recipe: Recipe, expected: Left | None, state: ModelState
+) -> Advised:
+    """Return what the verdict may suggest for this request. expected: by the plan that chose the recipe.
+
+    state: the last one, which may hold what members chose.
+    """
     if predicts_ratings(recipe.name):
         return Advised()
     if isinstance(recipe, PriviRecK):
         vectors = 0 if request.epsilon is not None else recipe.parameters.columns  # their worth is known without noise
-        return Advised(vectors=vectors, expected=expected, trains=False)
+        said = _validated(state_as(state, PriviRecState))
+        return Advised(vectors=vectors, expected=expected, trains=False, validated=said)
     other = None
     if not request.starts:
         try:
@@ -321,6 +328,17 @@ def _advised(split: Split, request: SimulationRequest, recipe: Recipe, expected:
         noisy=request.epsilon is not None,
         expected=expected,
     )
+
+
+def _validated(state: PriviRecState) -> str:
+    """Return what the sum of validation chose, in a sentence; "" without one."""
+    if not state.measured.size or state.measured[0] < 1:
+        return ""
+    members = state.measured[0]
+    first, chosen = (state.measured[1 + index] / members for index in (0, state.setting))
+    text = f"Its filter is {SETTINGS[state.setting].text}: {members:.0f} members measured {len(SETTINGS)} settings"
+    found = f"NDCG@20 {chosen:.4f} of items that they kept out, the first setting {first:.4f}"
+    return f"{text} ({found if state.setting else f'{found}, and none was clearly better'})."
 
 
 def _federation(split: Split, request: SimulationRequest) -> Federation:

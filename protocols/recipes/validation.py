@@ -33,6 +33,13 @@ class Setting:
     part: int = 1
     shift: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """In words, for people."""
+        words = ["ease" if self.zero else "ridge regression", f"with {self.weight:g} times the usual weight"]
+        words += ["of all vectors" if self.part == 1 else f"of 1/{self.part} of the vectors"]
+        return " ".join([*words, *([f"and b {self.shift:+g}"] if self.shift else [])])
+
 
 SETTINGS: Final = tuple(
     sorted(

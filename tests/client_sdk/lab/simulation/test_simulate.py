@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -180,6 +181,17 @@ def test_recommended_settings_are_used_unless_the_papers_are_asked_for(split: Sp
     assert random["start_from"] is paper["start_from"] is None
     with pytest.raises(ParameterError, match="more users: sums over 24 would give single users' items away"):
         simulate(split, SimulationRequest("pfedclr", rounds=1))
+
+
+def test_a_verdict_says_what_the_members_chose(many: Split) -> None:
+    found = simulate(many, SimulationRequest("privirec-k", SMALL["privirec-k"] | {"validation": 1.0}))
+    assert re.search(
+        r"Its filter is (ease|ridge regression) with .* (all|1/4 of the) vectors.*: \d+ members measured 32 "
+        r"settings \(NDCG@20 0\.\d+ of items that they kept out, the first setting 0\.\d+",
+        found.verdict.text,
+    )
+    fixed = simulate(many, SimulationRequest("privirec-k", SMALL["privirec-k"]))
+    assert "members measured" not in fixed.verdict.text
 
 
 def test_task_that_starts_from_privirec_ranks_at_once_and_names_its_start(many: Split) -> None:
