@@ -503,3 +503,17 @@ class SizeRow(Base, table="sizes"):
     measured_at: Mapped[float] = mapped_column(primary_key=True)
     database_bytes: Mapped[int] = mapped_column(BigInteger)
     kinds: Mapped[dict[str, Any]]
+
+
+def references_to(table: str) -> list[tuple[type[Base], str]]:
+    """Return every row class with a foreign key to `id` of a table, and the name of the attribute that holds it.
+
+    They are in the order of their tables' names: who writes to all of them does so in one order.
+    """
+    mappers = sorted(Base.registry.mappers, key=lambda mapper: mapper.class_.__tablename__)
+    return [
+        (mapper.class_, mapper.get_property_by_column(column).key)
+        for mapper in mappers
+        for column in mapper.local_table.columns
+        if any(key.target_fullname == f"{table}.id" for key in column.foreign_keys)
+    ]

@@ -22,30 +22,21 @@ from aggregator_service.storage.rounds import lock_task, summed_clause
 from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,
-    CohortRow,
     CommitteeKeyRow,
     ContributionRow,
-    DisputeRow,
-    HandoutRow,
     InvitationRow,
     PastSummandRow,
     PastSumRow,
     PastTaskRow,
-    RefusalRow,
     RoundRow,
-    RoundStateRow,
     SnapshotRow,
-    StageMessageRow,
     TaskRow,
     ViewRow,
+    references_to,
 )
 from aggregator_service.tasks.ledger import task_ledger
 from protocols.messages import DeletedTask
 
-_OF_ROUNDS: Final = (
-    *(ContributionRow, RefusalRow, StageMessageRow, HandoutRow, ChunkRow),
-    *(RoundStateRow, CohortRow, DisputeRow),
-)
 _PAGE: Final = 1000
 
 
@@ -65,8 +56,8 @@ def delete_task(session: Session, task: TaskRow, actor: Actor) -> DeletedTask:
         void_token(session, token_hash)
     blobs = _discard_blobs(session, task)
     rounds = select(RoundRow.id).where(RoundRow.task_id == task.id)
-    for row in _OF_ROUNDS:
-        changed_rows(session, delete(row).where(row.round_id.in_(rounds)))
+    for row, column in references_to("rounds"):
+        changed_rows(session, delete(row).where(getattr(row, column).in_(rounds)))
     for owned in (CommitteeKeyRow, ViewRow, SnapshotRow, RoundRow, InvitationRow, ClientRow):
         changed_rows(session, delete(owned).where(owned.task_id == task.id))
     done = DeletedTask(

@@ -19,6 +19,7 @@ that drives the rounds erases it when the round is over (`finish_erasures`).
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -34,30 +35,30 @@ from aggregator_service.storage.persons import erased_subject
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import (
     AuditRow,
-    ChunkRow,
+    Base,
     ClientRow,
     CohortRow,
     CommitteeKeyRow,
     ContributionRow,
-    DisputeRow,
     HandoutRow,
     RefusalRow,
     RoundRow,
     SnapshotRow,
     StageMessageRow,
     TaskRow,
+    references_to,
 )
 from aggregator_service.tasks.members import end_membership
 from protocols.codec import b64decode
 from protocols.errors import CodecError
 from protocols.messages import Erasure
 
-_NAMED_IN: Final = (
-    *((row, "client_id") for row in (CohortRow, ContributionRow, RefusalRow, StageMessageRow, ChunkRow)),
-    *((CommitteeKeyRow, "client_id"), (DisputeRow, "owner"), (DisputeRow, "reporter")),
-    *((HandoutRow, "recipient"), (SnapshotRow, "author"), (AuditRow, "target")),
+_ALSO_NAMED_IN: Final[Sequence[tuple[type[Base], str]]] = (
+    (HandoutRow, "recipient"),
+    (SnapshotRow, "author"),
+    (AuditRow, "target"),
 )
-"""Every column that holds a client id, besides the primary key of `clients` and the texts of failures."""
+"""The columns that hold a client id, besides those with a foreign key and the texts of failures."""
 _SOMEBODY: Final = "a member"
 _BATCH: Final = 100
 
@@ -133,7 +134,7 @@ def _erase(session: Session, task: TaskRow, client: ClientRow) -> str:
         )
     )
     session.execute(delete(CommitteeKeyRow).where(CommitteeKeyRow.client_id == old, CommitteeKeyRow.round_id.is_(None)))
-    for row, column in _NAMED_IN:
+    for row, column in [*references_to("clients"), *_ALSO_NAMED_IN]:
         changed_rows(session, update(row).where(getattr(row, column) == old).values(**{column: anonymous}))
     _forget_messages(session, anonymous)
     text = RoundRow.failure
