@@ -354,29 +354,44 @@ class Ease(Filter):
             whole = _weights(components.gram, weight)
             return lambda chunk: np.asarray((scaled(chunk, down) @ whole) * up, dtype=np.float32)
         _, up = components.degree_scales(components.degree_exponent + self.setting.shift)
-        vectors, values, usual = part_of(components, self.setting.part)
-        weight = usual * self.setting.weight if self.weight is None else self.weight
-        shares, diagonal = shares_and_diagonal(vectors, values, weight)
+        ridge = Ridge.of(components, self.setting.part, self.setting.weight, self.weight)
 
         def score(chunk: Matrix) -> NDArray[np.float32]:
             x = scaled(chunk, down)
-            kept = ((x @ vectors) * shares) @ vectors.T
-            if self.setting.zero:
-                own = dense(x)
-                kept = own - (own - kept) / diagonal
-            return np.asarray(kept * up, dtype=np.float32)
+            kept = ridge.kept(x)
+            return np.asarray((ridge.zeroed(dense(x), kept) if self.setting.zero else kept) * up, dtype=np.float32)
 
         return score
 
 
-def part_of(components: Components, part: int) -> tuple[NDArray[np.float32], NDArray[np.float32], float]:
-    """Return the first vectors (m, any) and singular values (any,), 1 of `part` of those that are not 0, and the
-    weight that is chosen for them; all of them for `part` 1."""
-    vectors, values = components.vectors, components.singular_values
-    if part > 1:
-        count = max(1, int(np.count_nonzero(values)) // part)
-        vectors, values = vectors[:, :count], values[:count]
-    return vectors, values, chosen_weight(values, components.krylov)
+@dataclass(frozen=True, eq=False)
+class Ridge:
+    """Ridge regression on a part of a spectrum. vectors: (m, any). shares, diagonal: see `shares_and_diagonal`."""
+
+    vectors: NDArray[np.float32]
+    shares: NDArray[np.float64]
+    diagonal: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, components: Components, part: int = 1, times: float = 1.0, weight: float | None = None) -> Ridge:
+        """Return that of 1 / `part` of the vectors whose singular value is not 0; of all vectors for 1.
+
+        weight: None for `times` the weight that is chosen for them.
+        """
+        vectors, values = components.vectors, components.singular_values
+        if part > 1:
+            count = max(1, int(np.count_nonzero(values)) // part)
+            vectors, values = vectors[:, :count], values[:count]
+        weight = times * chosen_weight(values, components.krylov) if weight is None else weight
+        return cls(vectors, *shares_and_diagonal(vectors, values, weight))
+
+    def kept(self, x: Matrix) -> NDArray[np.floating]:
+        """Return X V diag(w) V^T for scaled rows X, (users, m)."""
+        return np.asarray(((x @ self.vectors) * self.shares) @ self.vectors.T)
+
+    def zeroed(self, x: NDArray[np.float32], kept: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return the scores of EASE, in which an item's own weight is 0, (users, m)."""
+        return np.asarray(x - (x - kept) / self.diagonal)
 
 
 def _weights(gram: Matrix, weight: float) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.training.evaluated import gains
-from client_sdk.training.graph_filters import CHUNK_VALUES, Components, Ease, dense
+from client_sdk.training.graph_filters import CHUNK_VALUES, Components, Ridge, dense, scaled
 from protocols.recipes.validation import SETTINGS
 
 if TYPE_CHECKING:
@@ -25,15 +25,29 @@ def measured(components: Components, rows: Matrix, held: NDArray[np.integer]) ->
     components: without a Gram matrix. rows: the users' other items, (users, m). held: the held-out items, (users,). One
     is ranked among all items that the user does not have, and below those with the same score.
     """
-    found = np.zeros((held.size, len(SETTINGS)))
+    found, down = np.zeros((held.size, len(SETTINGS))), components.degree_scales(components.degree_exponent)[0]
+    ups = {one.shift: components.degree_scales(components.degree_exponent + one.shift)[1] for one in SETTINGS}
+    ridges = {pair: Ridge.of(components, *pair) for pair in dict.fromkeys((one.part, one.weight) for one in SETTINGS)}
     step = max(1, CHUNK_VALUES // components.n_items)
     for start in range(0, held.size, step):
         some = slice(start, start + step)
-        others, target = dense(rows[some]) == 0, (np.arange(len(held[some])), held[some])
+        x, target = scaled(rows[some], down), (np.arange(len(held[some])), held[some])
+        own = dense(x)
+        others = dense(rows[some]) == 0
         others[target] = False
-        for index, setting in enumerate(SETTINGS):
-            scores = Ease(setting=setting).scores(components, rows[some])
-            level = scores[target] - _EQUAL * np.abs(scores).max(axis=1, where=others, initial=0.0)
-            above = np.count_nonzero(~(scores < level[:, None]) & others, axis=1)
-            found[some, index] = gains(1 + above, _CUT)
+        for pair, ridge in ridges.items():
+            kept = ridge.kept(x)
+            made = {False: kept, True: ridge.zeroed(own, kept)}
+            for index, setting in enumerate(SETTINGS):
+                if (setting.part, setting.weight) == pair:
+                    scores = np.asarray(made[setting.zero] * ups[setting.shift], dtype=np.float32)
+                    found[some, index] = _gains(scores, target, others)
     return found
+
+
+def _gains(
+    scores: NDArray[np.float32], target: tuple[NDArray[np.integer], NDArray[np.integer]], others: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return NDCG@20 of each user's held-out item, (users,). target: its places. others: what it is ranked among."""
+    level = scores[target] - _EQUAL * np.abs(scores).max(axis=1, where=others, initial=0.0)
+    return gains(1 + np.count_nonzero(~(scores < level[:, None]) & others, axis=1), _CUT)
