@@ -29,7 +29,7 @@ class Exposure:
     equations, safe: in sums over the same rows, how many equations they are for each row of the unknown matrix, and how
     many are within the bound (`protocols.privacy.equations`), 0 where the task consents to any number; both 0 in other
     sums. fewest, most: clients in a sum. smallest_group: fewest clients that one value can be of. epsilon: of the
-    task's privacy block; None without one.
+    task's privacy block; None without one. says: what follows from them, if it is not what all of this kind say.
     """
 
     kind: Rule
@@ -41,6 +41,7 @@ class Exposure:
     most: int
     smallest_group: int
     epsilon: float | None = None
+    says: str = ""
 
     @property
     def determined(self) -> bool:
@@ -63,7 +64,7 @@ class Exposure:
                 f"{sums}: too few to solve for the items of one member ({solved}, and one for {ENTRIES} entries of its "
                 f"owners' lists), unless members help; a value is of {self.smallest_group} clients or more."
             )
-        return f"{sums}: {_SAYS[self.kind]}."
+        return f"{sums}: {self.says or _SAYS[self.kind]}."
 
 
 _KINDS: Final = {"once": "of counts", "repeated": "of the same data", "trained": "of training"}
@@ -83,11 +84,11 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
     starts = [index for index in sorted(recipe.sum_kinds()) if index <= last]
     found: list[Exposure] = []
     for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
-        layout, clients = recipe.layout(index), (schedule.min_clients, schedule.cohort_size)
+        layout, clients, says = recipe.layout(index), (schedule.min_clients, schedule.cohort_size), ""
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         spectral = isinstance(inner, PriviRecK) and inner.sum_of(index)
         if spectral == "validation":  # no equations in anybody's row
-            group = 1
+            group, says = 1, "how well each setting of the filter ranks what members kept out, for all of them together"
         elif isinstance(inner, PriviRecK) and spectral != "degrees":  # the sum of lists is an equation, too
             p = inner.parameters
             equations, safe = (
@@ -97,7 +98,7 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule != "trained" and layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
-        one = Exposure(rule, after - index, layout.length, equations, safe, *clients, group, noise)
+        one = Exposure(rule, after - index, layout.length, equations, safe, *clients, group, noise, says)
         if found and (found[-1].kind, found[-1].equations) == (one.kind, one.equations):
             last_one = found.pop()
             one = replace(last_one, sums=last_one.sums + one.sums)

@@ -254,6 +254,7 @@ def test_the_sum_of_validation_is_no_equation_in_what_a_member_has() -> None:
     assert exposures(plain, SCHEDULE.model_copy(update={"rounds": 9})) == (first, second)
     assert (third.kind, third.sums, third.values, third.equations, third.smallest_group) == ("repeated", 1, 33, 0, 1)
     assert not third.determined and "1 sum of the same data over" in third.text
+    assert "how well each setting of the filter ranks what members kept out" in third.text
 
 
 def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
