@@ -24,8 +24,8 @@ from protocols.recipes.base import RoundSpec
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import MaskedRun
-from protocols.sums.masked.shares import split_secrets
-from protocols.sums.masked.wire import share_bytes
+from protocols.sums.masked.shares import seal_pair_secret, split_secrets
+from protocols.sums.masked.wire import PAIR_BYTES, SEALED_BYTES
 
 BATCH: Final = 32
 DISTINCT: Final = 4
@@ -38,7 +38,8 @@ SIZES: Final = ((300, 1_000_000), (1_000, 100_000))
 def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     """The inputs that remove the masks of a round in which a tenth dropped out, and the number of masks.
 
-    Shares are made by the clients' own functions, but are not sealed and not sent.
+    Shares are made by the clients' own functions, but are not sealed and not sent. Of the secrets of pairs those are
+    sealed that the server opens.
     """
     plan = MaskedPlan.of(plan_task(terms).sum_plan)
     policy = ClientPolicy(modes=frozenset({"curious"}))
@@ -48,7 +49,14 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
     survivors = tuple(name for place, name in enumerate(names) if place not in dropped)
     masks = len(survivors) + sum(peer not in dropped for place in dropped for peer in roster.neighbours_of(place))
     # no share is wrong, so that the commitments beside the sealed shares are never read
-    shares = dict.fromkeys(names, bytes(share_bytes(roster.degree)))
+    unread, shares = bytes(SEALED_BYTES * roster.degree), dict[str, bytes]()
+    for place, name in enumerate(names):
+        own = run.advertised[name].mask_secret
+        secrets = (
+            seal_pair_secret(own, roster, place, peer) if dropped & {place, peer} else bytes(PAIR_BYTES)
+            for peer in roster.later(place)
+        )
+        shares[name] = unread + b"".join(secrets)
     return Masks(run.context, roster.body, shares, survivors, _replies(run, dropped)), masks
 
 
@@ -57,7 +65,7 @@ def _replies(run: MaskedRun, dropped: set[int]) -> dict[str, bytes]:
     held: dict[int, dict[int, bytes]] = {place: {} for place in range(len(roster))}
     for place, entry in enumerate(roster.entries):
         state, peers = run.advertised[entry.client_id], roster.neighbours_of(place)
-        secret = state.mask_secret.private_bytes_raw()
+        secret = state.mask_secret.seed
         for peer, pair in zip(peers, split_secrets(state.seed, secret, roster.threshold, peers), strict=True):
             held[peer][place] = pair.of_mask_key if place in dropped else pair.of_seed
     return {

@@ -43,13 +43,14 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.enrolments import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
-from protocols.crypto.keys import KEY_BYTES
+from protocols.crypto.sealing import agreement_key
 from protocols.errors import AtFaultError, ParameterError, ThresholdError
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
 from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster
+from protocols.sums.masked.wire import decode_advertisement
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,7 +144,9 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
 
 def _with_shared_keys(advertised: Mapping[str, bytes]) -> set[str]:
     """Clients that advertised a key which another client advertised, too: a roster that held them would be refused."""
-    keys = {client: (body[:KEY_BYTES], body[KEY_BYTES : 2 * KEY_BYTES]) for client, body in advertised.items()}
+    keys = {
+        client: [agreement_key(key) for key in decode_advertisement(body).keys] for client, body in advertised.items()
+    }
     seen = Counter(key for pair in keys.values() for key in pair)
     return {client for client, pair in keys.items() if any(seen[key] > 1 for key in pair)}
 

@@ -42,11 +42,13 @@ from aggregator_service.tasks.tasks import differing_binding
 from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
 from protocols.codec import Reader
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.sealing import agreement_key
 from protocols.errors import ContributionError
 from protocols.messages import BadShares, UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import server, wire
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.roster import Roster
 from protocols.sums.oneshot import server as oneshot
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, body_digest
@@ -95,7 +97,8 @@ def admit_to_stage(
             return StageAdmission(task, round_, client, stage, stored.length, stored)
         services.outages.judge(round_.deadline)
         _check_may_send(session, round_, stage, client_id, services.clock.now())
-        length = _length(plan_round(task, round_), stage, count_of(session, round_.id, "advertise"))
+        members = count_of(session, round_.id, "advertise")
+        length = _length(services, plan_round(task, round_), round_.id, stage, members, client_id)
         survivors = proposed_survivors(session, round_.id) if round_.committee else None
         return StageAdmission(task, round_, client, stage, length, None, survivors)
 
@@ -113,7 +116,10 @@ async def admit_to_stage_cached(
         task, round_, plan, members = cached_round.stages()
         if not round_.committee and services.clock.now() < round_.deadline:
             services.outages.judge(round_.deadline)
-            return StageAdmission(task, round_, client, stage, _length(plan, stage, members), None)
+            wanted = services, plan, round_.id, stage, members, client_id
+            # the length of shares needs the roster, which may have to be read
+            length = await run_in_threadpool(_length, *wanted) if stage == "share" else _length(*wanted)
+            return StageAdmission(task, round_, client, stage, length, None)
     return await run_in_threadpool(admit_to_stage, services, principal, task_id, number, stage, client_id)
 
 
@@ -135,7 +141,9 @@ def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, cli
         raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
 
 
-def _length(plan: TaskPlan, stage: StageMessage, members: int) -> int:
+def _length(
+    services: Services, plan: TaskPlan, round_id: int, stage: StageMessage, members: int, client_id: str
+) -> int:
     """Return the exact bytes of a message. members: clients that advertised keys, 0 in a one-shot round."""
     if stage == "advertise":
         return wire.ADVERTISEMENT_BYTES
@@ -143,8 +151,16 @@ def _length(plan: TaskPlan, stage: StageMessage, members: int) -> int:
         return wire.CONFIRMATION_BYTES
     if plan.sum_plan.committee:
         return OneshotPlan.of(plan.sum_plan).summed_share_bytes
-    degree = MaskedPlan.of(plan.sum_plan).neighbourhood(members).degree
-    return wire.share_bytes(degree) if stage == "share" else wire.reply_bytes(degree)
+    if stage == "share":
+        return server.share_bytes(_roster(services, round_id), client_id)
+    return wire.reply_bytes(MaskedPlan.of(plan.sum_plan).neighbourhood(members).degree)
+
+
+def _roster(services: Services, round_id: int) -> Roster:
+    try:
+        return roster_of(services.database, round_id)
+    except LookupError:
+        raise Problem("round-closed", "the round is over and takes no more messages") from None
 
 
 def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
@@ -187,12 +203,9 @@ def _check(services: Services, admission: StageAdmission, body: bytes, binding: 
     if admission.stage == "advertise":
         _check_advertisement(services, admission, body, binding)
         return
-    try:
-        roster = roster_of(services.database, round_.id)
-    except LookupError:
-        raise Problem("round-closed", "the round is over and takes no more messages") from None
+    roster = _roster(services, round_.id)
     if admission.stage == "share":
-        server.check_shares(roster, body)
+        server.check_shares(roster, client_id, body)
     elif admission.stage == "unmask":
         server.check_reply(roster, body)
     else:
@@ -291,8 +304,8 @@ class NewMessage:
             "body_": self.body,
         }
         if admission.stage == "advertise":
-            keys = wire.decode_advertisement(self.body)
-            row |= {"task": round_.task_id, "mask_key": keys.mask_key, "seal_key": keys.sealing_key}
+            mask_key, seal_key = map(agreement_key, wire.decode_advertisement(self.body).keys)
+            row |= {"task": round_.task_id, "mask_key": mask_key, "seal_key": seal_key}
         if round_.committee or before is None or changed_rows(session, _insert_after(before), row) == 0:
             stored = _find_obstacle(session, admission, row)
             if stored is not None:

@@ -163,9 +163,12 @@ class MaskedRound(OwnRound):
         if caught_up is None:
             raise RoundLost("this client missed the first stage of the round")
         self._keep(context, self._with_roster(context, state.roster))
-        inbox = yield from self._fetch("inbox", wire.inbox_bytes(len(state.roster), degree))
+        length = wire.inbox_bytes(len(state.roster), degree, len(state.roster.earlier(state.index)))
+        inbox = yield from self._fetch("inbox", length)
         opened = yield from self._sealed(lambda: stages.open_inbox(state, inbox))
         yield from self._report_bad_shares(opened.unopened)
+        if opened.unmasked:
+            raise RoundLost(f"what {', '.join(opened.unmasked)} sealed for the common mask does not open")
         self._local = local = yield from self.train(caught_up)
         self._made = made = yield from self.make(caught_up, local)
         contributed, body = yield from self._sealed(lambda: stages.contribute(opened, made.elements))

@@ -1,8 +1,8 @@
 """Keys: what is derived, signed or sealed for one purpose, keys that come from the wire, and the keyring of a task.
 
 *Domain separation* of keys, seeds and digests by purpose. No other module calls a KDF. Signatures are Ed25519 (RFC
-8032), agreement is X25519 (RFC 7748), and a message between two parties is sealed under a key of its own. The keyring
-holds the keys that the clients of a task share and the server never has, for all mechanisms.
+8032); messages between two parties are sealed by `protocols.crypto.sealing`. The keyring holds the keys that the
+clients of a task share and the server never has, for all mechanisms.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from protocols.codec import Reader, pack
@@ -77,8 +75,6 @@ def repeatable_place(task_seed: bytes, identity_key: bytes) -> int:
 
 _KEPT: Final = 8192
 """Parsed keys, of about 500 bytes each: a client sends several requests in a row; parsing takes a tenth of a check."""
-_FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
-"""A public constant: any private key serves to detect points of low order."""
 
 
 def verifies(public_key: bytes, signature: bytes, message: bytes) -> bool:
@@ -93,54 +89,6 @@ def verifies(public_key: bytes, signature: bytes, message: bytes) -> bool:
 @lru_cache(maxsize=_KEPT)
 def _parsed(public_key: bytes) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(public_key)
-
-
-def public_key(secret: bytes) -> bytes:
-    """Return the X25519 public key (32 bytes) of a secret key (32 bytes)."""
-    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
-
-
-def clamped(secret: bytes) -> bytes:
-    """Return the canonical form (RFC 7748, section 5) of the 32 bytes that X25519 treats as the same secret key.
-
-    Mask keys have this form, so that every wrong bit in a key reconstructed from shares is detected.
-    """
-    return bytes([secret[0] & 248]) + secret[1:31] + bytes([secret[31] & 127 | 64])
-
-
-def agree(secret: X25519PrivateKey, peer: bytes) -> bytes:
-    """Return the X25519 shared secret (32 bytes); `CodecError` if the peer's public key has low order."""
-    try:
-        return secret.exchange(X25519PublicKey.from_public_bytes(peer))
-    except ValueError as error:
-        raise CodecError("an X25519 public key has low order: it is not usable for key agreement") from error
-
-
-def check_public_key(key: bytes) -> None:
-    """Raise `CodecError` if the X25519 public key has low order."""
-    agree(_FIXED, key)
-
-
-_NONCE: Final = bytes(12)
-
-
-def seal_once(shared: bytes, plain: bytes, purpose: str, *context: str | int | bytes) -> bytes:
-    """Return `plain` encrypted with AES-256-GCM, and 16 bytes longer; purpose and context are authenticated with it.
-
-    shared: a secret that two parties agreed on. The key is derived for this purpose and context, in which there must be
-    one message only: the nonce is fixed.
-    """
-    key = derive_key(shared, purpose, *context)
-    return AESGCM(key).encrypt(_NONCE, plain, domain_tag(purpose, *context))
-
-
-def open_once(shared: bytes, sealed: bytes, purpose: str, *context: str | int | bytes) -> bytes:
-    """Inverse of `seal_once`; `CodecError` for anything that was not sealed with this secret for this context."""
-    try:
-        key = derive_key(shared, purpose, *context)
-        return AESGCM(key).decrypt(_NONCE, sealed, domain_tag(purpose, *context))
-    except InvalidTag as error:
-        raise CodecError("a sealed message does not open with this key") from error
 
 
 _MAGIC: Final = b"hushrec keyring 3\n"

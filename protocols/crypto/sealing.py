@@ -45,11 +45,14 @@ _FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SealingKey:
-    """The secret key that messages are sealed to. seed: 32 secret bytes, from which both key pairs follow."""
+    """The secret key that messages are sealed to. seed: 32 secret bytes, from which both key pairs follow.
+
+    agreement: its X25519 key, with which its owner can seal messages of its own, too.
+    """
 
     seed: bytes
     _kem: MLKEM768PrivateKey = field(init=False)
-    _agreement: X25519PrivateKey = field(init=False)
+    agreement: X25519PrivateKey = field(init=False)
 
     def __post_init__(self) -> None:
         if len(self.seed) != SEED_BYTES:
@@ -63,7 +66,7 @@ class SealingKey:
                 "wheel, pip install --force-reinstall --only-binary cryptography 'cryptography>=48.0.0'"
             ) from error
         object.__setattr__(self, "_kem", kem)
-        object.__setattr__(self, "_agreement", X25519PrivateKey.from_private_bytes(expanded[64:]))
+        object.__setattr__(self, "agreement", X25519PrivateKey.from_private_bytes(expanded[64:]))
 
     @classmethod
     def generate(cls) -> SealingKey:
@@ -73,7 +76,7 @@ class SealingKey:
     @cached_property
     def public(self) -> bytes:
         """The public key, `SEALING_KEY_BYTES` bytes."""
-        return self._kem.public_key().public_bytes_raw() + self._agreement.public_key().public_bytes_raw()
+        return self._kem.public_key().public_bytes_raw() + self.agreement.public_key().public_bytes_raw()
 
     @cached_property
     def name(self) -> bytes:
@@ -87,7 +90,7 @@ class SealingKey:
         """
         encapsulated, body = sealed[:ENCAPSULATED_BYTES], sealed[ENCAPSULATED_BYTES:]
         try:
-            secrets = self._kem.decapsulate(encapsulated) + _agree(self._agreement, sender)
+            secrets = self._kem.decapsulate(encapsulated) + _agree(self.agreement, sender)
             transcript = _transcript(sender, self.name, encapsulated)
             key = derive_key(secrets, purpose, transcript, *context)
             return AESGCM(key).decrypt(_NONCE, body, domain_tag(purpose, transcript, *context))
@@ -120,6 +123,11 @@ def encapsulate(key: MLKEM768PublicKey) -> tuple[bytes, bytes]:
 def key_name(public: bytes) -> bytes:
     """Return the digest (32 bytes) that stands for a public sealing key where there is no room for it."""
     return digest("sealing key", public)
+
+
+def agreement_key(public: bytes) -> bytes:
+    """Return the X25519 public key (32 bytes) in a public sealing key."""
+    return public[_KEM_KEY:]
 
 
 def check_sealing_key(public: bytes) -> None:

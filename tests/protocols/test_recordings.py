@@ -22,9 +22,15 @@ from protocols.errors import EnvelopeError
 from protocols.layout import Segment, whole_route
 from protocols.sums.base import new_keyring
 from protocols.sums.ckks.mechanism import CKKS
+from protocols.sums.masked.masks import Mask, add_masks, mask_context
+from protocols.sums.masked.shamir import combine
+from protocols.sums.masked.shares import open_pair, open_pair_secret, point, sealed_pair_secret
+from protocols.sums.masked.wire import SEALED_BYTES
 from protocols.sums.oneshot.committee import open_share
 from protocols.sums.oneshot.member import candidates
+from protocols.sums.wire import unpack
 from tests.protocols.sums.conformance import one_block
+from tests.protocols.sums.masked import rounds as masked
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
 from tests.protocols.sums.oneshot.test_oneshot_attacks import unchecked
 from tests.support.quantum import ML_KEM, X25519, SealingBreaker
@@ -58,6 +64,45 @@ def test_a_recorded_oneshot_round() -> None:
         np.testing.assert_array_equal(steps_of(played, name, BOTH), played.steps(name))
         for knows in BROKEN:
             assert steps_of(played, name, knows) is None
+
+
+def vector_of(played: masked.Round, name: str, knows: tuple[str, ...]) -> NDArray[Any] | None:
+    """A client's elements, computed from its recorded messages and what is known of all keys of the round.
+
+    None if a mask of it stays unknown. The shares of its seed open with the neighbours' sealing keys, the secrets of
+    its masks with mask keys: those that it sealed for later neighbours, and those that earlier ones sealed for it.
+    """
+    roster = played.roster
+    own, sent = roster.index(name), [played.shares[entry.client_id] for entry in roster.entries]
+    states = [played.advertised[entry.client_id] for entry in roster.entries]
+    seeds: dict[int, bytes] = {}
+    context = mask_context(roster.context, roster.digest, roster.encode_set(played.shares))
+    masks: list[Mask] = []
+    for at, peer in enumerate(roster.neighbours_of(own)):
+        key: Any = SealingBreaker(states[peer].sealing_secret, knows)
+        pair = open_pair(sent[own][at * SEALED_BYTES : (at + 1) * SEALED_BYTES], key, roster, own, peer)
+        if pair is not None:
+            seeds[point(peer)] = pair.of_seed
+        first, last = sorted((own, peer))
+        key = SealingBreaker(states[last].mask_secret, knows)
+        secret = open_pair_secret(sealed_pair_secret(roster, sent[first], first, last), key, roster, first, last)
+        if secret is not None:
+            masks.append((secret, context, -1 if own == first else 1))
+    if len(seeds) < roster.threshold or len(masks) < roster.degree:
+        assert not seeds and not masks  # not even a part of it
+        return None
+    masks.append((combine(seeds, roster.threshold), context, -1))
+    elements = unpack(played.contributions[name], roster.context.plan.bits, roster.context.plan.layout.length).copy()
+    add_masks(elements, masks)
+    return elements
+
+
+def test_a_recorded_masked_round() -> None:
+    played = masked.new_round(7).advertise().share().contribute().confirm().unmask()
+    for name in played.members:
+        np.testing.assert_array_equal(vector_of(played, name, BOTH), played.elements[name])
+        for knows in BROKEN:
+            assert vector_of(played, name, knows) is None
 
 
 def test_a_recorded_ckks_task() -> None:

@@ -16,13 +16,13 @@ from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
-from protocols.sums.masked.masks import add_masks, mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.masks import add_masks, mask_context, pair_secret, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, Mode, choose_neighbourhood
 from protocols.sums.masked.plan import RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import RosterEntry, neighbours, open_roster
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
-from protocols.sums.masked.shares import open_pair
+from protocols.sums.masked.shares import open_pair, open_pair_secret, sealed_pair_secret
 from protocols.sums.masked.wire import SEALED_BYTES
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import check_committee_key, open_share
@@ -130,17 +130,23 @@ def _masked_run(context: RoundContext) -> MaskedRun:
 
 
 @vectors("masked_keys.json")
-def _masked_keys(sealed: Any, refused: Any) -> Outputs:
+def _masked_keys(sealed: Any, secrets: Any, refused: Any) -> Outputs:
     context = _context("semi-malicious", 32)
     run = _masked_run(context).share()
     roster, ann = run.roster, run.advertised["ann"]
     sharers, entry = roster.encode_set(NAMES), roster.entries[0]
     sealed = [sealed[0] | {"sealed": run.shares["ann"][:SEALED_BYTES].hex()}, *sealed[1:]]
+    secret_of = sealed_pair_secret(roster, run.shares["ann"], 0, 1).hex()
+    secrets = [secrets[0] | {"sealed": secret_of}, *secrets[1:]]
 
     def opened(sender: int, receiver: int, sealed: str) -> Outputs:
         secret = run.advertised[NAMES[receiver]].sealing_secret
         pair = open_pair(unhex(sealed), secret, roster, sender, receiver)
         return {"shares": None if pair is None else pair.of_seed + pair.of_mask_key}
+
+    def opened_secret(sender: int, receiver: int, sealed: str) -> Outputs:
+        own = run.advertised[NAMES[receiver]].mask_secret
+        return {"secret": open_pair_secret(unhex(sealed), own, roster, sender, receiver)}
 
     def accepts(context: RoundContext, name: str) -> None:
         server.check_advertisement(context, name, entry.identity_key, entry.advertisement)
@@ -159,7 +165,6 @@ def _masked_keys(sealed: Any, refused: Any) -> Outputs:
         "the same state again": lambda: client.share(ann, roster.body, lambda _: True),
         "an inbox of another length": lambda: client.open_inbox(run.shared["ann"], b""),
     }
-    mask_keys = [one.advertised.mask_key for one in roster.entries[:2]]
     return {
         "context": {
             "task": context.task_id,
@@ -174,8 +179,8 @@ def _masked_keys(sealed: Any, refused: Any) -> Outputs:
         "clients": [
             {
                 "id": name,
-                "mask_secret": state.mask_secret.private_bytes_raw(),
-                "sealing_secret": state.sealing_secret.private_bytes_raw(),
+                "mask_secret": state.mask_secret.seed,
+                "sealing_secret": state.sealing_secret.seed,
                 "seed": state.seed,
                 "commitment": seed_commitment(state.seed),
                 "identity_key": state.identity.public_key().public_bytes_raw(),
@@ -184,13 +189,14 @@ def _masked_keys(sealed: Any, refused: Any) -> Outputs:
             for name, state in run.advertised.items()
         ],
         "roster": facts(roster, "body degree threshold digest"),
-        "pair_mask_key": {
+        "pair_secret": {
             "of": ["ann", "bob"],
-            "key": pair_mask_key(ann.mask_secret, *mask_keys),
+            "secret": pair_secret(ann.mask_secret.seed, roster.digest, 0, 1),
             "context": mask_context(context, roster.digest, sharers),
             "sharers": sharers,
         },
         "sealed": again(sealed, opened),
+        "secrets": again(secrets, opened_secret),
         "refused": again(refused, lambda what: bad[what]() and {}),
     }
 
@@ -223,10 +229,11 @@ def _masked_round(mode: str, bits: int, refused: Any) -> Outputs:
 
     return {
         "secrets": [
-            {"id": name, "seed": state.seed, "mask_secret": state.mask_secret.private_bytes_raw()}
+            {"id": name, "seed": state.seed, "mask_secret": state.mask_secret.seed}
             for name, state in done.advertised.items()
         ],
         "roster": roster.body,
+        "roster_digest": roster.digest,
         "context": mask_context(context, roster.digest, roster.encode_set(NAMES)),
         **facts(done, "shares inboxes contributions survivors confirmations replies"),
         "elements": {name: done.encoded(name) for name in contributions},

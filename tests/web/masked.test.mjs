@@ -35,13 +35,13 @@ async function certificate({ identityKey, mailboxKey }, role, serial) {
   return concat(littleEndian(role, 1), littleEndian(serial, 8), littleEndian(notAfter, 8), signature);
 }
 
-/** A server of one round. lies: by download, what client c0 gets instead. */
+/** A server of one round. lies: by download, what client c0 (or `to`) gets instead. named: who was reported. */
 class Server {
   #waiting = [];
   messages = { advertise: {}, share: {}, contribution: {}, confirm: {}, unmask: {} };
 
   constructor(people, lies, step) {
-    Object.assign(this, { people, lies, step, at: 0, present: new Set(Object.keys(people)) });
+    Object.assign(this, { people, lies, step, at: 0, named: [], present: new Set(Object.keys(people)) });
   }
 
   /** Resolves for every client when all that are present have sent the message of the stage. */
@@ -106,8 +106,16 @@ class Server {
   }
 
   async inbox(id) {
-    const slots = await this.slots(this.ids.indexOf(id), this.messages.share, masked.SLOT_BYTES);
-    return concat(this.set(this.messages.share), ...slots.map(([, slot]) => slot));
+    const own = this.ids.indexOf(id);
+    const slots = await this.slots(own, this.messages.share, masked.SLOT_BYTES);
+    const { neighbours } = await this.facts();
+    const earlier = neighbours[own].filter((place) => place < own);
+    const secrets = earlier.map((place) => {
+      const later = neighbours[place].filter((other) => other > place);
+      const start = neighbours[place].length * masked.SLOT_BYTES + later.indexOf(own) * masked.PAIR_BYTES;
+      return this.messages.share[this.ids[place]].slice(start, start + masked.PAIR_BYTES);
+    });
+    return concat(this.set(this.messages.share), ...slots.map(([, slot]) => slot), ...secrets);
   }
 
   async survivors() {
@@ -121,6 +129,7 @@ class Server {
   /** The requests of one client. */
   api(id) {
     return {
+      post: async (path, what, { clients }) => this.named.push(...clients),
       get: async () => ({ json: { rounds: [], more: false } }),
       put: async (path, what, body) => {
         this.messages[path.includes("contributions") ? "contribution" : path.split("/").at(-2)][id] = body;
@@ -130,7 +139,7 @@ class Server {
         const what = path.split("/").at(-1);
         if (id !== "c0" && this.lies.refused && what in this.lies) return new Promise(() => {}); // the test ends with c0
         const honest = await this[what](id);
-        return id === "c0" && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
+        return id === (this.lies.to ?? "c0") && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
       },
     };
   }
@@ -190,7 +199,7 @@ const flip = (at) => (body) => {
 /** Changes the sealing key of every member but the first, c0. */
 const unsigned = (body) => {
   const entry = (body.length - 4) / CLIENTS;
-  for (let i = 1; i < CLIENTS; i++) body[4 + i * entry + entry - 160 + 40] ^= 1;
+  for (let i = 1; i < CLIENTS; i++) body[4 + i * entry + entry - masked.ADVERTISEMENT_BYTES + 1220] ^= 1;
   return body;
 };
 /** Copies `length` bytes of the second member's entry, from `from` of the third's. */
@@ -199,13 +208,13 @@ const copying = (from, to, length) => (body) => {
   body.copyWithin(4 + entry + to, 4 + 2 * entry + from, 4 + 2 * entry + from + length);
   return body;
 };
-const [IDENTITY, SERIAL, MASK] = [3, 3 + 64 + 1, 3 + 64 + 81];
+const [IDENTITY, SERIAL, MASK] = [3, 3 + 64 + 1, 3 + 64 + 81 + 1184];
 const sameSubject = copying(SERIAL, SERIAL, 8);
 const identityAsMask = copying(IDENTITY, MASK, 32);
 for (const [name, lies, error, sent] of [
   ["a roster with another key of this client", { roster: flip(4 + 1 + 2 + 145 + 5) }, "RefusalError", "advertise"],
   ["a roster with keys that its members did not sign", { roster: unsigned }, "RefusalError", "advertise"],
-  ["a roster with a certificate of somebody else", { roster: flip(-165) }, "RefusalError", "advertise"],
+  ["a roster with a certificate of somebody else", { roster: flip(-masked.ADVERTISEMENT_BYTES - 5) }, "RefusalError", "advertise"],
   ["a roster of members of the committee", { role: 2 }, "RefusalError", "advertise"],
   ["a roster with the key holder", { role: 1 }, "RefusalError", "advertise"],
   ["a roster with a subject twice", { roster: sameSubject }, "CodecError", "advertise"],
@@ -227,6 +236,14 @@ for (const [name, lies, error, sent] of [
     assert.equal(last, sent); // and it sends nothing afterwards
   });
 }
+
+test("a client leaves when the secret of a mask does not open, and names who sealed it", async () => {
+  const { server, outcomes } = await play({ to: "c9", inbox: flip(-1) });
+  const last = outcomes[server.ids.indexOf("c9")];
+  assert.equal(last.reason?.name, "RoundLostError", String(last.reason));
+  assert.equal(server.named.length, 1);
+  assert.ok(!server.messages.contribution.c9);
+});
 
 test("a client does not confirm other survivors for the same data", async () => {
   const store = new MemoryStore();

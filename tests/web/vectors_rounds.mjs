@@ -49,7 +49,7 @@ export const RUNNERS = {
     }
   },
 
-  async "masked_keys.json"({ context, clients, roster, pair_mask_key: pair, sealed }) {
+  async "masked_keys.json"({ context, clients, roster, pair_secret: pair, sealed, secrets }) {
     const bound = await masked.binding({ ...context, seed: fromHex(context.seed), modelDigest: fromHex(context.model_digest) });
     same(toHex(bound), context.binding);
     const body = fromHex(roster.body);
@@ -59,7 +59,8 @@ export const RUNNERS = {
     for (const [place, one] of clients.entries()) {
       same([entries[place].id, toHex(entries[place].advertisement)], [one.id, one.advertisement]);
       await masked.checkAdvertisement(bound, one.id, entries[place].identityKey, entries[place].advertisement);
-      same(toHex(await keys.publicOf("X25519", fromHex(one.mask_secret))), one.advertisement.slice(0, 64));
+      const [mask, sealing] = await Promise.all([one.mask_secret, one.sealing_secret].map(fromHex).map(sealingKey));
+      same(toHex(concat(mask.key, sealing.key)), one.advertisement.slice(0, 2 * 2432));
     }
     const first = entries[0];
     for (const [round, id] of [[8, "ann"], [7, "bob"]]) {
@@ -69,25 +70,31 @@ export const RUNNERS = {
     for (const wrong of [body.slice(0, -1), concat(body, new Uint8Array(1))]) {
       await refused("CodecError", () => masked.decodeRoster(wrong, context.cohort));
     }
-    const maskKey = ({ advertisement }) => advertisement.slice(0, 32);
-    const key = await masked.pairKey(fromHex(clients[0].mask_secret), maskKey(first), maskKey(entries[1]));
-    same(toHex(key), pair.key);
+    same(toHex(await masked.pairSecret(fromHex(clients[0].mask_secret), summary, 0, 1)), pair.secret);
     same(toHex(await masked.maskContext(bound, summary, fromHex(pair.sharers))), pair.context);
     for (const { sender, receiver, sealed: slot, shares } of sealed) {
-      const peer = entries[sender].advertisement.slice(32, 64);
-      const secret = fromHex(clients[receiver].sealing_secret);
+      const peer = masked.sealingKeyOf(entries[sender]);
+      const secret = await sealingKey(fromHex(clients[receiver].sealing_secret));
       const opened = await masked.openPair(fromHex(slot), secret, peer, summary, sender, receiver);
       same(opened && toHex(opened), shares);
       if (!opened) continue;
-      const to = entries[receiver].advertisement.slice(32, 64);
-      same(toHex(await masked.sealPair(opened, fromHex(clients[sender].sealing_secret), to, summary, sender, receiver)), slot);
+      const [to, from] = [masked.sealingKeyOf(entries[receiver]), await sealingKey(fromHex(clients[sender].sealing_secret))];
+      same(toHex(await masked.sealPair(opened, from, to, summary, sender, receiver, coins)), slot);
+    }
+    for (const { sender, receiver, sealed: slot, secret } of secrets) {
+      const own = await sealingKey(fromHex(clients[receiver].mask_secret));
+      const opened = await masked.openPairSecret(fromHex(slot), own, masked.maskKey(entries[sender]), summary, sender, receiver);
+      same(opened && toHex(opened), secret);
+      if (!opened) continue;
+      const from = await sealingKey(fromHex(clients[sender].mask_secret));
+      const to = masked.maskKey(entries[receiver]);
+      same(toHex(await masked.sealPairSecret(from, to, summary, sender, receiver, coins)), slot);
     }
   },
 
   async "masked_round.json"({ rounds }) {
-    for (const { bits, secrets, roster, context, elements, contributions, correction, sum, replies } of rounds) {
+    for (const { bits, secrets, roster, roster_digest, context, elements, contributions, correction, sum, replies } of rounds) {
       const entries = masked.decodeRoster(fromHex(roster), 4);
-      const maskKey = (place) => entries[place].advertisement.slice(0, 32);
       const total = correction.map(BigInt);
       for (const [own, { id, seed, mask_secret }] of secrets.entries()) {
         const shares = [];
@@ -101,7 +108,9 @@ export const RUNNERS = {
         const masks = [[fromHex(seed), 1]];
         for (const other of entries.keys()) {
           if (other === own) continue;
-          masks.push([await masked.pairKey(fromHex(mask_secret), maskKey(own), maskKey(other)), own < other ? 1 : -1]);
+          const [owner, peer] = [Math.min(own, other), Math.max(own, other)];
+          const ofOwner = fromHex(secrets[owner].mask_secret);
+          masks.push([await masked.pairSecret(ofOwner, fromHex(roster_digest), owner, peer), own < other ? 1 : -1]);
         }
         const hidden = await masked.addMasks(elements[id], masks, fromHex(context), bits);
         same(toHex(fixed.packElements(hidden, bits)), contributions[id]);

@@ -1,33 +1,39 @@
 /** Masked sums: keys, roster, shares, masks and the neighbour graph (docs/wire/masked.md). */
 
 import { concat, equal, exact, Reader } from "./codec.js";
-import { deriveKey, digest, keystream, open, seal, tag } from "./domain.js";
+import { deriveKey, digest, keystream, tag } from "./domain.js";
 import { CodecError, ContributionError, ParameterError } from "./errors.js";
 import { hasDistinctSubjects } from "./identities.js";
-import { agree, publicOf, sign, verify } from "./keys.js";
+import { sign, verify } from "./keys.js";
 import { permutation } from "./random.js";
+import { agreementKey, seal, SEALED_OVERHEAD, SEALING_KEY_BYTES, unseal } from "./sealing.js";
 
-export const ADVERTISEMENT_BYTES = 160;
-export const SLOT_BYTES = 114;
-const NONCE = new Uint8Array(12);
+const KEYS = 2 * SEALING_KEY_BYTES;
+export const ADVERTISEMENT_BYTES = KEYS + 32 + 64;
+export const SLOT_BYTES = 2 * 33 + SEALED_OVERHEAD + 2 * 16;
+export const PAIR_BYTES = 32 + SEALED_OVERHEAD + 16;
+
+export const maskKey = ({ advertisement }) => advertisement.slice(0, SEALING_KEY_BYTES);
+export const sealingKeyOf = ({ advertisement }) => advertisement.slice(SEALING_KEY_BYTES, KEYS);
 
 /** context: {task, round, seed, modelDigest, cohort, bits, length}. */
 export const binding = ({ task, round, seed, modelDigest, cohort, bits, length }) =>
   digest("masked round", task, round, seed, modelDigest, cohort, bits, length);
 
-const advertised = (bound, id, keys) =>
-  tag("masked advertisement", bound, id, keys.slice(0, 32), keys.slice(32, 64), keys.slice(64, 96));
+const advertised = (bound, id, advertisement) => {
+  const parts = [maskKey({ advertisement }), sealingKeyOf({ advertisement }), advertisement.slice(KEYS, KEYS + 32)];
+  return tag("masked advertisement", bound, id, ...parts);
+};
 
-/** secrets: {identity, mask, sealing, seed}; mask is clamped (RFC 7748). */
+/** secrets: {identity, mask, sealing, seed}; mask and sealing are sealing keys. */
 export async function advertise(bound, id, { identity, mask, sealing, seed }) {
-  const commitment = await digest("masked seed commitment", seed);
-  const keys = concat(await publicOf("X25519", mask), await publicOf("X25519", sealing), commitment);
+  const keys = concat(mask.key, sealing.key, await digest("masked seed commitment", seed));
   return concat(keys, await sign(identity, advertised(bound, id, keys)));
 }
 
 export async function checkAdvertisement(bound, id, identityKey, body) {
   if (body.length !== ADVERTISEMENT_BYTES) throw new ContributionError("an advertisement of another length");
-  if (!(await verify(identityKey, body.slice(96), advertised(bound, id, body)))) {
+  if (!(await verify(identityKey, body.slice(KEYS + 32), advertised(bound, id, body)))) {
     throw new ContributionError("the advertisement is not signed by this client for this round and model");
   }
 }
@@ -52,7 +58,7 @@ export function decodeRoster(body, cohort) {
   entries.forEach((entry, place) => {
     if (place && !(entries[place - 1].id < entry.id)) throw new CodecError("members must be in ascending order");
   });
-  const keys = entries.flatMap(({ advertisement }) => [advertisement.slice(0, 32), advertisement.slice(32, 64)]);
+  const keys = entries.flatMap((entry) => [maskKey(entry), sealingKeyOf(entry)].map(agreementKey));
   if (new Set([...keys, ...entries.map((entry) => entry.identityKey)].map(String)).size < 3 * count) {
     throw new CodecError("a key occurs twice in the roster");
   }
@@ -92,29 +98,41 @@ const committed = async (roster, owner, holder, pair) =>
     await commitment(roster, owner, holder, 1, pair.slice(33)),
   );
 
-/** pair: the shares of the seed and of the mask key (66 bytes). peer: the receiver's sealing key. */
-export async function sealPair(pair, secret, peer, roster, sender, receiver) {
-  const key = await deriveKey(await agree(secret, peer), 32, "masked share", roster, sender, receiver);
-  const sealed = await seal(key, NONCE, pair, tag("masked share", roster, sender, receiver));
+/** pair: the shares of the seed and of the mask key (66 bytes). own: the sender's sealing key; peer: the receiver's. */
+export async function sealPair(pair, own, peer, roster, sender, receiver, coins) {
+  const sealed = await seal(senderOf(own), peer, pair, coins, "masked share", roster, sender, receiver);
   return concat(sealed, await committed(roster, sender, receiver, pair));
 }
 
+const senderOf = ({ agreement, key }) => ({ secret: agreement, key: agreementKey(key) });
+
 /** The pair of shares, or null if it does not open or does not match its commitments. */
-export async function openPair(slot, secret, peer, roster, sender, receiver) {
+export async function openPair(slot, own, peer, roster, sender, receiver) {
   exact(slot, SLOT_BYTES, "a slot of shares");
-  const key = await deriveKey(await agree(secret, peer), 32, "masked share", roster, sender, receiver);
-  const pair = await open(key, NONCE, slot.slice(0, 82), tag("masked share", roster, sender, receiver));
-  return pair && equal(slot.slice(82), await committed(roster, sender, receiver, pair)) ? pair : null;
+  const pair = await unseal(own, agreementKey(peer), slot.slice(0, -32), "masked share", roster, sender, receiver);
+  return pair && equal(slot.slice(-32), await committed(roster, sender, receiver, pair)) ? pair : null;
 }
 
-const before = (a, b) => {
-  const at = a.findIndex((byte, index) => byte !== b[index]);
-  return at >= 0 && a[at] < b[at];
-};
+/** The secret of the mask of two members; seed: of the mask key of `owner`, the earlier one. */
+export const pairSecret = (seed, roster, owner, peer) => deriveKey(seed, 32, "masked pair", roster, owner, peer);
 
-export async function pairKey(secret, own, peer) {
-  const ordered = before(own, peer) ? [own, peer] : [peer, own];
-  return deriveKey(await agree(secret, peer), 32, "masked pair", ...ordered);
+const pairCommitment = async (roster, sender, receiver, secret) =>
+  (await digest("masked pair commitment", roster, sender, receiver, secret)).slice(0, 16);
+
+/** The secret of the mask with a later member, sealed. own: the sender's mask key; peer: the receiver's. */
+export async function sealPairSecret(own, peer, roster, sender, receiver, coins) {
+  const secret = await pairSecret(own.seed, roster, sender, receiver);
+  const sealed = await seal(senderOf(own), peer, secret, coins, "masked pair secret", roster, sender, receiver);
+  return concat(sealed, await pairCommitment(roster, sender, receiver, secret));
+}
+
+/** The secret that an earlier member sealed, or null if it does not open or does not match its commitment. */
+export async function openPairSecret(slot, own, peer, roster, sender, receiver) {
+  exact(slot, PAIR_BYTES, "a slot of a pair's secret");
+  const parts = ["masked pair secret", roster, sender, receiver];
+  const secret = await unseal(own, agreementKey(peer), slot.slice(0, -16), ...parts);
+  const matches = secret && equal(slot.slice(-16), await pairCommitment(roster, sender, receiver, secret));
+  return matches && secret.length === 32 ? secret : null;
 }
 
 export const maskContext = (bound, roster, sharers) => digest("masked stream", bound, roster, sharers);

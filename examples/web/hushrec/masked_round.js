@@ -13,19 +13,13 @@ import { fetchModel } from "./model.js";
 import { chooseNeighbourhood, quorum } from "./neighbourhood.js";
 import { deliver, localWork, membershipCheck, randomBytes, requireData } from "./round_work.js";
 import { SHARE_BYTES, split } from "./shamir.js";
+import { sealingKey } from "./sealing.js";
 import { readRound } from "./terms.js";
 
 const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking"];
 const MOST_BAD_SHARES = 1000;
 const LONGEST_ENTRY = 1 + 64 + 32 + 32 + 81 + masked.ADVERTISEMENT_BYTES;
 const MEDIA = { advertise: "advertisement", share: "shares", confirm: "confirmation", unmask: "reply" };
-
-const clamped = (secret) => {
-  const bytes = Uint8Array.from(secret);
-  bytes[0] &= 248;
-  bytes[31] = (bytes[31] & 127) | 64;
-  return bytes;
-};
 
 /** The places in a set of `count`; `CodecError` for padding that is not zero. */
 function places(body, count) {
@@ -86,7 +80,8 @@ class MaskedRound {
     Object.assign(this, { state, chain });
     const context = { task: terms.id, round: number, seed, cohort, bits: plan.bits, length: plan.length };
     this.bound = await masked.binding({ ...context, modelDigest: await modelDigest(terms.bound, step, digest) });
-    this.secrets = { mask: clamped(randomBytes(32)), sealing: randomBytes(32), seed: randomBytes(32) };
+    const [mask, sealing] = await Promise.all([randomBytes(32), randomBytes(32)].map(sealingKey));
+    this.secrets = { mask, sealing, seed: randomBytes(32) };
     this.own = await masked.advertise(this.bound, membership.client, { identity: identity.signing, ...this.secrets });
     await this.#put("advertise", "keys of the round", this.own);
   }
@@ -129,18 +124,24 @@ class MaskedRound {
   async #sealedShares() {
     const points = this.neighbours.map((place) => place + 1);
     const ofSeed = split(this.secrets.seed, this.threshold, points, randomBytes);
-    const ofMask = split(this.secrets.mask, this.threshold, points, randomBytes);
+    const ofMask = split(this.secrets.mask.seed, this.threshold, points, randomBytes);
     const sealed = this.neighbours.map((place, i) => {
-      const peer = this.entries[place].advertisement.slice(32, 64);
+      const peer = masked.sealingKeyOf(this.entries[place]);
       return masked.sealPair(concat(ofSeed[i], ofMask[i]), this.secrets.sealing, peer, this.roster, this.place, place);
     });
-    return concat(...(await Promise.all(sealed)));
+    const later = this.neighbours.filter((place) => place > this.place);
+    const secrets = later.map((place) =>
+      masked.sealPairSecret(this.secrets.mask, masked.maskKey(this.entries[place]), this.roster, this.place, place),
+    );
+    return concat(...(await Promise.all([...sealed, ...secrets])));
   }
 
   async contribute(liked) {
     const [clients, degree] = [this.entries.length, this.neighbours.length];
     const setBytes = Math.ceil(clients / 8);
-    const length = setBytes + degree * masked.SLOT_BYTES;
+    const earlier = this.neighbours.filter((place) => place < this.place);
+    const edge = setBytes + degree * masked.SLOT_BYTES;
+    const length = edge + earlier.length * masked.PAIR_BYTES;
     const inbox = exact(await this.#fetch("inbox", "shares for this device", length), length, "the inbox");
     this.sharersBody = inbox.slice(0, setBytes);
     this.sharers = places(this.sharersBody, clients);
@@ -148,21 +149,19 @@ class MaskedRound {
     this.#requireCohort(this.sharers.size, "shares came from");
     const sharing = this.neighbours.filter((place) => this.sharers.has(place));
     this.#requireThreshold(sharing.length, "sharing");
-    this.pairs = await this.#openShares(slots(inbox.slice(setBytes), masked.SLOT_BYTES));
+    this.pairs = await this.#openShares(slots(inbox.slice(setBytes, edge), masked.SLOT_BYTES));
+    const masks = await this.#openSecrets(sharing, earlier, slots(inbox.slice(edge), masked.PAIR_BYTES));
+    await this.#report(sharing.filter((place) => !this.pairs.has(place) || !masks.has(place)));
+    if (masks.size < sharing.length) throw new RoundLostError("what a neighbour sealed for the common mask does not open");
     this.#tell("training");
     const work = await localWork(this.#client, this.#round, this.state, liked);
     const trained = performance.now();
     this.#tell("sealing");
     const { bits } = this.#round.plan;
     const context = await masked.maskContext(this.bound, this.roster, this.sharersBody);
-    const hidden = await masked.addMasks(work.steps.map(BigInt), await this.#masks(sharing), context, bits);
+    const hidden = await masked.addMasks(work.steps.map(BigInt), this.#masks(masks), context, bits);
     const body = packElements(hidden, bits);
     this.secrets = null; // used once: no mask hides two vectors
-    const unopened = sharing.filter((place) => !this.pairs.has(place)).map((place) => this.entries[place].id);
-    for (let start = 0; start < unopened.length; start += MOST_BAD_SHARES) {
-      const clients = unopened.slice(start, start + MOST_BAD_SHARES);
-      await this.#client.api.post(`${this.#path}/bad-shares`, "shares that do not open", { clients }, { signal: this.#signal });
-    }
     const sealed = performance.now();
     const sent = await deliver(this.#client, { round: this.#round.number, body, chain: this.chain }, this.#tell, this.#signal);
     const times = { train: work.milliseconds, seal: sealed - trained, upload: sent.uploadMilliseconds };
@@ -177,20 +176,40 @@ class MaskedRound {
       const place = this.neighbours[i];
       if (isEmpty(slot)) continue;
       if (!this.sharers.has(place)) throw new RefusalError("the server sent shares of a client that is not in its list of sharers");
-      const peer = this.entries[place].advertisement.slice(32, 64);
+      const peer = masked.sealingKeyOf(this.entries[place]);
       const pair = await masked.openPair(slot, this.secrets.sealing, peer, this.roster, place, this.place);
       if (pair) pairs.set(place, pair);
     }
     return pairs;
   }
 
-  async #masks(sharing) {
-    const key = (place) => this.entries[place].advertisement.slice(0, 32);
-    const pairs = sharing.map(async (place) => {
-      const secret = await masked.pairKey(this.secrets.mask, key(this.place), key(place));
-      return [secret, this.place < place ? 1 : -1];
-    });
-    return [[this.secrets.seed, 1], ...(await Promise.all(pairs))];
+  /** The secrets of masks by neighbour that shared; none for one that does not open. */
+  async #openSecrets(sharing, earlier, sealed) {
+    const [found, own] = [new Map(), this.secrets.mask];
+    for (const place of sharing.filter((one) => one > this.place)) {
+      found.set(place, await masked.pairSecret(own.seed, this.roster, this.place, place));
+    }
+    for (const [i, place] of earlier.entries()) {
+      if (isEmpty(sealed[i]) || !this.sharers.has(place)) continue;
+      const peer = masked.maskKey(this.entries[place]);
+      const secret = await masked.openPairSecret(sealed[i], own, peer, this.roster, place, this.place);
+      if (secret) found.set(place, secret);
+    }
+    return found;
+  }
+
+  /** Names the neighbours at `places` to the server: something that they sealed does not open. */
+  async #report(places) {
+    const unopened = places.map((place) => this.entries[place].id);
+    for (let start = 0; start < unopened.length; start += MOST_BAD_SHARES) {
+      const clients = unopened.slice(start, start + MOST_BAD_SHARES);
+      await this.#client.api.post(`${this.#path}/bad-shares`, "shares that do not open", { clients }, { signal: this.#signal });
+    }
+  }
+
+  #masks(secrets) {
+    const pairs = [...secrets].map(([place, secret]) => [secret, this.place < place ? 1 : -1]);
+    return [[this.secrets.seed, 1], ...pairs];
   }
 
   async confirm() {

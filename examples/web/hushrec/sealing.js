@@ -12,6 +12,9 @@ const ENCAPSULATED = 1088;
 export const SEALED_OVERHEAD = ENCAPSULATED + 16;
 const NONCE = new Uint8Array(12);
 
+/** The X25519 key in a public sealing key. */
+export const agreementKey = (key) => key.slice(KEM_KEY);
+
 export const keyName = (key) => digest("sealing key", key);
 
 /** {seed, kem, agreement, key, name} of a sealing key's 32 secret bytes. key: the public one; name: its digest. */
@@ -34,7 +37,7 @@ export async function seal(sender, receiver, plain, coins, purpose, ...parts) {
     throw new CodecError("a sealing key has no ML-KEM-768 key");
   }
   const { cipherText, sharedSecret } = encapsulated;
-  const secrets = concat(sharedSecret, await agree(sender.secret, receiver.slice(KEM_KEY)));
+  const secrets = concat(sharedSecret, await agree(sender.secret, agreementKey(receiver)));
   const transcript = await digest("sealed message", sender.key, name, cipherText);
   const key = await deriveKey(secrets, 32, purpose, transcript, ...parts);
   return concat(cipherText, await encrypt(key, NONCE, plain, tag(purpose, transcript, ...parts)));

@@ -20,15 +20,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.keys import KEY_BYTES, SEED_BYTES, clamped, verifies
+from protocols.crypto.keys import SEED_BYTES, verifies
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_mask_key
+from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_secret
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.roster import (
@@ -39,7 +39,14 @@ from protocols.sums.masked.roster import (
     signed_survivors,
     verify_advertisement,
 )
-from protocols.sums.masked.shares import SharePair, open_pair, seal_pair, split_secrets
+from protocols.sums.masked.shares import (
+    SharePair,
+    open_pair,
+    open_pair_secret,
+    seal_pair,
+    seal_pair_secret,
+    split_secrets,
+)
 from protocols.sums.wire import pack
 
 IsMember = Callable[[RosterEntry], bool]
@@ -77,8 +84,8 @@ class Advertised(_State):
     """The state after `advertise`: keys are made and advertised; the roster comes next."""
 
     client_id: str
-    mask_secret: X25519PrivateKey
-    sealing_secret: X25519PrivateKey
+    mask_secret: SealingKey
+    sealing_secret: SealingKey
     seed: bytes
     advertisement: bytes
 
@@ -89,8 +96,8 @@ class Shared(_State):
 
     roster: Roster
     index: int
-    mask_secret: X25519PrivateKey
-    sealing_secret: X25519PrivateKey
+    mask_secret: SealingKey
+    sealing_secret: SealingKey
     seed: bytes
 
 
@@ -106,17 +113,38 @@ class _HoldsShares(_State):
     @property
     def unopened(self) -> tuple[str, ...]:
         """Ids of the neighbours whose sealed shares did not open: the client reports them before it trains."""
-        sharing = wire.decode_set(self.sharers, len(self.roster))
-        places = (place for place in self.roster.neighbours_of(self.index) if place in sharing)
-        return tuple(self.roster.entries[place].client_id for place in places if place not in self.pairs)
+        return _names(self, (place for place in _sharing(self) if place not in self.pairs))
+
+
+def _sharing(state: _HoldsShares) -> list[int]:
+    """Return the places of the neighbours that shared."""
+    sharing = wire.decode_set(state.sharers, len(state.roster))
+    return [place for place in state.roster.neighbours_of(state.index) if place in sharing]
+
+
+def _names(state: _HoldsShares, places: Iterable[int]) -> tuple[str, ...]:
+    return tuple(state.roster.entries[place].client_id for place in places)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Opened(_HoldsShares):
-    """The state after `open_inbox`: the neighbours' shares are here; this client's vector comes next."""
+    """The state after `open_inbox`: the neighbours' shares are here; this client's vector comes next.
 
-    mask_secret: X25519PrivateKey
+    secrets: neighbour that shared -> the secret of the mask in common with it; no entry if it did not open.
+    """
+
+    secrets: dict[int, bytes]
     seed: bytes
+
+    @property
+    def unopened(self) -> tuple[str, ...]:
+        """Ids of the neighbours of which something did not open: the client reports them before it trains."""
+        return _names(self, (at for at in _sharing(self) if at not in self.pairs or at not in self.secrets))
+
+    @property
+    def unmasked(self) -> tuple[str, ...]:
+        """Ids of the neighbours with which this client has no mask: with any, it leaves the round."""
+        return _names(self, (place for place in _sharing(self) if place not in self.secrets))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -143,15 +171,14 @@ def advertise(
     policy: ClientPolicy,
     random: Randomness = os.urandom,
 ) -> tuple[Advertised, bytes]:
-    """Return the state with new keys for this round, and their advertisement (160 bytes).
+    """Return the state with new keys for this round, and their advertisement (2,528 bytes).
 
     Raises `RefusalError` if the round does not satisfy the policy.
     """
     policy.check_parameters(context.plan.parameters)
     policy.check_cohort(context.cohort, "the round asks")
-    mask_secret = X25519PrivateKey.from_private_bytes(clamped(random(KEY_BYTES)))
-    sealing_secret, seed = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)), random(SEED_BYTES)
-    keys = (mask_secret.public_key().public_bytes_raw(), sealing_secret.public_key().public_bytes_raw())
+    mask_secret, sealing_secret = SealingKey(random(SEED_BYTES)), SealingKey(random(SEED_BYTES))
+    seed, keys = random(SEED_BYTES), (mask_secret.public, sealing_secret.public)
     body = sign_advertisement(identity, context, client_id, *keys, seed).encode()
     return Advertised(context, policy, identity, client_id, mask_secret, sealing_secret, seed, body), body
 
@@ -159,7 +186,9 @@ def advertise(
 def share(
     state: Advertised, roster_body: Buffer, is_member: IsMember, random: Randomness = os.urandom
 ) -> tuple[Shared, bytes]:
-    """Return the next state and the shares of both secrets, sealed for each neighbour: `share_bytes(k)` bytes.
+    """Return the next state and what is sealed for the neighbours: `share_bytes(k, later)` bytes.
+
+    Shares of both secrets for each neighbour, and for each that is later in the roster the secret of a common mask.
 
     Raises `RefusalError` if this client is not in the roster exactly once with its own keys, if the roster does not
     satisfy the policy, if `is_member` rejects a member, or if a neighbour did not sign its keys for this round and
@@ -176,11 +205,12 @@ def share(
     neighbours = roster.neighbours_of(index)
     for place in neighbours:
         _check_signature(roster, place)
-    pairs = split_secrets(state.seed, state.mask_secret.private_bytes_raw(), roster.threshold, neighbours, random)
+    pairs = split_secrets(state.seed, state.mask_secret.seed, roster.threshold, neighbours, random)
     slots = [
         seal_pair(pair, state.sealing_secret, roster, index, place)
         for pair, place in zip(pairs, neighbours, strict=True)
     ]
+    slots += [seal_pair_secret(state.mask_secret, roster, index, place) for place in roster.later(index)]
     after = Shared(
         state.context, state.policy, state.identity, roster, index, state.mask_secret, state.sealing_secret, state.seed
     )
@@ -210,15 +240,16 @@ def _check_signature(roster: Roster, place: int) -> None:
 
 
 def open_inbox(state: Shared, inbox: Buffer) -> Opened:
-    """Return the next state, with the shares of the neighbours that shared.
+    """Return the next state, with the shares of the neighbours that shared, and the secrets of the masks.
 
     A neighbour's shares that do not open are ignored, as if they were lost; the state names that neighbour
-    (`Opened.unopened`). Raises `RefusalError` if the set of sharers breaks a rule or the policy, `ThresholdError` if
-    fewer than t neighbours shared.
+    (`Opened.unopened`). Without the secret of a mask there is no next step (`Opened.unmasked`). Raises `RefusalError`
+    if the set of sharers breaks a rule or the policy, `ThresholdError` if fewer than t neighbours shared.
     """
     state._single_use.take()
     roster = state.roster
-    sharers_body, slots = wire.split_inbox(inbox, len(roster), roster.degree)
+    earlier = roster.earlier(state.index)
+    sharers_body, slots, sealed_secrets = wire.split_inbox(inbox, len(roster), roster.degree, len(earlier))
     sharers = wire.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
         raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
@@ -233,8 +264,14 @@ def open_inbox(state: Shared, inbox: Buffer) -> Opened:
         pair = None if sealed is None else open_pair(sealed, state.sealing_secret, roster, place, state.index)
         if pair is not None:
             pairs[place] = pair
+    own, digest = state.mask_secret, roster.digest
+    secrets = {at: pair_secret(own.seed, digest, state.index, at) for at in roster.later(state.index) if at in sharers}
+    for place, sealed in zip(earlier, sealed_secrets, strict=True):
+        secret = None if sealed is None else open_pair_secret(sealed, own, roster, place, state.index)
+        if secret is not None and place in sharers:
+            secrets[place] = secret
     common = state.context, state.policy, state.identity, roster, state.index
-    return Opened(*common, sharers_body, pairs, state.mask_secret, state.seed)
+    return Opened(*common, sharers_body, pairs, secrets, state.seed)
 
 
 def contribute(
@@ -243,9 +280,12 @@ def contribute(
     """Return the next state and the masked vector, packed: `plan.contribution_bytes(route)` bytes.
 
     elements: ring elements (layout.length,), as `MASKED.encode` returns them; they are not modified. The masks are this
-    client's own and one for each neighbour that shared. Raises `ParameterError` for elements of another shape or type.
+    client's own and one for each neighbour that shared. Raises `ParameterError` for elements of another shape or type,
+    `RefusalError` if the secret of a mask did not open: the others add that mask.
     """
     state._single_use.take()
+    if state.unmasked:
+        raise RefusalError(f"{len(state.unmasked)} neighbours sealed no secret of a mask that opens: leave the round")
     plan = state.context.plan
     if elements.shape != (plan.layout.length,):
         raise ParameterError(f"{plan.layout.length} ring elements were expected, got shape {elements.shape}")
@@ -257,15 +297,9 @@ def contribute(
 
 def _masks(state: Opened) -> list[Mask]:
     """Return the self mask and one mask per pair; the earlier member of the roster adds it, the later subtracts it."""
-    roster, sharers = state.roster, wire.decode_set(state.sharers, len(state.roster))
-    context = mask_context(state.context, roster.digest, state.sharers)
-    own = roster.entries[state.index].advertised.mask_key
-    masks: list[Mask] = [(state.seed, context, 1)]
-    for place in roster.neighbours_of(state.index):
-        if place in sharers:
-            key = pair_mask_key(state.mask_secret, own, roster.entries[place].advertised.mask_key)
-            masks.append((key, context, 1 if state.index < place else -1))
-    return masks
+    context = mask_context(state.context, state.roster.digest, state.sharers)
+    pairs = ((place, state.secrets[place]) for place in _sharing(state))
+    return [(state.seed, context, 1), *((key, context, 1 if state.index < place else -1) for place, key in pairs)]
 
 
 def confirm(state: Contributed, survivors: Buffer) -> tuple[Confirmed, bytes]:

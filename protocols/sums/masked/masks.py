@@ -1,8 +1,10 @@
 """The masks of a round: their keys, and the streams that these expand to.
 
-*Keys.* A client makes two X25519 keys per round. The sealing key is for the encryption of shares, the mask key for the
-masks that it has in common with each neighbour. They are separate because the mask key of a client that drops out is
-reconstructed by the server, which must not be able to decrypt the shares that were sent to that client.
+*Keys.* A client makes two sealing keys per round. The shares of its neighbours are sealed to the one, the secrets of
+pairs to the other, the mask key. They are separate because the mask key of a client that drops out is reconstructed by
+the server, which must not be able to decrypt the shares that were sent to that client. The secret of a pair follows
+from the mask key of the member that is earlier in the roster, which seals it to the mask key of the other: whoever
+reconstructs one of the two mask keys has it, as with a Diffie-Hellman key of both in the papers.
 
 *Streams* are AES-128-CTR keystreams read as ring elements, starting at any element. Every stream has its own key, HKDF
 of a client's or pair's secret bound to the round by `context`, so the counter starts at block 0 and a stream is never
@@ -22,10 +24,10 @@ from itertools import pairwise
 from typing import Final, Literal
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from protocols.crypto.keys import agree, clamped, derive_key, digest, public_key
+from protocols.crypto.keys import derive_key, digest
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import ParameterError
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.wire import Ring
@@ -47,13 +49,16 @@ _BATCH: Final = 512
 
 
 def is_mask_secret(secret: bytes, public: bytes) -> bool:
-    """Return whether `secret` (32 bytes) is exactly the mask key whose public key is `public`."""
-    return secret == clamped(secret) and public_key(secret) == public
+    """Return whether `secret` (32 bytes) is the seed of the mask key whose public key is `public`."""
+    return SealingKey(secret).public == public
 
 
-def pair_mask_key(secret: X25519PrivateKey, own: bytes, peer: bytes) -> bytes:
-    """Return the key (32 bytes) of the mask that the owner of `secret` (public key `own`) has in common with `peer`."""
-    return derive_key(agree(secret, peer), "masked pair", *sorted((own, peer)))
+def pair_secret(secret: bytes, roster_digest: bytes, owner: int, peer: int) -> bytes:
+    """Return the secret (32 bytes) of the mask that two members (places in the roster) have in common.
+
+    secret: the seed of the mask key of `owner`, the earlier of the two.
+    """
+    return derive_key(secret, "masked pair", roster_digest, owner, peer)
 
 
 def seed_commitment(seed: bytes) -> bytes:

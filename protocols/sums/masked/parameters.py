@@ -217,11 +217,14 @@ def choose_neighbourhood(
 
 
 def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict[str, int]:
-    """Return the bytes that a client sends, by stage, for a vector of `elements` elements of a ring of `bits` bits."""
+    """Return the bytes that a client sends, by stage, for a vector of `elements` elements of a ring of `bits` bits.
+
+    "share" is that of a client with as many neighbours after it in the roster as before.
+    """
     degree = neighbourhood.degree
     return {
         "advertise": wire.ADVERTISEMENT_BYTES,
-        "share": wire.share_bytes(degree),
+        "share": wire.share_bytes(degree, (degree + 1) // 2),
         "contribute": packed_bytes(elements, bits),
         "confirm": wire.CONFIRMATION_BYTES if neighbourhood.mode == "semi-malicious" else 0,
         "unmask": wire.reply_bytes(degree),

@@ -1,7 +1,7 @@
 """The roster of a masked round: its members, the neighbour graph, and what they sign; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
-(Ed25519, 32), mailbox key (X25519, 32), membership certificate (81, zeros for none) and advertisement (160).
+(Ed25519, 32), mailbox key (32), membership certificate (81, zeros for none) and advertisement (2,528).
 
 The neighbour graph is regular, in random order, determined by a public seed.
 """
@@ -22,6 +22,7 @@ from protocols.codec import LONGEST_ID, Reader, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES, shares_subject
 from protocols.crypto.keys import KEY_BYTES, digest, domain_tag, verifies
 from protocols.crypto.random import permutation
+from protocols.crypto.sealing import agreement_key
 from protocols.errors import CodecError, ParameterError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
@@ -61,8 +62,9 @@ _LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, ADVERTISEMENT_BYTES)
 class RosterEntry:
     """A member of the roster.
 
-    identity_key: Ed25519, 32 bytes. mailbox_key: X25519, 32 bytes. certificate: the organiser's membership certificate,
-    81 bytes, zeros for none (`protocols.crypto.certificates`). advertisement: the signed keys of this round, 160 bytes.
+    identity_key: Ed25519, 32 bytes. mailbox_key: name of a sealing key, 32 bytes. certificate: the organiser's
+    membership certificate, 81 bytes, zeros for none (`protocols.crypto.certificates`). advertisement: the signed keys
+    of this round, 2,528 bytes.
     """
 
     client_id: str
@@ -124,6 +126,14 @@ class Roster:
     def indices(self, client_ids: Iterable[str]) -> frozenset[int]:
         """Return the places of several members; `ParameterError` if one is not in the roster."""
         return frozenset(map(self.index, client_ids))
+
+    def earlier(self, index: int) -> tuple[int, ...]:
+        """Return the places of the neighbours that are before a member in the roster, ascending."""
+        return tuple(place for place in self.neighbours_of(index) if place < index)
+
+    def later(self, index: int) -> tuple[int, ...]:
+        """Return the places of the neighbours that are after a member in the roster, ascending."""
+        return tuple(place for place in self.neighbours_of(index) if place > index)
 
     def neighbours_of(self, index: int) -> tuple[int, ...]:
         """Return the places of a member's neighbours, ascending: the order of its slots in every message."""
@@ -198,15 +208,15 @@ def _read_roster(context: RoundContext, body: bytes) -> Roster:
 def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
     """Return what occurs twice, or None.
 
-    Keys of all kinds are compared with each other: a client with another's key could read its messages. A subject of
-    the organiser with two identities would be one of the honest clients twice.
+    Keys of all kinds are compared with each other, of sealing keys the half for X25519: a client with another's key
+    could read its messages. A subject of the organiser with two identities would be one of the honest clients twice.
     """
     if len({entry.client_id for entry in entries}) < len(entries):
         return "a client id"
     keys = {entry.identity_key for entry in entries}
     if len(keys) < len(entries):
         return "an identity key"
-    keys |= {key for entry in entries for key in (entry.advertised.mask_key, entry.advertised.sealing_key)}
+    keys |= {agreement_key(key) for entry in entries for key in entry.advertised.keys}
     if len(keys) < 3 * len(entries):
         return "a round key"
     return "a subject" if shares_subject(entry.certificate for entry in entries) else None

@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
-from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
@@ -74,7 +74,7 @@ class MaskedRun:
             self.shared[name], body = client.share(self.advertised[name], self.roster.body, self.is_member, random)
             self.shares[name] = body
             if self.checks:
-                server.check_shares(self.roster, body)
+                server.check_shares(self.roster, name, body)
         if self.checks:
             server.check_sharers(self.roster, self.shares)
         self.inboxes = server.inboxes(self.roster, self.shares)
@@ -174,7 +174,7 @@ def run_masked_elements(
     policy = ClientPolicy(modes=frozenset({plan.mode}))
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in elements}
     organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
-    mailbox = X25519PrivateKey.from_private_bytes(random(KEY_BYTES)).public_key().public_bytes_raw()
+    mailbox = SealingKey(random(SEED_BYTES)).name
 
     def certified(name: str, advertisement: bytes) -> RosterEntry:
         key, serial = identities[name].public_key().public_bytes_raw(), list(identities).index(name)

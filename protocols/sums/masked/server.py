@@ -9,23 +9,30 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import check_public_key, verifies
+from protocols.crypto.keys import verifies
+from protocols.crypto.sealing import SealingKey, check_sealing_key
 from protocols.errors import AtFaultError, CodecError, ContributionError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
-from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_mask_key
+from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_secret
 from protocols.sums.masked.parameters import corrupt_clients
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.roster import Roster, signed_survivors, verify_advertisement
-from protocols.sums.masked.shares import commitments_of, point, reconstruct
+from protocols.sums.masked.shares import (
+    commitments_of,
+    open_pair_secret,
+    pair_commitment,
+    point,
+    reconstruct,
+    sealed_pair_secret,
+)
 
 
 @dataclass(frozen=True)
@@ -54,15 +61,20 @@ def check_advertisement(context: RoundContext, client_id: str, identity_key: byt
         raise ContributionError("the advertisement is not signed by this client for this round and model")
     parts = wire.decode_advertisement(body)
     try:
-        check_public_key(parts.mask_key)
-        check_public_key(parts.sealing_key)
+        for key in parts.keys:
+            check_sealing_key(key)
     except CodecError as error:
         raise ContributionError(str(error)) from error
 
 
-def check_shares(roster: Roster, body: Buffer) -> None:
+def check_shares(roster: Roster, client_id: str, body: Buffer) -> None:
     """Raise `ContributionError` for another length. Only the neighbours can check the content."""
-    exact(body, wire.share_bytes(roster.degree), "the shares of a client", ContributionError)
+    exact(body, share_bytes(roster, client_id), "the shares of a client", ContributionError)
+
+
+def share_bytes(roster: Roster, client_id: str) -> int:
+    """Return the length in bytes of what a member of the roster sends for its neighbours."""
+    return wire.share_bytes(roster.degree, len(roster.later(roster.index(client_id))))
 
 
 def check_sharers(roster: Roster, sharers: Collection[str]) -> None:
@@ -106,21 +118,28 @@ def at_fault(roster: Roster, disputes: Collection[tuple[str, str]]) -> frozenset
 
 
 def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:
-    """Return the inbox, `inbox_bytes(n, k)` bytes, of every client that shared: the sharers and the shares for it.
+    """Return the inbox of every client that shared: the sharers and what was sealed for it. Memory is O(n k).
 
-    shares: client id -> its shares, which have passed `check_shares`. Memory is O(n k).
+    shares: client id -> its shares, which have passed `check_shares`.
     """
-    members, degree = roster.adjacency.shape
-    sealed = np.zeros((members * degree, wire.SEALED_BYTES), np.uint8)
-    for client_id, body in shares.items():
-        start = roster.index(client_id) * degree
-        sealed[start : start + degree] = np.frombuffer(body, np.uint8).reshape(degree, -1)
-    # sender * members + receiver ascends along the slots, so the slot of a pair is found by binary search
-    receivers = np.arange(members)[:, None]
-    outgoing = receivers * members + roster.adjacency
-    places = np.searchsorted(outgoing.ravel(), roster.adjacency.astype(np.int64) * members + receivers)
-    sharers = roster.encode_set(shares)
-    return {client_id: sharers + sealed[places[roster.index(client_id)]].tobytes() for client_id in shares}
+    sharers, size = roster.encode_set(shares), wire.SEALED_BYTES
+    bodies = {roster.index(client_id): memoryview(body) for client_id, body in shares.items()}
+    slots: dict[int, list[bytes]] = {place: [] for place in bodies}
+    secrets: dict[int, list[bytes]] = {place: [] for place in bodies}
+    for sender in range(len(roster)):  # ascending, as the slots of an inbox are
+        body, rest = bodies.get(sender), size * roster.degree
+        for at, receiver in enumerate(roster.neighbours_of(sender)):
+            slot = bytes(size) if body is None else bytes(body[size * at : size * (at + 1)])
+            secret = bytes(wire.PAIR_BYTES) if body is None else bytes(body[rest : rest + wire.PAIR_BYTES])
+            rest += wire.PAIR_BYTES if receiver > sender else 0
+            if receiver in bodies:
+                slots[receiver].append(slot)
+            if receiver in bodies and receiver > sender:
+                secrets[receiver].append(secret)
+    return {
+        client_id: b"".join([sharers, *slots[place], *secrets[place]])
+        for client_id, place in ((client_id, roster.index(client_id)) for client_id in shares)
+    }
 
 
 def check_survivors(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> None:
@@ -208,9 +227,20 @@ def unmask(
     return unmask_shares(roster, shares, survivors, held, threads, onto)
 
 
-HeldShares = Mapping[int, Mapping[int, tuple[bytes, bytes]]]
-"""Owner's place in the roster -> holder's Shamir point -> share of the owner's seed or mask key (secret), and the
-owner's commitment to it."""
+@dataclass(frozen=True)
+class Held:
+    """What the server has to make the masks of one owner.
+
+    shares: holder's Shamir point -> share of the owner's seed or mask key (secret), and the owner's commitment to it.
+    secrets: of an owner that dropped out, each surviving neighbour's place -> the sealed secret of their mask.
+    """
+
+    shares: Mapping[int, tuple[bytes, bytes]] = field(repr=False)
+    secrets: Mapping[int, bytes] = field(repr=False)
+
+
+HeldShares = Mapping[int, Held]
+"""Owner's place in the roster -> what the server has of it."""
 
 
 def unmask_shares(
@@ -224,7 +254,7 @@ def unmask_shares(
     """Return what `unmask` returns, for the masks of only those owners whose shares are in `held`."""
     secrets, bad_shares = _secrets(roster, survivors, held)
     plan = roster.context.plan
-    masks = _masks(roster, sharers, survivors, secrets)
+    masks = _masks(roster, sharers, survivors, secrets, held)
     correction = np.zeros(plan.layout.length, plan.dtype) if onto is None else onto
     add_masks(correction, masks, threads)
     return Unmasking(correction, bad_shares)
@@ -237,7 +267,7 @@ def _secrets(
     alive = roster.indices(survivors)
     secrets, bad, dealers, short = dict[int, bytes](), list[BadShare](), list[str](), False
     liars = set[int]()
-    for place, shares in sorted(held.items()):
+    for place, shares in sorted((place, one.shares) for place, one in held.items()):
         owner = roster.entries[place]
         if len(shares) < roster.threshold:
             raise ThresholdError("unmasking", roster.threshold, len(shares), owner.client_id)
@@ -257,7 +287,7 @@ def _secrets(
 
 def collect_shares(
     roster: Roster, shares: Mapping[str, Buffer], survivors: Collection[str], replies: Mapping[str, Buffer]
-) -> dict[int, dict[int, tuple[bytes, bytes]]]:
+) -> dict[int, Held]:
     """Return the replies' shares of every secret that unmasking needs: survivors' seeds and dropouts' mask keys.
 
     shares: what each sharer sent for its neighbours. Raises `ThresholdError` if a secret has fewer than t share holders
@@ -265,19 +295,22 @@ def collect_shares(
     """
     check_survivors(roster, shares, survivors)
     check_replies(roster, shares, survivors, replies)
-    alive = roster.indices(survivors)
-    committed = {
-        place: commitments_of(roster, place, shares[roster.entries[place].client_id], place in alive)
-        for place in _needed_places(roster, shares, survivors)
-    }
-    held: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in committed}
+    alive, committed, held = roster.indices(survivors), dict[int, dict[int, bytes]](), dict[int, Held]()
+    bodies = {roster.index(client_id): body for client_id, body in shares.items()}
+    for place in _needed_places(roster, shares, survivors):
+        committed[place] = commitments_of(roster, place, bodies[place], place in alive)
+        peers = () if place in alive else (peer for peer in roster.neighbours_of(place) if peer in alive)
+        ordered = ((peer, *sorted((place, peer))) for peer in peers)
+        sealed = {peer: sealed_pair_secret(roster, bodies[first], first, last) for peer, first, last in ordered}
+        held[place] = Held({}, sealed)
+    found: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in held}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
         slots = wire.split_slots(body, roster.degree, wire.reply_bytes(1), "the shares of a reply")
         for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
-            if slot is not None and place in held:
-                held[place][point(holder)] = slot, committed[place][holder]
-    return held
+            if slot is not None and place in found:
+                found[place][point(holder)] = slot, committed[place][holder]
+    return {place: replace(one, shares=found[place]) for place, one in held.items()}
 
 
 def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) -> int:
@@ -292,13 +325,11 @@ def _mask_counts(roster: Roster, survivors: Collection[str], held: HeldShares) -
     return {place: 1 if place in alive else int(shared[place]) for place in held}
 
 
-def split_shares(
-    roster: Roster, survivors: Collection[str], held: HeldShares, parts: int
-) -> list[dict[int, Mapping[int, tuple[bytes, bytes]]]]:
+def split_shares(roster: Roster, survivors: Collection[str], held: HeldShares, parts: int) -> list[dict[int, Held]]:
     """Return the owners in at most `parts` groups with about equally many masks; no group is empty."""
     weights = _mask_counts(roster, survivors, held)
     lightest = [(0, number) for number in range(parts)]
-    groups: list[dict[int, Mapping[int, tuple[bytes, bytes]]]] = [{} for _ in range(parts)]
+    groups: list[dict[int, Held]] = [{} for _ in range(parts)]
     for place in sorted(held, key=lambda place: (-weights[place], place)):
         weight, number = lightest[0]
         heapq.heapreplace(lightest, (weight + weights[place], number))
@@ -307,19 +338,41 @@ def split_shares(
 
 
 def _masks(
-    roster: Roster, sharers: Collection[str], survivors: Collection[str], secrets: Mapping[int, bytes]
+    roster: Roster,
+    sharers: Collection[str],
+    survivors: Collection[str],
+    secrets: Mapping[int, bytes],
+    held: HeldShares,
 ) -> list[Mask]:
-    """Return the survivors' self masks and the masks they share with dropouts, with the sign that removes each."""
+    """Return the survivors' self masks and the masks they share with dropouts, with the sign that removes each.
+
+    Raises `AtFaultError` for the members that sealed another pair secret than they committed to.
+    """
     context = mask_context(roster.context, roster.digest, roster.encode_set(sharers))
     alive = roster.indices(survivors)
-    masks: list[Mask] = []
+    masks, liars = list[Mask](), list[int]()
     for place, secret in secrets.items():
         if place in alive:
             masks.append((secret, context, -1))
             continue
-        own, mask_secret = roster.entries[place].advertised.mask_key, X25519PrivateKey.from_private_bytes(secret)
-        for peer in roster.neighbours_of(place):
-            if peer in alive:
-                key = pair_mask_key(mask_secret, own, roster.entries[peer].advertised.mask_key)
-                masks.append((key, context, -1 if peer < place else 1))
+        own = SealingKey(secret)
+        for peer, sealed in held[place].secrets.items():
+            found = _secret_of_pair(roster, own, place, peer, sealed)
+            if found is None:
+                liars.append(min(place, peer))
+            else:
+                masks.append((found, context, -1 if peer < place else 1))
+    if liars:
+        raise AtFaultError(tuple(roster.entries[place].client_id for place in sorted(set(liars))))
     return masks
+
+
+def _secret_of_pair(roster: Roster, own: SealingKey, place: int, peer: int, sealed: bytes) -> bytes | None:
+    """Return the secret of the mask of a dropout at `place` and a peer; None if the earlier one of the two lied.
+
+    own: the dropout's mask key. sealed: what the earlier one sealed for the later one.
+    """
+    if peer < place:
+        return open_pair_secret(sealed, own, roster, peer, place)
+    secret = pair_secret(own.seed, roster.digest, place, peer)
+    return secret if sealed.endswith(pair_commitment(roster, place, peer, secret)) else None

@@ -1,8 +1,8 @@
-"""Shares of a client's two secrets: sealing them, and finding a secret or who is at fault.
+"""What a client seals for its neighbours: shares of its two secrets, and the secrets of pairs; who is at fault.
 
-A client shares its self-mask seed and its mask key (32 bytes each) among its k neighbours and keeps no share itself. A
-pair of shares is encrypted under a key for this one message (`seal_once`): X25519 between the two sealing keys of the
-round, bound to round, roster, sender and receiver.
+A client shares its self-mask seed and the seed of its mask key (32 bytes each) among its k neighbours and keeps no
+share itself. A pair of shares is sealed to the neighbour's sealing key of the round, bound to round, roster, sender and
+receiver. To the mask key of each neighbour that is later in the roster it seals the secret of their common mask.
 
 A commitment to each share is sent beside it, in clear: a hash of the share, which is a random field element unless t
 shares are known. A neighbour ignores a pair that does not match, and reveals a share only if it matched. So
@@ -13,6 +13,9 @@ shares are known. A neighbour ignores a pair that does not match, and reveals a 
   share with the same commitment.
 
 A holder that sends no share, or an owner whose sealed shares do not open, cannot be told apart: nobody is named then.
+
+The secret of a pair has a commitment, too. A neighbour for which it does not open, or does not match, leaves the round:
+it cannot add the mask that the sender adds. The server then reconstructs that neighbour's mask key, and sees who lied.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ from hmac import compare_digest
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from protocols.crypto.keys import agree, digest, open_once, seal_once
+from protocols.crypto.keys import KEY_BYTES, digest
 from protocols.crypto.random import Randomness
+from protocols.crypto.sealing import SealingKey, agreement_key, seal
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
-from protocols.sums.masked.masks import is_mask_secret, seed_commitment
+from protocols.sums.masked.masks import is_mask_secret, pair_secret, seed_commitment
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine, split
-from protocols.sums.masked.wire import COMMITMENT_BYTES, SEALED_BYTES
+from protocols.sums.masked.wire import COMMITMENT_BYTES, PAIR_BYTES, SEALED_BYTES
 
 _PURPOSE: Final = "masked share"
 
@@ -61,13 +64,13 @@ def split_secrets(
     return [SharePair(*pair) for pair in zip(of_seed, of_mask_key, strict=True)]
 
 
-def seal_pair(pair: SharePair, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> bytes:
-    """Return the pair encrypted for `receiver`, and commitments to its shares: 114 bytes.
+def seal_pair(pair: SharePair, secret: SealingKey, roster: Roster, sender: int, receiver: int) -> bytes:
+    """Return the pair sealed for `receiver`, and commitments to its shares: 1,202 bytes.
 
     secret: the sender's sealing key.
     """
-    shared = agree(secret, roster.entries[receiver].advertised.sealing_key)
-    sealed = seal_once(shared, pair.of_seed + pair.of_mask_key, _PURPOSE, roster.digest, sender, receiver)
+    key, plain = roster.entries[receiver].advertised.sealing_key, pair.of_seed + pair.of_mask_key
+    sealed = seal(secret.agreement, key, plain, _PURPOSE, roster.digest, sender, receiver)
     return sealed + _committed(pair, roster, sender, receiver)
 
 
@@ -85,19 +88,61 @@ def commitment(roster: Roster, owner: int, holder: int, kind: int, share: bytes)
     return digest("masked share commitment", roster.digest, owner, holder, kind, share)[:COMMITMENT_BYTES]
 
 
-def open_pair(sealed: bytes, secret: X25519PrivateKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
-    """Return the pair that `sender` encrypted for `receiver`; None if decryption fails or a commitment does not match.
+def open_pair(sealed: bytes, secret: SealingKey, roster: Roster, sender: int, receiver: int) -> SharePair | None:
+    """Return the pair that `sender` sealed for `receiver`; None if it does not open or a commitment does not match.
 
     secret: the receiver's sealing key.
     """
-    shared = agree(secret, roster.entries[sender].advertised.sealing_key)
+    key = agreement_key(roster.entries[sender].advertised.sealing_key)
     try:
-        plain = open_once(shared, sealed[: -2 * COMMITMENT_BYTES], _PURPOSE, roster.digest, sender, receiver)
+        plain = secret.open(key, sealed[: -2 * COMMITMENT_BYTES], _PURPOSE, roster.digest, sender, receiver)
     except CodecError:
         return None
     pair = SharePair(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
     matches = compare_digest(sealed[-2 * COMMITMENT_BYTES :], _committed(pair, roster, sender, receiver))
     return pair if matches else None
+
+
+_OF_PAIR: Final = "masked pair secret"
+
+
+def seal_pair_secret(mask_secret: SealingKey, roster: Roster, sender: int, receiver: int) -> bytes:
+    """Return the secret of two members' mask sealed for `receiver`, the later one, and a commitment: 1,152 bytes.
+
+    mask_secret: the sender's mask key.
+    """
+    secret = pair_secret(mask_secret.seed, roster.digest, sender, receiver)
+    key = roster.entries[receiver].advertised.mask_key
+    sealed = seal(mask_secret.agreement, key, secret, _OF_PAIR, roster.digest, sender, receiver)
+    return sealed + pair_commitment(roster, sender, receiver, secret)
+
+
+def open_pair_secret(
+    sealed: bytes, mask_secret: SealingKey, roster: Roster, sender: int, receiver: int
+) -> bytes | None:
+    """Return the secret that `sender` sealed for `receiver`; None if it does not open or match its commitment.
+
+    mask_secret: the receiver's mask key.
+    """
+    key = agreement_key(roster.entries[sender].advertised.mask_key)
+    try:
+        secret = mask_secret.open(key, sealed[:-COMMITMENT_BYTES], _OF_PAIR, roster.digest, sender, receiver)
+    except CodecError:
+        return None
+    committed = pair_commitment(roster, sender, receiver, secret)
+    is_whole = len(secret) == KEY_BYTES and compare_digest(sealed[-COMMITMENT_BYTES:], committed)
+    return secret if is_whole else None
+
+
+def pair_commitment(roster: Roster, sender: int, receiver: int, secret: bytes) -> bytes:
+    """Return the commitment (16 bytes) to the secret of the mask of two members."""
+    return digest("masked pair commitment", roster.digest, sender, receiver, secret)[:COMMITMENT_BYTES]
+
+
+def sealed_pair_secret(roster: Roster, body: Buffer, sender: int, receiver: int) -> bytes:
+    """Return the slot of a pair's secret in `body`, what the client at place `sender` sent for its neighbours."""
+    start = SEALED_BYTES * roster.degree + PAIR_BYTES * roster.later(sender).index(receiver)
+    return bytes(memoryview(body)[start : start + PAIR_BYTES])
 
 
 _OF_SEED: Final = 0
@@ -123,7 +168,7 @@ def commitments_of(roster: Roster, place: int, body: Buffer, survived: bool) -> 
     """
     length, kind = COMMITMENT_BYTES, _OF_SEED if survived else _OF_MASK_KEY
     first = SEALED_BYTES - (2 - kind) * length
-    slots = np.frombuffer(body, np.uint8).reshape(roster.degree, SEALED_BYTES)
+    slots = np.frombuffer(body, np.uint8, roster.degree * SEALED_BYTES).reshape(roster.degree, SEALED_BYTES)
     found = slots[:, first : first + length].tobytes()
     return {
         holder: found[start : start + length]

@@ -1,8 +1,10 @@
 """The messages of a masked round: fixed layouts whose lengths are functions of n (members) and k (neighbours).
 
-advertisement   mask key (32), sealing key (32), commitment of the self-mask seed (32), Ed25519 signature (64)
-shares          k slots of 114 bytes: what one client sealed for each of its neighbours, and commitments to it
-inbox           the set of clients that shared, then k slots of 114 bytes: what the neighbours sent for one client
+advertisement   mask key and sealing key (1216 each), commitment of the self-mask seed (32), Ed25519 signature (64)
+shares          k slots of 1,202 bytes: shares that one client sealed for each of its neighbours, and commitments;
+                then a slot of 1,152 bytes for each later neighbour: the secret of their mask, sealed, and a commitment
+inbox           the set of clients that shared, then the slots that the neighbours sent for one client: k of 1,202
+                bytes, and one of 1,152 bytes of each earlier neighbour
 set             one bit per member of the roster, lowest first; padding is zero
 confirmation    Ed25519 signature (64) over round, roster, sharers and survivors
 confirmations   n slots of 64 bytes: the confirmations of the roster's members, the same bytes for every client
@@ -20,41 +22,53 @@ from typing import Final
 import numpy as np
 
 from protocols.codec import exact
-from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES
+from protocols.crypto.sealing import SEALED_OVERHEAD, SEALING_KEY_BYTES
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked.shamir import SHARE_BYTES
 
 CONFIRMATION_BYTES: Final = SIGNATURE_BYTES
-ADVERTISEMENT_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
+ADVERTISEMENT_BYTES: Final = 2 * SEALING_KEY_BYTES + DIGEST_BYTES + SIGNATURE_BYTES
 COMMITMENT_BYTES: Final = 16
-SEALED_BYTES: Final = 2 * SHARE_BYTES + 16 + 2 * COMMITMENT_BYTES
-"""Two shares and the tag of AES-256-GCM, encrypted; then a commitment to each share, in clear."""
+SEALED_BYTES: Final = 2 * SHARE_BYTES + SEALED_OVERHEAD + 2 * COMMITMENT_BYTES
+"""Two shares, sealed; then a commitment to each share, in clear."""
+PAIR_BYTES: Final = KEY_BYTES + SEALED_OVERHEAD + COMMITMENT_BYTES
+"""A pair secret, sealed; then a commitment to it, in clear."""
 
 
 @dataclass(frozen=True)
 class Advertisement:
-    """A client's public keys for one round and the commitment to its self-mask seed, signed with its identity key."""
+    """A client's public keys for one round and the commitment to its self-mask seed, signed with its identity key.
+
+    mask_key, sealing_key: public sealing keys, 1,216 bytes each. commitment: 32 bytes. signature: 64 bytes.
+    """
 
     mask_key: bytes
     sealing_key: bytes
     commitment: bytes
     signature: bytes
 
+    @property
+    def keys(self) -> tuple[bytes, bytes]:
+        """The mask key and the sealing key."""
+        return self.mask_key, self.sealing_key
+
     def encode(self) -> bytes:
-        """Return the advertisement as 160 bytes."""
+        """Return the advertisement as 2,528 bytes."""
         return self.mask_key + self.sealing_key + self.commitment + self.signature
 
 
 def decode_advertisement(body: Buffer) -> Advertisement:
-    """Return the advertisement that `body` encodes; `CodecError` for another length than 160 bytes."""
+    """Return the advertisement that `body` encodes; `CodecError` for another length than 2,528 bytes."""
     view = bytes(exact(body, ADVERTISEMENT_BYTES, "an advertisement"))
-    return Advertisement(view[:32], view[32:64], view[64:96], view[96:])
+    keys, rest = view[: 2 * SEALING_KEY_BYTES], view[2 * SEALING_KEY_BYTES :]
+    return Advertisement(keys[:SEALING_KEY_BYTES], keys[SEALING_KEY_BYTES:], rest[:DIGEST_BYTES], rest[DIGEST_BYTES:])
 
 
-def share_bytes(degree: int) -> int:
-    """Return the length in bytes of the shares that a client with `degree` neighbours sends."""
-    return SEALED_BYTES * degree
+def share_bytes(degree: int, later: int) -> int:
+    """Return the length in bytes of what a client with `degree` neighbours sends, `later` of them after it."""
+    return SEALED_BYTES * degree + PAIR_BYTES * later
 
 
 def set_bytes(members: int) -> int:
@@ -62,9 +76,9 @@ def set_bytes(members: int) -> int:
     return (members + 7) // 8
 
 
-def inbox_bytes(members: int, degree: int) -> int:
-    """Return the length in bytes of the inbox of a client with `degree` neighbours."""
-    return set_bytes(members) + SEALED_BYTES * degree
+def inbox_bytes(members: int, degree: int, earlier: int) -> int:
+    """Return the length in bytes of the inbox of a client with `degree` neighbours, `earlier` of them before it."""
+    return set_bytes(members) + SEALED_BYTES * degree + PAIR_BYTES * earlier
 
 
 def confirmations_bytes(members: int) -> int:
@@ -105,11 +119,15 @@ def split_slots(body: Buffer, degree: int, length: int, what: str) -> tuple[byte
     return tuple(slot if any(slot) else None for slot in slots)
 
 
-def split_inbox(body: Buffer, members: int, degree: int) -> tuple[bytes, tuple[bytes | None, ...]]:
-    """Return the encoded set of sharers and, for each neighbour, a sealed pair of shares or None.
+def split_inbox(
+    body: Buffer, members: int, degree: int, earlier: int
+) -> tuple[bytes, tuple[bytes | None, ...], tuple[bytes | None, ...]]:
+    """Return the encoded set of sharers, and what neighbours sealed: pairs of shares, and secrets of the earlier ones.
 
-    Raises `CodecError` for another length.
+    None stands for an empty slot. Raises `CodecError` for another length.
     """
-    view = exact(body, inbox_bytes(members, degree), "an inbox")
+    view = exact(body, inbox_bytes(members, degree, earlier), "an inbox")
     edge = set_bytes(members)
-    return bytes(view[:edge]), split_slots(view[edge:], degree, SEALED_BYTES, "the shares of an inbox")
+    pairs = edge + SEALED_BYTES * degree
+    shares = split_slots(view[edge:pairs], degree, SEALED_BYTES, "the shares of an inbox")
+    return bytes(view[:edge]), shares, split_slots(view[pairs:], earlier, PAIR_BYTES, "the pair secrets of an inbox")

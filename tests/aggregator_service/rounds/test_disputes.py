@@ -13,6 +13,7 @@ from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
+from protocols.sums.masked.wire import SEALED_BYTES
 from protocols.task_terms import ROUND_BINDING, binding_digests, broadcast_digest
 from tests.support.api import Api, TestMember, TestTask, checked, refusal
 from tests.support.masked import MaskedClient, Step, enrol_masked, frozen_task, masked_task, play
@@ -37,14 +38,16 @@ class Reporter(MaskedClient):
 
 
 class Garbage(Reporter):
-    """Seals nothing: its shares are random bytes, for its first `neighbours` neighbours."""
+    """Seals no shares: they are random bytes, for its first `neighbours` neighbours."""
 
     neighbours = 1000
 
     def make(self, number: int, step: Any, value: float = 1.0) -> bytes:
         body = super().make(number, step, value)
-        spoiled = min(len(body), 114 * self.neighbours)
-        return bytes(range(1, 115)) * (spoiled // 114) + body[spoiled:] if step == "share" else body
+        if step != "share":
+            return body
+        spoiled = SEALED_BYTES * min(self.state.roster.degree, self.neighbours)
+        return bytes([7]) * spoiled + body[spoiled:]
 
 
 class Liar(Reporter):

@@ -6,7 +6,7 @@ import pytest
 
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import StatedChain, stated_chain
-from protocols.crypto.keys import public_key
+from protocols.crypto.sealing import SealingKey
 from protocols.messages import Attestation
 from protocols.sums.masked.roster import sign_advertisement
 from tests.support.api import Api, detail, refusal
@@ -97,13 +97,14 @@ def test_attack_members_advertise_the_identity_key_of_another_or_share_a_key(api
     clients = enrol_masked(task, COHORT)
     task.wait_round(1, "advertising")
     eve, victim = clients[2], clients[0].identity.public_key().public_bytes_raw()
-    fresh = public_key(bytes(range(32)))
+    fresh = SealingKey.generate().public
+    victim = fresh[:-32] + victim
     for keys in ((victim, fresh), (fresh, victim)):
         refused = detail(eve.send(1, "advertise", advertisement(eve, *keys)), 400)
         assert "a key of the round is the identity key of a client" in refused
-    shared = public_key(bytes([1] * 32))
+    shared = SealingKey.generate().public
     for index in (4, 5):
-        body = advertisement(clients[index], shared, public_key(bytes([2 + index] * 32)))
+        body = advertisement(clients[index], shared, SealingKey.generate().public)
         assert clients[index].send(1, "advertise", body).status_code == 201
     others = {index: clients[index] for index in range(4)}
     play(task, others, until="share")

@@ -115,7 +115,7 @@ def test_without_an_organiser_the_policy_must_trust_the_roster(server: Aggregato
 def test_only_members_that_the_organiser_certified_pass_the_check() -> None:
     identity, other = Identity.generate(), TrialOrganiser("tests")
     issued = TRIAL.issue(request_for(identity, TRIAL.scope, "member"))
-    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(160))
+    entry = RosterEntry("c_1", identity.public_key, identity.mailbox_key, b64decode(issued.certificate), bytes(2528))
     assert MembershipCheck(TRIAL.pin)(entry)
     assert MembershipCheck(None)(entry)
     assert not MembershipCheck(other.pin)(entry)

@@ -9,13 +9,13 @@ from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from protocols.crypto.sealing import SealingKey
 from protocols.sums.masked import client
-from protocols.sums.masked.masks import add_masks, is_mask_secret, pair_mask_key, seed_commitment
+from protocols.sums.masked.masks import add_masks, is_mask_secret, pair_secret, seed_commitment
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.shamir import SHARE_BYTES, combine
-from protocols.sums.masked.shares import open_pair, point
+from protocols.sums.masked.shares import open_pair, open_pair_secret, point, sealed_pair_secret
 from protocols.sums.masked.wire import SEALED_BYTES, Advertisement, split_slots
 from tests.simulation.lying_server.parties import Elements, Puppet
 
@@ -122,7 +122,7 @@ class Adversary:
 
     # --- secrets --------------------------------------------------------------------------------------------------
 
-    def secrets(self) -> tuple[dict[bytes, bytes], dict[bytes, X25519PrivateKey]]:
+    def secrets(self) -> tuple[dict[bytes, bytes], dict[bytes, SealingKey]]:
         """Return the known self-mask seeds by commitment, and the known mask keys by public key."""
         keys = {one.entry.advertised.mask_key: one.mask_secret for one in self.puppets.values()}
         seeds: dict[bytes, bytes] = {}
@@ -136,14 +136,15 @@ class Adversary:
             if len(of_key) >= sent.roster.threshold:
                 secret = combine(of_key, sent.roster.threshold)
                 assert is_mask_secret(secret, owner.mask_key)
-                keys[owner.mask_key] = X25519PrivateKey.from_private_bytes(secret)
+                keys[owner.mask_key] = SealingKey(secret)
         return seeds, keys
 
     def _shares_of(self, sent: SentShares, owner: Advertisement) -> tuple[dict[int, bytes], dict[int, bytes]]:
         """Return the known shares of one member's seed and of its mask key, by Shamir point."""
         of_seed: dict[int, bytes] = {}
         of_key: dict[int, bytes] = {}
-        slots = split_slots(sent.body, sent.roster.degree, SEALED_BYTES, "shares")
+        shares = sent.body[: SEALED_BYTES * sent.roster.degree]
+        slots = split_slots(shares, sent.roster.degree, SEALED_BYTES, "shares")
         for place, sealed in zip(sent.roster.neighbours_of(sent.place), slots, strict=True):
             holder = self.puppets.get(sent.roster.entries[place].advertised.sealing_key)
             if holder is not None and sealed is not None:
@@ -161,7 +162,8 @@ class Adversary:
 
     def opened(self) -> list[Opened]:
         seeds, keys = self.secrets()
-        split = [_split_masks(one, seeds, keys) for one in self.contributions]
+        sent = {(one.roster.digest, one.place): one.body for one in self.shares}
+        split = [_split_masks(one, seeds, keys, sent) for one in self.contributions]
         usable = _without_lone_masks([unknown for unknown, _ in split])
         found = []
         for _, coefficients in eliminate([split[number][0] for number in usable]):
@@ -192,7 +194,10 @@ def _pair(seen: Contribution, place: int) -> tuple[bytes, bytes]:
 
 
 def _split_masks(
-    seen: Contribution, seeds: Mapping[bytes, bytes], keys: Mapping[bytes, X25519PrivateKey]
+    seen: Contribution,
+    seeds: Mapping[bytes, bytes],
+    keys: Mapping[bytes, SealingKey],
+    sent: Mapping[tuple[bytes, int], bytes],
 ) -> tuple[dict[Hashable, int], Elements]:
     """Return the unknown masks of a contribution, with their signs, and its elements without the known masks."""
     stream, own, elements = seen.stream, seen.own, seen.elements.copy()
@@ -205,15 +210,31 @@ def _split_masks(
     for place in seen.roster.neighbours_of(seen.place):
         if place not in seen.sharers:
             continue
-        sign, peer = 1 if seen.place < place else -1, seen.roster.entries[place].advertised.mask_key
-        if own.mask_key in keys:
-            known.append((pair_mask_key(keys[own.mask_key], own.mask_key, peer), stream, -sign))
-        elif peer in keys:
-            known.append((pair_mask_key(keys[peer], peer, own.mask_key), stream, -sign))
+        sign = 1 if seen.place < place else -1
+        secret = _secret_of_pair(seen.roster, *sorted((seen.place, place)), keys, sent)
+        if secret is not None:
+            known.append((secret, stream, -sign))
         else:
             unknown["pair", _pair(seen, place), stream] = sign
     add_masks(elements, known)
     return unknown, elements
+
+
+def _secret_of_pair(
+    roster: Roster,
+    earlier: int,
+    later: int,
+    keys: Mapping[bytes, SealingKey],
+    sent: Mapping[tuple[bytes, int], bytes],
+) -> bytes | None:
+    """Return the secret of two members' mask, if the mask key of one is known and what was sealed to it was seen."""
+    owner, receiver = (keys.get(roster.entries[place].advertised.mask_key) for place in (earlier, later))
+    if owner is not None:
+        return pair_secret(owner.seed, roster.digest, earlier, later)
+    body = sent.get((roster.digest, earlier))
+    if receiver is None or body is None:
+        return None
+    return open_pair_secret(sealed_pair_secret(roster, body, earlier, later), receiver, roster, earlier, later)
 
 
 def _without_lone_masks(rows: list[dict[Hashable, int]]) -> list[int]:

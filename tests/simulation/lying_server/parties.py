@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from client_sdk import Identity, Policy
@@ -28,7 +27,6 @@ from client_sdk.training.base import ClientHalf, LocalResult
 from protocols.codec import b64encode
 from protocols.contribution import Made
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
-from protocols.crypto.keys import clamped
 from protocols.crypto.sealing import SealingKey
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import OrganiserPin
@@ -217,8 +215,8 @@ class Puppet:
     """A member of one roster whose round keys the server has. signs: its identity key, if the server has that too."""
 
     entry: RosterEntry
-    mask_secret: X25519PrivateKey
-    sealing_secret: X25519PrivateKey
+    mask_secret: SealingKey
+    sealing_secret: SealingKey
     signs: Ed25519PrivateKey | None
 
 
@@ -236,9 +234,8 @@ def make_puppet(context: RoundContext, who: int | Invention, helps: bool, draw: 
     else:
         name, key, mailbox = f"d_{draw(2).hex()}", signs.public_key().public_bytes_raw(), identity_of(99).mailbox_key
         certificate = _invented_certificate(who, key, mailbox)
-    mask_secret = X25519PrivateKey.from_private_bytes(clamped(draw(32)))
-    sealing_secret, seed = X25519PrivateKey.from_private_bytes(draw(32)), draw(32)
-    keys = (mask_secret.public_key().public_bytes_raw(), sealing_secret.public_key().public_bytes_raw())
+    mask_secret, sealing_secret, seed = SealingKey(draw(32)), SealingKey(draw(32)), draw(32)
+    keys = (mask_secret.public, sealing_secret.public)
     body = sign_advertisement(signs, context, name, *keys, seed).encode()
     return Puppet(
         RosterEntry(name, key, mailbox, certificate, body),

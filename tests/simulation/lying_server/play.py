@@ -27,6 +27,7 @@ from protocols.errors import HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import roster as rosters
 from protocols.sums.masked import wire
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, signed_survivors
+from protocols.sums.masked.shares import seal_pair_secret, sealed_pair_secret
 from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
 from tests.simulation.lying_server.lies import draw_schedule
@@ -228,7 +229,11 @@ class _Round:
         sharers = wire.encode_set([listed[name] for name in sharing if name not in without], len(roster))
         neighbours = [roster.entries[place].client_id for place in roster.neighbours_of(listed[name_of(index)])]
         slots = [None if name in without else self._sealed_for(index, name) for name in neighbours]
-        inbox = self._hand_out("inbox", sharers + wire.join_slots(slots, wire.SEALED_BYTES))
+        own = listed[name_of(index)]
+        before = (roster.entries[place].client_id for place in roster.earlier(own))
+        secrets = [None if name in without else self._secret_for(index, name) for name in before]
+        sealed = wire.join_slots(slots, wire.SEALED_BYTES) + wire.join_slots(secrets, wire.PAIR_BYTES)
+        inbox = self._hand_out("inbox", sharers + sealed)
         crafted = index in self.attempt.crafted
         elements = _CRAFTED if crafted else self.world.vector(index, self._data)
         told = self._ask(index, "collecting", {"inbox": inbox}, elements)
@@ -257,6 +262,22 @@ class _Round:
             return None
         at = places.index(name_of(receiver)) * wire.SEALED_BYTES
         return self.shares[index][at : at + wire.SEALED_BYTES]
+
+    def _secret_for(self, receiver: int, sender: str) -> bytes | None:
+        """Return the secret of a mask that an earlier neighbour sealed for `receiver`; the server's own members do."""
+        own = self.rosters[receiver]
+        puppet = self.puppets.get(sender)
+        if puppet is not None:
+            return seal_pair_secret(puppet.mask_secret, own, own.index(sender), own.index(name_of(receiver)))
+        index = next((one for one in self.shares if name_of(one) == sender), None)
+        if index is None:
+            return None
+        roster = self.rosters[index]
+        names = [roster.entries[place].client_id for place in roster.later(roster.index(sender))]
+        if name_of(receiver) not in names:
+            return None
+        at = roster.index(name_of(receiver))
+        return sealed_pair_secret(roster, self.shares[index], roster.index(sender), at)
 
     def _confirm(self, index: int, claim: Claim) -> None:
         body = self._hand_out("survivors", self._survivors(index, claim))

@@ -69,7 +69,7 @@ def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), model, model)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
     added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
-    key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(32), bytes(64))
+    key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(1216), bytes(64))
     model = added.aggregate_bytes
     down = model + len(join_keys([key.encode()] * 5))
     assert wire_traffic(colr(4), oneshot, {}, 60, 1) == Traffic(1, added.ticket_bytes + added.body_bytes, down, model)
@@ -82,8 +82,9 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     up = {sent[rank].up_bytes - plans[rank].contribution_bytes(((0,),)) for rank in plans}
     down = {sent[rank].down_bytes - plans[rank].aggregate_bytes for rank in plans}
     degree = 16  # of 60 clients, with the defaults
-    assert up == {160 + 114 * degree + 64 + 33 * degree}
-    assert down == {4 + 60 * (306 + 22) + (8 + 114 * degree) + 8 + 64 * 60}
+    secrets = 1152 * (degree // 2)
+    assert up == {2528 + 1202 * degree + secrets + 64 + 33 * degree}
+    assert down == {4 + 60 * (2674 + 22) + (8 + 1202 * degree + secrets) + 8 + 64 * 60}
     assert wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1).up_bytes < sent[1].up_bytes
 
 

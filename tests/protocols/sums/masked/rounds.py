@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.crypto.certificates import Certificate, certify, check_certificate
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import CertificateError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
@@ -27,7 +27,7 @@ LAYOUT = VectorLayout(
     (Block("a", (Segment("v", 5, 1.0),)), Block("b", (Segment("n", 2, 1.0, integral=True),))), sum_class=TRAINED
 )
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-MAILBOX = X25519PrivateKey.from_private_bytes(bytes(range(32))).public_key().public_bytes_raw()
+MAILBOX = SealingKey(bytes(range(32))).name
 ANY_POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 

@@ -17,18 +17,25 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.crypto.keys import public_key
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import AtFaultError, HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
-from protocols.sums.masked.masks import add_masks, is_mask_secret, mask_context, pair_mask_key, seed_commitment
+from protocols.sums.masked.masks import add_masks, is_mask_secret, mask_context, pair_secret, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
 from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
-from protocols.sums.masked.shares import open_pair, point, reconstruct, split_secrets
-from protocols.sums.masked.wire import SEALED_BYTES, split_slots
+from protocols.sums.masked.shares import (
+    open_pair,
+    open_pair_secret,
+    point,
+    reconstruct,
+    seal_pair_secret,
+    sealed_pair_secret,
+    split_secrets,
+)
+from protocols.sums.masked.wire import PAIR_BYTES, SEALED_BYTES, split_slots
 from protocols.sums.wire import unpack
 from tests.protocols.sums.masked.rounds import (
     LAYOUT,
@@ -72,7 +79,7 @@ def secrets_of(
 
     return (
         found(lambda secret: seed_commitment(secret) == advertised.commitment),
-        found(lambda secret: public_key(secret) == advertised.mask_key),
+        found(lambda secret: is_mask_secret(secret, advertised.mask_key)),
     )
 
 
@@ -86,6 +93,13 @@ def unmasked(
     masks += [(key_with(peer), context, -1 if place < peer else 1) for peer in roster.neighbours_of(place)]
     add_masks(target, masks)
     return target
+
+
+def secret_with(roster: Roster, key: SealingKey, owner: int, peer: int, body: bytes) -> bytes:
+    """What who knows the mask key of `owner` has of the mask in common with `peer`. body: what the earlier one sent."""
+    if owner < peer:
+        return pair_secret(key.seed, roster.digest, owner, peer)
+    return open_pair_secret(sealed_pair_secret(roster, body, peer, owner), key, roster, peer, owner) or b""
 
 
 def answers(played: Round, claims: Mapping[str, bytes]) -> dict[str, list[bytes]]:
@@ -172,20 +186,22 @@ def test_a_server_that_is_everybody_else_opens_the_one_vector(invented: bool, vo
     forged = make_roster(played.context, entries)
     try:
         shared, body = client.share(played.advertised[VICTIM], forged.body, played.is_member)
-        inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree)
+        own, keys = forged.index(VICTIM), [known.get(entry.client_id) for entry in forged.entries]
+        sealed = [seal_pair_secret(keys[at].mask_secret, forged, at, own) for at in forged.earlier(own)]
+        inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree) + b"".join(sealed)
         _, contribution = client.contribute(client.open_inbox(shared, inbox), played.elements[VICTIM])
     except RefusalError:
         assert not opens
         return
     place = forged.index(VICTIM)
-    own, states = forged.entries[place].advertised.mask_key, [known.get(entry.client_id) for entry in forged.entries]
-    slots = split_slots(body, forged.degree, SEALED_BYTES, "shares")
+    states = [known.get(entry.client_id) for entry in forged.entries]
+    slots = split_slots(body[: forged.degree * SEALED_BYTES], forged.degree, SEALED_BYTES, "shares")
     pairs = {at: open_pair(slot or b"", states[at].sealing_secret, forged, place, at)
              for at, slot in zip(forged.neighbours_of(place), slots, strict=True)}  # fmt: skip
     seed = shamir.combine({point(at): pair.of_seed for at, pair in pairs.items() if pair}, forged.threshold)
 
     def key_with(peer: int) -> bytes:
-        return pair_mask_key(states[peer].mask_secret, forged.entries[peer].advertised.mask_key, own)
+        return secret_with(forged, states[peer].mask_secret, peer, place, body)
 
     assert bool((unmasked(forged, contribution, key_with, seed) == played.elements[VICTIM]).all()) == opens
 
@@ -288,9 +304,10 @@ def test_late_upload() -> None:
     played.confirm().unmask()
     seed, mask_key = secrets_of(played, {name: [body] for name, body in played.replies.items()})
     assert mask_key and not seed
-    entries, secret = played.roster.entries, X25519PrivateKey.from_private_bytes(mask_key)
-    own = played.entries[VICTIM].advertised.mask_key
-    left = unmasked(played.roster, late, lambda peer: pair_mask_key(secret, own, entries[peer].advertised.mask_key))
+    roster, secret = played.roster, SealingKey(mask_key)
+    place = roster.index(VICTIM)
+    sent = [played.shares[entry.client_id] for entry in roster.entries]
+    left = unmasked(roster, late, lambda peer: secret_with(roster, secret, place, peer, sent[min(place, peer)]))
     assert (left != played.elements[VICTIM]).any()
 
 
@@ -328,15 +345,13 @@ def test_bad_shares_are_named_and_never_make_a_wrong_sum() -> None:
 
 
 def test_a_secret_that_is_slightly_wrong_is_wrong() -> None:
-    """X25519 takes many secret keys for one; were they all right, a share off by a little could blame an honest one."""
-    secret = new_round(5).advertise().advertised[VICTIM].mask_secret.private_bytes_raw()
-    public = public_key(secret)
-    assert is_mask_secret(secret, public)
+    """X25519 takes many secret keys for one; what is shared is the seed of the key, of which each bit counts."""
+    key = new_round(5).advertise().advertised[VICTIM].mask_secret
+    assert is_mask_secret(key.seed, key.public)
     for position, change in [*((0, bits) for bits in range(1, 8)), (31, 0x80), (31, 0x40)]:
-        near = bytearray(secret)
+        near = bytearray(key.seed)
         near[position] ^= change
-        assert public_key(bytes(near)) == public  # the same key to X25519
-        assert not is_mask_secret(bytes(near), public)
+        assert not is_mask_secret(bytes(near), key.public)
 
 
 def test_holders_cannot_frame_an_owner() -> None:
@@ -376,8 +391,8 @@ def test_the_shares_of_a_liar_are_used_last() -> None:
     played.replies["c_001"] = bytes(range(1, 34)) * played.roster.degree
     assert played.unmasking().bad_shares == (server.BadShare("c_000", "c_001"),)
     held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
-    assert reconstruct(played.roster, 2, held[2], True, {liar + 1}).wrong == frozenset()
-    assert reconstruct(played.roster, 2, held[2], True, ()).wrong == {liar + 1}
+    assert reconstruct(played.roster, 2, held[2].shares, True, {liar + 1}).wrong == frozenset()
+    assert reconstruct(played.roster, 2, held[2].shares, True, ()).wrong == {liar + 1}
     np.testing.assert_array_equal(played.opened(), played.expected())
 
 
@@ -400,6 +415,51 @@ def test_shares_that_do_not_open_are_left_out() -> None:
     assert played.contributed["c_003"].unopened == ()
     played.confirm().unmask()
     np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+def spoil_secret(played: Round, owner: str, receiver: str) -> None:
+    """Change a bit of the secret that `owner` sealed for a later neighbour."""
+    roster = played.roster
+    body, at = bytearray(played.shares[owner]), roster.later(roster.index(owner)).index(roster.index(receiver))
+    body[roster.degree * SEALED_BYTES + at * PAIR_BYTES + 1100] ^= 1
+    played.shares[owner] = bytes(body)
+    played.inboxes = server.inboxes(roster, played.shares)
+
+
+def test_a_client_without_the_secret_of_a_mask_leaves_and_the_server_sees_who_lied() -> None:
+    """The earlier of two members seals the secret; the later one cannot take part, and its mask key shows the lie."""
+    played = new_round(9).advertise().share()
+    spoil_secret(played, "c_002", "c_005")
+    opened = client.open_inbox(played.shared["c_005"], played.inboxes["c_005"])
+    assert opened.unopened == opened.unmasked == ("c_002",)
+    with pytest.raises(RefusalError, match="leave the round"):
+        client.contribute(opened, played.elements["c_005"])
+    played.shared.pop("c_005")
+    played.contribute().confirm().unmask()
+    with pytest.raises(AtFaultError) as failed:
+        played.unmasking()
+    assert failed.value.clients == ("c_002",)
+
+
+def test_a_reporter_of_a_good_secret_harms_itself_alone() -> None:
+    played = new_round(9).advertise().share().contribute(without=["c_005"]).confirm().unmask()
+    np.testing.assert_array_equal(played.opened(), played.expected())
+
+
+def test_a_dropout_that_committed_to_another_secret_is_named() -> None:
+    played = new_round(9).advertise().share()
+    roster = played.roster
+    body, start = bytearray(played.shares["c_002"]), roster.degree * SEALED_BYTES
+    body[start + PAIR_BYTES - 1] ^= 1  # the commitment to its secret with c_003, which leaves
+    played.shares["c_002"] = bytes(body)
+    played.inboxes = server.inboxes(roster, played.shares)
+    played.contribute(without=["c_002", "c_003"]).confirm().unmask()
+    np.testing.assert_array_equal(played.opened(), played.expected())  # no survivor has that mask
+    body[start + 2 * PAIR_BYTES - 1] ^= 1
+    played.shares["c_002"] = bytes(body)
+    with pytest.raises(AtFaultError) as failed:
+        played.unmasking()
+    assert failed.value.clients == ("c_002",)
 
 
 def again(first: Round) -> Round:

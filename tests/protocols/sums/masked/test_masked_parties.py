@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import Keyring, digest
+from protocols.crypto.sealing import SealingKey
 from protocols.errors import (
     AtFaultError,
     CodecError,
@@ -195,11 +196,11 @@ def test_states_say_nothing_and_keep_no_secret_that_has_served() -> None:
     played = new_round(5).advertise().share().contribute()
     pairs = list(played.contributed[VICTIM].pairs.values())
     shown = repr((played.advertised, played.shared, played.contributed, pairs))
-    for secret in (played.advertised[VICTIM].seed, played.advertised[VICTIM].mask_secret.private_bytes_raw()):
+    for secret in (played.advertised[VICTIM].seed, played.advertised[VICTIM].mask_secret.seed):
         assert repr(secret)[2:-1] not in shown
         assert secret.hex() not in shown
     for state in (client.Contributed, client.Confirmed, client.Done):
-        assert {"seed", "mask_secret", "sealing_secret"}.isdisjoint(field.name for field in fields(state))
+        assert {"seed", "mask_secret", "sealing_secret", "secrets"}.isdisjoint(field.name for field in fields(state))
 
 
 def test_everybody_else_is_vouched_for() -> None:
@@ -216,19 +217,19 @@ def test_everybody_else_is_vouched_for() -> None:
 
 def test_malformed_messages_and_elements() -> None:
     played = new_round(6).advertise().share()
-    inbox, elements = played.inboxes[VICTIM], played.elements[VICTIM]
-    padded = bytes([inbox[0] | 0x80]) + inbox[1:]
+    elements = played.elements[VICTIM]
     for place, (body, sent, error) in enumerate(
         (
-            (inbox[:-1], elements, CodecError),
-            (padded, elements, CodecError),
-            (inbox, elements[1:], ParameterError),
-            (inbox, elements[:, None], ParameterError),
-            (inbox, elements.astype(np.uint64), ParameterError),
+            (lambda inbox: inbox[:-1], elements, CodecError),
+            (lambda inbox: bytes([inbox[0] | 0x80]) + inbox[1:], elements, CodecError),
+            (bytes, elements[1:], ParameterError),
+            (bytes, elements[:, None], ParameterError),
+            (bytes, elements.astype(np.uint64), ParameterError),
         )
     ):
+        name = names(6)[place]
         with pytest.raises(error):
-            client.contribute(client.open_inbox(played.shared[names(6)[place]], body), sent)
+            client.contribute(client.open_inbox(played.shared[name], body(played.inboxes[name])), sent)
     contributed, _ = client.contribute(client.open_inbox(played.shared["c_005"], played.inboxes["c_005"]), elements)
     with pytest.raises(CodecError, match="a set of 6 members"):
         client.confirm(contributed, bytes(2))
@@ -325,8 +326,8 @@ def test_what_makes_no_roster() -> None:
         (first, "a client id occurs twice in the roster"),
         (replace(first, client_id="z"), "an identity key occurs"),
         (replace(first, client_id="z", identity_key=stranger), "a round key occurs"),
-        (replace(last, advertisement=key + keys[32:]), "a round key occurs"),  # as mask key of another
-        (replace(last, advertisement=keys[:32] + key + keys[64:]), "a round key occurs"),  # as sealing key
+        (replace(last, advertisement=keys[:1184] + key + keys[1216:]), "a round key occurs"),  # as mask key of another
+        (replace(last, advertisement=keys[:2400] + key + keys[2432:]), "a round key occurs"),  # as sealing key
         (replace(last, certificate=proof[:1] + first.certificate[1:9] + proof[9:]), "a subject occurs twice"),
     ):
         with pytest.raises(ParameterError, match=text):
@@ -341,8 +342,8 @@ def test_what_makes_no_roster() -> None:
 
 
 def test_entries_have_fixed_lengths() -> None:
-    entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(160))
-    assert longest_roster(9) == 4 + 9 * len(replace(entry, client_id="c" * 64).encode()) == 4 + 9 * (306 + 64)
+    entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(2528))
+    assert longest_roster(9) == 4 + 9 * len(replace(entry, client_id="c" * 64).encode()) == 4 + 9 * (2674 + 64)
     assert wire.confirmations_bytes(100) == 100 * 64
     for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
         with pytest.raises(ParameterError):
@@ -369,13 +370,14 @@ def test_a_wrong_advertisement_stays_out() -> None:
     entry, identity, context = played.entries[VICTIM], played.identities[VICTIM], played.context
     own, body = entry.identity_key, entry.advertisement
     server.check_advertisement(context, VICTIM, own, body)
-    low, key = bytes(32), b"\x09" + bytes(31)
-    first, second = (sign_advertisement(identity, context, VICTIM, *keys, low) for keys in ((low, key), (key, low)))
+    key, seed = SealingKey.generate().public, bytes(32)
+    low = key[:-32] + bytes(32)
+    first, second = (sign_advertisement(identity, context, VICTIM, *keys, seed) for keys in ((low, key), (key, low)))
     unsigned = "not signed by this client for this round and model"
     for signer, wrong, text in (
         (played.entries["c_001"].identity_key, body, unsigned),
         (own, bytes([body[0] ^ 1]) + body[1:], unsigned),
-        (own, body[:-1], "exactly 160 bytes, got 159"),
+        (own, body[:-1], "exactly 2528 bytes, got 2527"),
         *((own, each.encode(), "low order") for each in (first, second)),
     ):
         with pytest.raises(ContributionError, match=text):
@@ -438,10 +440,13 @@ def test_confirmations_are_for_one_set_and_bodies_have_one_length() -> None:
     with pytest.raises(ContributionError, match="exactly 64"):
         server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
     played.unmask()
-    for check, sent in ((server.check_shares, played.shares[VICTIM]), (server.check_reply, played.replies[VICTIM])):
-        check(played.roster, sent)
+    for check, of, sent in (
+        (server.check_shares, (played.roster, VICTIM), played.shares[VICTIM]),
+        (server.check_reply, (played.roster,), played.replies[VICTIM]),
+    ):
+        check(*of, sent)
         with pytest.raises(ContributionError, match="exactly"):
-            check(played.roster, sent + b"\0")
+            check(*of, sent + b"\0")
 
 
 def test_workers_that_share_the_masks_find_what_one_finds() -> None:
