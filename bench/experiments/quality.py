@@ -12,15 +12,17 @@ are only measured. A finished row is kept in the work folder and not repeated.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_array
 
 from bench._report import Figure
 from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
@@ -34,7 +36,7 @@ from client_sdk.lab.evaluation.metrics import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.simulate import spectrum_of
-from client_sdk.training.graph_filters import GFCF
+from client_sdk.training.graph_filters import BSPM, GFCF
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import MOST_FACTORS, advise, parameters_for
 from protocols.recipes.privirec import PriviRecK
@@ -81,11 +83,19 @@ def _interactions(name: str, data_dir: Path) -> Interactions:
     return found
 
 
-# --- Central baselines on the same rows: EASE, exact GF-CF, and ALS and BPR of the `implicit` library, if installed
+# --- Central baselines on the same rows. ALS and BPR are of the `implicit` library, if installed. SLIM is not here: its
+# elastic net takes a solver for each item, and EASE and EDLAE are its closed forms (Steck, WWW 2019)
 
 BASELINES: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "ease": tuple({"weight": weight} for weight in (10.0, 30.0, 100.0, 300.0, 1000.0)),
+    "edlae": tuple({"weight": weight, "dropout": p} for p in (0.2, 0.5) for weight in (3.0, 30.0, 300.0)),
     "gf-cf": tuple({"alpha": alpha} for alpha in (0.0, 0.3, 1.0)),
+    "bspm": tuple({"sharpening_time": time, "beta": beta} for time in (0.5, 1.0) for beta in (0.0, 0.3)),
+    "itemcf": tuple({"shrink": shrink, "neighbours": count} for shrink in (0.0, 10.0, 100.0) for count in (50, 400)),
+    "rp3beta": tuple({"alpha": alpha, "beta": 0.6, "neighbours": count} for alpha in (0.6, 1.0) for count in (50, 400)),
+    "ials": tuple(
+        {"factors": 64, "weight": weight, "unseen": unseen} for weight in (0.003, 0.03) for unseen in (0.1, 0.3)
+    ),
     "als": (
         {"factors": 64, "regularization": 10.0, "alpha": 1.0},
         {"factors": 64, "regularization": 1.0, "alpha": 5.0},
@@ -110,13 +120,15 @@ _MOST_ITEMS: Final = 15_000
 def scorer_of(name: str, settings: Mapping[str, Any], split: OneHeldOut, seed: int) -> FullScorer | None:
     """Return the baseline's scores of all items, trained on the split; None if it cannot be had.
 
-    EASE is not computed for more than 15,000 items; `als` and `bpr` need the library.
+    EASE and EDLAE are not computed for more than 15,000 items; `als` and `bpr` need the library.
     """
     train = split.data.train
-    if name == "ease":
-        return _ease(train, settings["weight"]) if train.n_items <= _MOST_ITEMS else None
-    if name == "gf-cf":
-        return _gf_cf(train, settings["alpha"])
+    if name in ("ease", "edlae"):
+        return _ease(train, **settings) if train.n_items <= _MOST_ITEMS else None
+    if name in _OWN:
+        return _OWN[name](train, **settings)
+    if name == "ials":
+        return _ials(train, seed=seed, **settings)
     try:
         kind = getattr(import_module(f"implicit.{name}"), _CLASSES[name])
     except ModuleNotFoundError:
@@ -127,11 +139,14 @@ def scorer_of(name: str, settings: Mapping[str, Any], split: OneHeldOut, seed: i
     return lambda asked: users[asked] @ items.T
 
 
-def _ease(train: Interactions, weight: float) -> FullScorer:
-    """EASE (Steck, WWW 2019): B = I - P diag(1 / diag P), P = (R^T R + weight I)^-1."""
+def _ease(train: Interactions, weight: float, dropout: float = 0.0) -> FullScorer:
+    """EASE (Steck, WWW 2019): B = I - P diag(1 / diag P), P = (R^T R + L)^-1, L = weight I.
+
+    EDLAE (Steck, NeurIPS 2020) is the same with L = weight I + dropout / (1 - dropout) diag(R^T R).
+    """
     rows = interaction_rows(train)
     gram = np.asarray((rows.T @ rows).todense(), dtype=np.float64)
-    gram[np.diag_indices_from(gram)] += weight
+    gram[np.diag_indices_from(gram)] += weight + dropout / (1.0 - dropout) * np.diag(gram)
     inverse = np.linalg.inv(gram)
     weights = -inverse / np.diag(inverse)
     np.fill_diagonal(weights, 0.0)
@@ -144,6 +159,80 @@ def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
     rows = interaction_rows(train)
     components = central_components(train, min(256, train.n_users - 1, train.n_items - 1))
     return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
+
+
+def _bspm(train: Interactions, sharpening_time: float, beta: float) -> FullScorer:
+    """BSPM-EM (Choi et al., SIGIR 2023), like `_gf_cf`."""
+    rows = interaction_rows(train)
+    components = central_components(train, min(256, train.n_users - 1, train.n_items - 1))
+    chosen = BSPM(early_merge=True, sharpening_time=sharpening_time, beta=beta)
+    return lambda users: chosen.scores(components, rows[users])
+
+
+def _of_neighbours(rows: Any, similar: Any, neighbours: int) -> FullScorer:
+    """Return the scores R S, S of the largest entries of each column of the sparse `similar`, without its diagonal."""
+    kept = csc_array(similar)
+    kept.setdiag(0.0)
+    for start, end in pairwise(kept.indptr):
+        own = kept.data[start:end]
+        if own.size > neighbours:
+            own[np.argpartition(own, -neighbours)[:-neighbours]] = 0.0
+    kept.eliminate_zeros()
+    return lambda users: np.asarray((rows[users] @ kept).toarray(), dtype=np.float32)
+
+
+def _item_cf(train: Interactions, shrink: float, neighbours: int) -> FullScorer:
+    """Item neighbours by cosine (Deshpande and Karypis, TOIS 2004), shrunk where few users have both items."""
+    rows = interaction_rows(train).astype(np.float64)
+    together = coo_array(rows.T @ rows)
+    lengths = np.sqrt(np.maximum(train.item_degrees(), 1.0))
+    first, second = together.coords
+    cosine = together.data / (lengths[first] * lengths[second] + shrink)
+    return _of_neighbours(rows, csc_array((cosine, (first, second)), shape=together.shape), neighbours)
+
+
+def _rp3beta(train: Interactions, alpha: float, beta: float, neighbours: int) -> FullScorer:
+    """Random walks of three steps (Paudel et al., TiiS 2017): P_iu^alpha P_ui^alpha, divided by degree^beta."""
+    rows = interaction_rows(train).astype(np.float64)
+    users, items = (np.maximum(degrees, 1.0) for degrees in (train.user_degrees(), train.item_degrees()))
+    walked = diags_array(items**-alpha) @ rows.T @ diags_array(users**-alpha) @ rows @ diags_array(items**-beta)
+    return _of_neighbours(rows, walked, neighbours)
+
+
+def _ials(train: Interactions, factors: int, weight: float, unseen: float, seed: int) -> FullScorer:
+    """iALS with weights that grow with degrees (Rendle et al., RecSys 2022): weight (degree + unseen x others).
+
+    unseen: weight of the squares of all scores, beside the squared errors of what a user has. 12 sweeps.
+    """
+    rows = csr_array(interaction_rows(train).astype(np.float64))
+    rng = np.random.default_rng(seed)
+    items = rng.normal(0.0, 0.1 / np.sqrt(factors), (train.n_items, factors))
+    users = np.zeros((train.n_users, factors))
+    for _ in range(_SWEEPS):
+        users = _solved(rows, items, weight, unseen)
+        items = _solved(csr_array(rows.T), users, weight, unseen)
+    return lambda asked: (users[asked] @ items.T).astype(np.float32)
+
+
+_SWEEPS: Final = 12
+
+
+def _solved(rows: Any, others: NDArray[np.float64], weight: float, unseen: float) -> NDArray[np.float64]:
+    """Return the factors that fit `rows` (n, m) best for the factors of the columns, float64 (n, factors)."""
+    whole, found = unseen * (others.T @ others), np.zeros((rows.shape[0], others.shape[1]))
+    for row, (start, end) in enumerate(pairwise(rows.indptr)):
+        own = others[rows.indices[start:end]]
+        level = weight * (len(own) + unseen * len(others))
+        found[row] = np.linalg.solve(whole + own.T @ own + level * np.eye(len(whole)), own.sum(axis=0))
+    return found
+
+
+_OWN: Final[Mapping[str, Callable[..., FullScorer]]] = {
+    "bspm": _bspm,
+    "gf-cf": _gf_cf,
+    "itemcf": _item_cf,
+    "rp3beta": _rp3beta,
+}
 
 
 # --- Federated recipes with their recommended parameters, and how well every user's own scores rank. Sums are plain
