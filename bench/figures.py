@@ -128,13 +128,10 @@ figure(
 )  # fmt: skip
 figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
 figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
-_ATTACKED: Final = ("gowalla", "ml-1m")
-figure(
-    "robust.{s}.privirec-k.groups30.aimed.1.share", "", "<= 0.02", "users with the promoted item, one liar, 30 groups",
-    always=False, s=_ATTACKED,
-)  # fmt: skip
+figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 5 groups / none")
+figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
 figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
-       always=False, d=("open", "checked", "groups10", "groups30", "groups30wide"))  # fmt: skip
+       always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
 figure("robust.*.colr*.*.aimed.*.share", what="the same, CoLR with a liar in every cohort", always=False)
 figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
 figure("robust.*.privirec-k.*.{lie}.ndcg20", what="NDCG@20, {lie}", always=False, lie=("none.0", "noise.1"))

@@ -17,7 +17,10 @@ finished part of a seed is kept in the folder `--work`, and not measured again.
 | `open` | the length of a contribution |
 | `checked` | every sum is one that so many honest contributions can have (`protocols.sums.possible`), as in all tasks |
 | `groups<G>` | and of G groups those within 1.2 times the median distance are used (`protocols.sums.groups`) |
-| `groups30wide` | the same within 1.5 times |
+| `groups5wide` | the same within 1.5 times |
+
+Groups of `privirec-k` are the same in all its sums, and an item has a row, and the row columns, by what the smallest of
+its parts in a group allows: no task has them, since that costs too much (`InGroups`).
 
 | lie | what each liar sends |
 |---|---|
@@ -36,6 +39,8 @@ tau. Liars are in different groups. Where each group has one, all move alike, an
 `colr` is measured on MovieLens-100K, with a liar in every cohort of its first 25 rounds; `colr-wide` has the bounds on
 values and rows that recommended tasks had before: 4 and 1, now 1 and 0.5.
 
+`cost.*`: a masked round with 5 groups by one without, all parties in one process: processor time of the server, with
+opening the sum; bytes of a client.
 """
 
 from __future__ import annotations
@@ -44,16 +49,19 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from bench._report import Figure, arguments, say
 from bench.experiments.quality import split_of
 from bench.figures import run
+from bench.sums import CLIP, Shape, play_round
 from client_sdk.lab.data.interactions import Interactions, interaction_rows, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.metrics import FullScorer
@@ -71,7 +79,7 @@ from protocols.recipes.rows import RowRecipe
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
-from protocols.sums.groups import keep_groups, mean_of_kept
+from protocols.sums.groups import TAU, keep_groups, sum_of_kept
 from protocols.sums.possible import require_possible
 
 SETS: Final = ("gowalla", "ml-1m")
@@ -79,7 +87,7 @@ TRAINED_ON: Final = "ml-100k"
 """The set of `colr`, which trains each client in each round: a smaller one."""
 ROUNDS: Final = 25
 """Rounds of `colr`, of the 101 that tasks have: what a liar reaches shows early."""
-PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "colr-wide")
+PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "colr-wide", "cost")
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
@@ -147,7 +155,7 @@ class Defence:
     name: str
     checked: bool = True
     groups: int = 0
-    tau: float = 1.2
+    tau: float = TAU
 
 
 @dataclass(frozen=True)
@@ -171,14 +179,20 @@ class Liars:
     kept: float = 1.0
     refused: int = 0
     rng: np.random.Generator = field(init=False)
+    _drawn: tuple[bytes, list[NDArray[np.int64]]] = (b"", [])
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng([self.seed, 11])
 
     def parts(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the groups of a cohort, drawn anew in every round; one group without groups."""
+        """Return the groups of a cohort, the same for the same cohort; one group without groups."""
         groups = min(self.defence.groups, cohort.size // 3)
-        return np.array_split(self.rng.permutation(cohort), groups) if groups > 2 else [cohort]
+        if groups < 3:
+            return [cohort]
+        members = np.sort(cohort)
+        if self._drawn[0] != members.tobytes():
+            self._drawn = members.tobytes(), np.array_split(self.rng.permutation(members), groups)
+        return self._drawn[1]
 
     def released(
         self, plan: SumPlan, sums: Sequence[Floats], sizes: Sequence[int], direction: Floats | None, usual: float
@@ -187,7 +201,7 @@ class Liars:
 
         direction: of what liars add, None for no lie in this sum. usual: its size where nothing is checked.
         """
-        sums, clients, lie = list(sums), sum(sizes), self.lie
+        sums, lie = list(sums), self.lie
         norm = 0.0 if direction is None else float(np.linalg.norm(direction))
         if len(sums) == 1:
             if direction is None or not norm:
@@ -201,7 +215,7 @@ class Liars:
         means = [total / count for total, count in zip(sums, sizes, strict=True)]
         chosen = keep_groups(means, self.defence.tau).kept
         self.kept = len(chosen) / len(sums)
-        return _whole(plan, mean_of_kept(sums, sizes, chosen) * clients)
+        return _whole(plan, sum_of_kept(sums, sizes, chosen))
 
     def _add(self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats) -> None:
         """Add a lie to the sum of one group after the other: as large as the rule and the check let pass."""
@@ -250,6 +264,39 @@ class Liars:
 def _whole(plan: SumPlan, values: Floats) -> Floats:
     """Return the values with whole numbers where counts stand: all sums here are of counts, or have none."""
     return np.rint(values) if plan.layout.blocks[0].segments[0].integral else values
+
+
+@dataclass(frozen=True)
+class InGroups(PriviRecK):
+    """PriviRec-k with the floor on owners, and the limit on equations, in each group. rows: of each group's members."""
+
+    rows: tuple[csr_matrix, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def _kept(self) -> NDArray[np.int64]:
+        owners, floor = (
+            np.array([np.asarray(rows.sum(axis=0)).ravel() for rows in self.rows]),
+            self.parameters.min_owners,
+        )
+        return np.flatnonzero(((owners == 0) | (owners >= floor)).all(axis=0) & (owners.sum(axis=0) >= floor))
+
+    @cached_property
+    def _entries(self) -> Floats:
+        """The fewest entries that the lists of a kept item's owners in a group have, times the groups."""
+        found = []
+        for rows in self.rows:
+            kept = rows[:, self._kept]
+            lists = np.asarray(kept.T @ np.diff(kept.tocsr().indptr).astype(np.float64)).ravel()
+            found.append(np.where(np.asarray(kept.sum(axis=0)).ravel() > 0, lists, np.inf))
+        return np.min(found, axis=0)
+
+    def kept(self, state: PriviRecState) -> NDArray[np.int64]:
+        return self._kept
+
+    def widths(self, state: PriviRecState) -> tuple[NDArray[np.int64], int]:
+        entries = np.zeros(self.parameters.items)
+        entries[self._kept] = self._entries
+        return super().widths(replace(state, list_entries=entries, clients=state.clients // len(self.rows)))
 
 
 class Lied(Federation):
@@ -359,6 +406,10 @@ def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick
         parameters = {key: value for key, value in parameters.items() if key != "krylov"}
     made = Lied(train, name, parameters, cohort_size=clients, seed=seed)
     made.case, made.liars = case, Liars(defence, lie, seed)
+    parts = made.liars.parts(train.active_users.astype(np.int64))
+    if len(parts) > 1 and not made.recipe.own.parameters.reveal_gram:
+        everybody = interaction_rows(train).astype(np.float64)
+        made.recipe = InGroups(made.recipe.own.parameters, rows=tuple(everybody[part] for part in parts))
     for _ in made.run(99):
         pass
     assert isinstance(made.recipe, PriviRecK)
@@ -445,9 +496,10 @@ def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figur
     """Return the figures of a recipe on a data set with one seed."""
     found: dict[str, Figure] = {}
     if part.startswith("colr"):  # its cohorts are small
-        defences = [Defence("checked"), *([Defence("groups5", groups=5)] if part == "colr" else [])]
+        split = Defence("groups3", groups=3), Defence("groups5", groups=5), Defence("groups5wide", groups=5, tau=1.5)
+        defences = [Defence("checked"), *(split if part == "colr" else ())]
     else:
-        many = (*(Defence(f"groups{n}", groups=n) for n in (10, 30)), Defence("groups30wide", groups=30, tau=1.5))
+        many = (Defence(f"groups{n}", groups=n) for n in (3, 5, 10))
         defences = [Defence("open", checked=False), Defence("checked"), *many]
     honest: NDArray[np.float64] | None = None
     for defence in defences:
@@ -469,10 +521,30 @@ def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figur
     return found
 
 
+def cost(quick: bool) -> dict[str, Figure]:
+    """Return what a round with groups costs the server, and a client, by one without."""
+    clients, values = (15, 1000) if quick else (150, 65_536)
+    given = {"bits": 32, "corrupt": 0.05, "dropout": 0.1, "eta": 10}
+    one = Shape(clients, values, 0 if quick else 5, given)
+    split = replace(one, parameters=given | {"groups": 3 if quick else 5})
+    vectors = np.random.default_rng(3).uniform(-CLIP, CLIP, (clients, values))
+    clocks = [[play_round(shape, vectors) for shape in (one, split)] for _ in range(1 if quick else 5)]
+    seconds = [[clock.server_seconds + clock.clients["open"][0] for clock in pair] for pair in clocks]
+    without, of_groups = (median(pair[at] for pair in seconds) for at in (0, 1))
+    bodies = [shape.plan.contribution_bytes(shape.route) for shape in (one, split)]
+    return {
+        "cost.clients": clients,
+        "cost.groups": split.plan.groups,
+        "cost.server_ms": 1e3 * without,
+        "cost.server_ratio": of_groups / without,
+        "cost.contribution_ratio": bodies[1] / bodies[0],
+    }
+
+
 def measured(options: argparse.Namespace) -> dict[str, Figure]:
     """Return all figures, means over the seeds; `<set>.<recipe>.seeds` says how many."""
-    figures: dict[str, Figure] = {}
-    for part in options.only:
+    figures: dict[str, Figure] = cost(options.quick) if "cost" in options.only else {}
+    for part in (one for one in options.only if one != "cost"):
         for name in ("small",) if options.quick else (TRAINED_ON,) if part.startswith("colr") else SETS:
             found = [
                 kept(name, part, seed, options) for seed in (options.seeds[:1] if options.quick else options.seeds)

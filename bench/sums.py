@@ -32,6 +32,7 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
+from protocols.sums.wire import Ring
 
 CLIP: Final = 0.1
 T = TypeVar("T")
@@ -288,11 +289,11 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
         server.check_sharers(roster, shares)
         inboxes = server.inboxes(roster, shares)
 
-    contributed, contributions, truth = {}, {}, np.zeros(shape.values, plan.dtype)
+    contributed, contributions, truth = {}, {}, np.zeros((plan.groups, shape.values), plan.dtype)
     for name in names:
         if name not in dropped:
             elements = clock.step("encode", encode, plan, route, [vectors_of[name]])
-            truth += elements
+            truth[roster.group_of(name)] += elements
             contributed[name], contributions[name] = clock.step(
                 "contribute", _contributed, shared[name], inboxes[name], elements
             )
@@ -300,7 +301,8 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
         for body in contributions.values():
             MASKED.check(plan, route, body)
         server.check_survivors(roster, shares, contributions)
-        partial_sum = MASKED.fold(plan, None, ((route, body) for body in contributions.values()))
+        by_group = sorted((roster.group_of(name), name) for name in contributions)
+        partial_sum = MASKED.fold_groups(plan, None, ((group, route, contributions[name]) for group, name in by_group))
         survivors = roster.encode_set(contributions)
 
     confirmed, confirmations = {}, {}
@@ -318,15 +320,22 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     with clock.serving("unmask"):
         for body in replies.values():
             server.check_reply(roster, body)
-        corrected, _ = MASKED.correct(
-            plan, partial_sum, lambda sums: server.unmask(roster, shares, contributions, replies, onto=sums).bad_shares
-        )
+        held = server.collect_shares(roster, shares, contributions, replies)
+
+        def removed(sums: Ring, group: int) -> tuple[server.BadShare, ...]:
+            own = roster.of_group(held, group)
+            return server.unmask_shares(roster, tuple(shares), tuple(contributions), own, onto=sums).bad_shares
+
+        corrected, _ = MASKED.correct(plan, partial_sum, removed)
         aggregate = MASKED.release(plan, corrected)
     clock.step("open", MASKED.open, plan, aggregate, len(contributions), None)
     clock.sent = sum(
         len(bodies[names[-1]]) for bodies in (advertisements, shares, contributions, confirmations, replies)
     )
-    assert aggregate == truth.tobytes(), "the sum is wrong"
+    counts = np.bincount([group for group, _ in by_group], minlength=plan.groups).astype("<u8")
+    sums = [one.tobytes() for one in truth]
+    of_groups = [count.tobytes() + total for count, total in zip(counts, sums, strict=True)]
+    assert aggregate == b"".join(sums if plan.groups == 1 else of_groups), "the sum is wrong"
     return clock
 
 

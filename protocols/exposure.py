@@ -77,14 +77,15 @@ _SAYS: Final = {
 }
 
 
-def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
+def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Exposure, ...]:
     """Return what each kind of sums of a task says, in the order of its sums."""
     inner, noise = recipe.own, recipe.privacy.epsilon if isinstance(recipe, Private) else None
     last = min(schedule.rounds, recipe.ends_after or schedule.rounds)
     starts = [index for index in sorted(recipe.sum_kinds()) if index <= last]
     found: list[Exposure] = []
     for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
-        layout, clients, says = recipe.layout(index), (schedule.min_clients, schedule.cohort_size), ""
+        layout, split, says = recipe.layout(index), 1 if recipe.layout(index).sum_class.repeated else groups, ""
+        clients = schedule.min_clients, schedule.cohort_size // split
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         spectral = isinstance(inner, PriviRecK) and inner.sum_of(index)
         if spectral == "validation":  # no equations in anybody's row
@@ -98,7 +99,7 @@ def exposures(recipe: Recipe, schedule: Schedule) -> tuple[Exposure, ...]:
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule != "trained" and layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
-        one = Exposure(rule, after - index, layout.length, equations, safe, *clients, group, noise, says)
+        one = Exposure(rule, (after - index) * split, layout.length, equations, safe, *clients, group, noise, says)
         if found and (found[-1].kind, found[-1].equations) == (one.kind, one.equations):
             last_one = found.pop()
             one = replace(last_one, sums=last_one.sums + one.sums)

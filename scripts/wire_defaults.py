@@ -38,7 +38,8 @@ def text() -> str:
 def _described(model: type[BaseModel] | None) -> dict[str, Any]:
     if model is None:
         return {"defaults": {}, "required": []}
-    fields = model.model_fields
+    left_out = getattr(model, "left_out", {})  # not in the terms either, where a task states nothing
+    fields = {name: field for name, field in model.model_fields.items() if name not in left_out}
     required = sorted(name for name, field in fields.items() if field.is_required())
     made = model.model_construct()  # defaults only, nothing is validated
     values = {name: getattr(made, name) for name in sorted(fields) if name not in required}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from sqlalchemy.orm import Session
@@ -83,6 +83,10 @@ def privacy_of(epsilon: float | None, schedule: Schedule, fixed_clip: bool, **gi
         raise CommandError(str(error).replace("rounds:", "client-sums:")) from None
 
 
+GATE: Final = 2.0
+"""Standard errors of the gate of tasks that measure themselves, unless the operator says otherwise."""
+
+
 def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
     """Return the evaluation block of a task from the options; None without --evaluate-every.
 
@@ -96,6 +100,10 @@ def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
                 "--holdout, --negatives, --keep, --stop-after, --gate and --final-rounds need --evaluate-every"
             )
         return None
+    if not chosen.get("final_rounds"):  # whose model nobody can measure
+        chosen.setdefault("gate", GATE)
+    if not chosen.get("gate", 1.0):
+        del chosen["gate"]
     if chosen.get("holdout", "last") != "last":
         chosen["holdout"] = _share(chosen["holdout"])
     return validated("evaluation", Evaluation, {"every": every, **chosen})
@@ -166,8 +174,8 @@ def task_create(
     gate: Annotated[
         float | None,
         Option(
-            help="Adopt a model only if it measures at most so many standard errors below the last one, such as 2.",
-            show_default="adopt all",
+            help="Adopt a model only if it measures at most so many standard errors below the last one; 0: adopt all.",
+            show_default="2, without --final-rounds",
         ),
     ] = None,
     final_rounds: Annotated[

@@ -115,7 +115,7 @@ def task_advise(
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
-    for said in exposures(planned.recipe, schedule):
+    for said in exposures(planned.recipe, schedule, plan.groups):
         typer.echo(f"what the sums say: {said.text}")
     if isinstance(plan, MaskedPlan):
         neighbourhood = plan.neighbourhood(choice.cohort_size)

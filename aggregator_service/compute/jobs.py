@@ -25,6 +25,7 @@ from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
 from protocols.sums.base import Buffer, OpensByParts
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.server import BadShare
 from protocols.sums.possible import require_possible, require_possible_parts
 
@@ -92,10 +93,14 @@ class Job:
 
 @dataclass(frozen=True)
 class FoldJob(Job):
-    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one."""
+    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one.
+
+    groups: of the contributions, ascending, in a round with groups; else empty.
+    """
 
     partial: BlobRef | None
     contributions: tuple[tuple[str, StoredBody | BodyByValue], ...]
+    groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,6 +156,11 @@ class Released:
     next_size: tuple[int, ...] = ()
     wrong_members: tuple[str, ...] = ()
 
+    @property
+    def groups_left_out(self) -> int:
+        """How many groups the model is made without; 0 in a round without groups."""
+        return int(self.report.get("groups", 0.0) - self.report.get("groups_used", 0.0))
+
 
 def fold_batch(job: FoldJob) -> BlobRef:
     """Fold the contributions; return the new partial sum.
@@ -159,8 +169,11 @@ def fold_batch(job: FoldJob) -> BlobRef:
     """
     task = plan_task(job.terms, job.spec.sum_index, job.spec.size)
     partial = None if job.partial is None else job.blobs.view(job.partial.key, job.partial.digest)
-    folded = task.mechanism.fold(task.sum_plan, partial, _after(partial, _contributions(job, task)))
-    return _write(job, "partials", folded)
+    contributions = _after(partial, _contributions(job, task))
+    if job.groups:
+        of_groups = ((group, *one) for group, one in zip(job.groups, contributions, strict=True))
+        return _write(job, "partials", MASKED.fold_groups(MaskedPlan.of(task.sum_plan), partial, of_groups))
+    return _write(job, "partials", task.mechanism.fold(task.sum_plan, partial, contributions))
 
 
 def _after(partial: memoryview | None, contributions: Iterator[Contributed]) -> Iterator[Contributed]:
@@ -237,7 +250,7 @@ def release_sum(job: ReleaseJob) -> Released:
         number, blob = job.state
         state = task.recipe.decode_state(number, bytes(job.blobs.view(blob.key, blob.digest)))
     del partial, aggregate
-    after = _absorbed(task, job, state, written)
+    after, of_groups = _absorbed(task, job, state, written)
     del state
     recipe = task.recipe
     return replace(
@@ -248,22 +261,27 @@ def release_sum(job: ReleaseJob) -> Released:
             for device_group in range(recipe.device_groups)
             if recipe.device_groups > 1
         ),
-        report=recipe.report(after),
+        report=recipe.report(after) | of_groups,
         is_done=recipe.is_done(after),
         next_size=recipe.size_after(after),
     )
 
 
-def _absorbed(task: TaskPlan, job: ReleaseJob, state: ModelState, released: BlobRef) -> ModelState:
+def _absorbed(
+    task: TaskPlan, job: ReleaseJob, state: ModelState, released: BlobRef
+) -> tuple[ModelState, dict[str, float]]:
     """Return the state after the released sum, which is opened in parts if mechanism and recipe can do that.
+
+    And what the record of a round with groups says of them.
 
     The aggregate is mapped from its blob, so that of its bytes only those in use take memory. Raises `SumUnopenedError`
     for a sum that is none of so many contributions, and deletes its blob.
     """
     how, recipe, plan, survivors = task.mechanism, task.recipe, task.sum_plan, job.survivors
     aggregate = job.blobs.view(released.key, released.digest)
+    of_groups: dict[str, float] = {}
     try:
-        if isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
+        if plan.groups == 1 and isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
 
             def part(start: int, stop: int) -> NDArray[np.float64]:
                 values = how.open_part(plan, aggregate, survivors, start, stop)
@@ -271,13 +289,17 @@ def _absorbed(task: TaskPlan, job: ReleaseJob, state: ModelState, released: Blob
                 return values
 
             require_possible_parts(plan, part, survivors)
-            return recipe.absorb_parts(state, job.spec, part, survivors)
-        total = how.open(plan, aggregate, survivors, None)
+            return recipe.absorb_parts(state, job.spec, part, survivors), of_groups
+        if isinstance(plan, MaskedPlan) and plan.groups > 1:
+            opened = MASKED.open_groups(plan, aggregate, survivors)
+            total, of_groups = opened.total(plan.layout), opened.report()
+        else:
+            total = how.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)
     except CodecError as error:
         job.blobs.delete(released.key)
         raise SumUnopenedError(str(error)) from error
-    return recipe.absorb(state, job.spec, total, survivors)
+    return recipe.absorb(state, job.spec, total, survivors), of_groups
 
 
 def _stored(job: ReleaseJob, kind: str, body: bytes, *parts: int) -> StoredState:

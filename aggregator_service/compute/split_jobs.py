@@ -113,7 +113,12 @@ def split_fold(job: FoldJob, workers: int, split_bytes: int) -> tuple[FoldJob, .
         return (job,)
     edges = pairwise(count * part // parts for part in range(parts + 1))
     return tuple(
-        replace(job, partial=None if first else job.partial, contributions=job.contributions[first:last])
+        replace(
+            job,
+            partial=None if first else job.partial,
+            contributions=job.contributions[first:last],
+            groups=job.groups[first:last],
+        )
         for first, last in edges
     )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import server
 from protocols.sums.masked.plan import MASKED, RoundContext
-from protocols.sums.masked.roster import open_roster
+from protocols.sums.masked.roster import Roster, open_roster
 from protocols.sums.masked.server import BadShare
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee
@@ -45,11 +46,8 @@ class Masks:
     def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the partial sum without masks, and the wrong shares; raises as `server.unmask`."""
         roster = open_roster(self.context, self.roster)
-
-        def add_to(sums: Ring) -> tuple[BadShare, ...]:
-            return server.unmask(roster, self.shares, self.survivors, self.replies, self.threads, sums).bad_shares
-
-        return MASKED.correct(self.context.plan, partial, add_to)
+        held = server.collect_shares(roster, self.shares, self.survivors, self.replies)
+        return _removed(roster, partial, held, self.sharers, self.survivors, self.threads)
 
     def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
         """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
@@ -81,12 +79,25 @@ class SomeMasks:
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the correction that removes these masks, a partial sum of no contributions, and the wrong shares."""
         roster = open_roster(self.context, self.roster)
+        return _removed(roster, None, self.held, self.sharers, self.survivors, self.threads)
 
-        def add_to(sums: Ring) -> tuple[BadShare, ...]:
-            found = server.unmask_shares(roster, self.sharers, self.survivors, self.held, self.threads, sums)
-            return found.bad_shares
 
-        return MASKED.correct(self.context.plan, None, add_to)
+def _removed(
+    roster: Roster,
+    partial: Buffer | None,
+    held: server.HeldShares,
+    sharers: tuple[str, ...],
+    survivors: tuple[str, ...],
+    threads: int,
+) -> tuple[bytes, tuple[BadShare, ...]]:
+    """Return the partial sum, of each group, without the masks of these owners, and the wrong shares."""
+
+    def add_to(sums: Ring, group: int) -> tuple[BadShare, ...]:
+        own = roster.of_group(held, group)
+        return server.unmask_shares(roster, sharers, survivors, own, threads, sums).bad_shares
+
+    corrected, wrong = MASKED.correct(roster.context.plan, partial, add_to)
+    return corrected, tuple(chain.from_iterable(wrong))
 
 
 class SumUnopenedError(Exception):

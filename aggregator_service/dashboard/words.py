@@ -171,6 +171,9 @@ def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
         yield Term("Neighbours, k", figure(around.get("degree")), "clients that hold the shares of a client")
         yield Term("Threshold, t", figure(around.get("threshold")), "neighbours needed to remove a mask")
         yield Term("Dropouts tolerated", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
+    if plan.get("groups", 1) > 1:
+        near = f"of those within {plan['tau']:g} times the median distance of all"
+        yield Term("Groups with a sum each", figure(plan["groups"]), f"the model is made {near}")
     if "max_contributions" in plan:
         yield Term("Contributions per sum", f"up to {figure(plan['max_contributions'])}")
     if "aggregate_bytes" in plan:
@@ -265,7 +268,7 @@ class Series:
         return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in self.places(points))
 
 
-_BOOKKEEPING: Final = (ADOPTED_ROUND, BEST_ROUND, MODEL_ROUND, EVALUATED_CLIENTS)
+_BOOKKEEPING: Final = (ADOPTED_ROUND, BEST_ROUND, MODEL_ROUND, EVALUATED_CLIENTS, "groups")
 """Figures of a report that say what was measured, and not how good it is."""
 _DECIDING: Final = (NDCG, "hr@10", "rmse", "mae")
 """Metrics of quality; the first one that a task has decides."""

@@ -81,6 +81,8 @@ class Metrics:
         self._outcomes = counter("hushrec_round_outcomes_total", ended, ["outcome"])
         late = "Clients that missed a deadline, by the round's state."
         self._dropouts = counter("hushrec_dropouts_total", late, ["phase"])
+        far = "Groups of rounds whose sum is not used, because it is far from the others or none of honest clients."
+        self.groups_left_out = counter("hushrec_groups_left_out_total", far)
         left = "Rounds that clients left on their own decision, by reason."
         self.refusals = counter("hushrec_refusals_total", left, ["reason"])
         self.fold_seconds = job("hushrec_fold_seconds", f"Folding one batch of contributions. {_WAITED}")

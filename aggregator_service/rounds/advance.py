@@ -32,8 +32,8 @@ from aggregator_service.crash_points import CrashPoint, crash_point
 from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.batches import ActiveRound, Batches, partial_of
-from aggregator_service.rounds.masked_stages import MASKED_STAGES, fail_at_fault, read_masks
+from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, partial_of
+from aggregator_service.rounds.masked_stages import MASKED_STAGES, fail_at_fault, read_masks, roster_of
 from aggregator_service.rounds.oneshot_stages import ONESHOT_STAGES, fail_committee_absent, read_oneshot_masks
 from aggregator_service.rounds.openings import open_round
 from aggregator_service.rounds.transactions import (
@@ -55,7 +55,7 @@ from aggregator_service.storage.rounds import (
     unfolded_among,
 )
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.plans import round_spec, row_terms
+from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
 
@@ -213,7 +213,8 @@ class RoundAdvancer:
 
     async def _fold(self, active: ActiveRound) -> float:
         task_id, number = active.round.task_id, active.round.number
-        job = FoldJob(self._blobs, task_id, active.terms, round_spec(active.round), active.partial, active.batch)
+        batch, groups = await run_in_threadpool(self._grouped, active)
+        job = FoldJob(self._blobs, task_id, active.terms, round_spec(active.round), active.partial, batch, groups)
         with self._instruments.fold(task_id, number, len(active.batch)):
             folded = await self._jobs.fold(job)
         crash_point("fold.blob-written-before-commit")
@@ -231,6 +232,14 @@ class RoundAdvancer:
         if not active.is_last:
             return 0.0
         return await self._release(replace(active, partial=folded, folded=active.folded + len(clients), batch=()))
+
+    def _grouped(self, active: ActiveRound) -> tuple[Batch, tuple[int, ...]]:
+        """Return the batch in the order of its clients' groups, and these; of a round without groups none."""
+        if plan_task(active.terms, active.round.sum_index, active.round.size or ()).sum_plan.groups == 1:
+            return active.batch, ()
+        roster = roster_of(self._database, active.round.id)
+        batch = tuple(sorted(active.batch, key=lambda one: roster.group_of(one[0])))
+        return batch, tuple(roster.group_of(client) for client, _ in batch)
 
     async def _release(self, active: ActiveRound, masks: Masks | OneshotMasks | None = None) -> float:
         task_id, number, partial = active.round.task_id, active.round.number, active.partial
@@ -259,6 +268,7 @@ class RoundAdvancer:
             *(state.blob_key for state in states),
         )
         crash_point("release.committed")
+        self._instruments.metrics.groups_left_out.inc(released.groups_left_out)
         _log_release(active, released)
         return 0.0
 
@@ -317,6 +327,11 @@ def _log_release(active: ActiveRound, released: Released) -> None:
             digest=released.aggregate.digest,
         ),
     )
+    if released.groups_left_out:
+        _LOG.warning(
+            "the sums of some groups are not used: they are far from the others, or none of honest clients",
+            extra=fields(task=round_.task_id, round=round_.number, groups=released.groups_left_out),
+        )
     for share in released.bad_shares:
         _LOG.warning(
             "a share does not match its commitment: its holder sent false bytes",

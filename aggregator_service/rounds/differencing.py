@@ -180,7 +180,7 @@ def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan, *, spent: boo
 def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
     """Return the smallest cohort that can compute a sum of this plan."""
     schedule, plan = Schedule.model_validate(task.schedule), summed.sum_plan
-    return max(schedule.min_clients, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
+    return max(schedule.min_clients * plan.groups, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
 
 
 def remaining_clients(session: Session, task: TaskRow, clients: Select[str], *, spent: bool = False) -> list[str]:
@@ -252,4 +252,4 @@ def _counts(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> 
         able_members(session, task, recipe.device_groups, plan.sum_class, sum_index, spent=spent)[group]
         for spent in (False, True)
     )
-    return left, everyone, Schedule.model_validate(task.schedule).min_clients
+    return left, everyone, least_cohort(task, plan)

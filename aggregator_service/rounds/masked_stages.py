@@ -8,6 +8,7 @@ round fails and the next one starts with new keys.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import lru_cache
@@ -53,6 +54,7 @@ from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_
 from protocols.sums.masked.wire import decode_advertisement
 
 _LOG = logging.getLogger(__name__)
+_RANDOM = secrets.SystemRandom()
 
 
 def round_context(task: TaskRow, round_: RoundRow) -> RoundContext:
@@ -101,7 +103,10 @@ def fail_at_fault(session: Session, task: TaskRow, round_: RoundRow, error: AtFa
 
 
 def _check_min_clients(stage: str, present: int, floor: int) -> None:
-    """Check the task's `min_clients`, or that all are back in a repeated round, besides the masked sum's thresholds."""
+    """Check the task's `min_clients`, or that all are back in a repeated round, besides the masked sum's thresholds.
+
+    present: clients in the smallest group.
+    """
     if present < floor:
         raise ThresholdError(stage, floor, present)
 
@@ -123,7 +128,11 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     refused = uncertified | _with_shared_keys(advertised)
     _drop_advertisements(session, round_, refused)
     clients = [client for client in found if client.id not in refused]
-    _check_min_clients("advertising", len(clients), floor)
+    groups = plan_round(task, round_).sum_plan.groups
+    spare = _RANDOM.sample(clients, len(clients) % groups)  # groups are equal, so that all have the same threshold
+    _drop_advertisements(session, round_, [client.id for client in spare])
+    clients = [client for client in clients if client not in spare]
+    _check_min_clients("advertising", len(clients) // groups, floor)
     if not enforce_routes(session, task, round_, "advertise", RoundEvent.STAGE_MISSED, now):
         return None
     entries = [
@@ -162,7 +171,7 @@ def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection
 def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
     shares = message_bodies(session, round_.id, "share")
     roster = _roster(session, task, round_)
-    _check_min_clients("sharing", len(shares), floor)
+    _check_min_clients("sharing", roster.smallest_group(roster.indices(shares)), floor)
     server.check_sharers(roster, shares.keys())
     add_handouts(session, round_.id, "inbox", server.inboxes(roster, shares))
     return RoundEvent.SHARES_HANDED_OUT
@@ -172,7 +181,7 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
     sharers = session.scalars(clients_with(round_.id, "share")).all()
     survivors = session.scalars(clients_with(round_.id, "contribute")).all()
     roster = _roster(session, task, round_)
-    _check_min_clients("collecting", len(survivors), floor)
+    _check_min_clients("collecting", roster.smallest_group(roster.indices(survivors)), floor)
     server.check_survivors(roster, sharers, survivors)
     _check_confirmers(roster, len(survivors))
     if _fail_for_disputes(session, task, round_, roster, sharers, now):

@@ -7,7 +7,7 @@ could not open that sum.
 | class of the sum (`protocols.layout`) | after a round that failed with fixed survivors | the next round |
 |---|---|---|
 | `once`, `trained` | some did not answer; all survivors are members | the same sum, of exactly them; `REPEATS` times |
-| `trained` | all answered, a survivor left, or not all came back | the sum is abandoned: the next sum, a new cohort |
+| `trained` | all answered, a survivor left, not all came back; or groups | the sum is abandoned: next sum, new cohort |
 | `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
 | `repeated` | any | the same sum, of the survivors: their set counts like a released one (`differencing`) |
 
@@ -34,7 +34,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.rounds.differencing import mark_retired, remaining_clients, retire_if_too_similar
+from aggregator_service.rounds.differencing import least_cohort, mark_retired, remaining_clients, retire_if_too_similar
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow
@@ -79,7 +79,8 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
             _retire_absent(session, task, previous)
         return None
     first = previous.number if previous.again is None else previous.again
-    if fixed and previous.number - first < REPEATS and not _all_answered(session, task, previous):
+    alike = plan_round(task, previous).sum_plan.groups == 1  # other groups of the same clients would be other sums
+    if alike and fixed and previous.number - first < REPEATS and not _all_answered(session, task, previous):
         clients = remaining_clients(session, task, clients_with(previous.id, "contribute"))
         if len(clients) == count_of(session, previous.id, "contribute"):
             return Repeated(first, clients)
@@ -95,7 +96,7 @@ def _is_taken(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     if round_.sum_rule != "trained" or has_fixed_survivors(session, round_):
         return False
     refused = refusals_by_reason(session, [round_.id]).get(round_.id, {}).get("survivors", 0)
-    return round_.cohort - refused < Schedule.model_validate(task.schedule).min_clients
+    return round_.cohort - refused < least_cohort(task, plan_round(task, round_))
 
 
 def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
@@ -113,11 +114,11 @@ def _attempts(session: Session, round_: RoundRow) -> int:
 
 def abandon_sum(session: Session, task: TaskRow, first: int) -> None:
     """Go on with the next sum of the schedule, if there is one. first: round in which this one failed first."""
-    schedule, recipe = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum).recipe
-    sum_class = recipe.layout(task.next_sum).sum_class
+    schedule, plan = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum)
+    recipe, sum_class = plan.recipe, plan.sum_class
     if sum_class.once:
         able = able_members(session, task, recipe.device_groups, sum_class, task.next_sum)
-        if able[recipe.device_group_of(task.next_sum)] >= schedule.min_clients:
+        if able[recipe.device_group_of(task.next_sum)] >= least_cohort(task, plan):
             return  # the others can be counted in this sum
     _LOG.warning("sum abandoned", extra=fields(task=task.id, round=first, sum=task.next_sum))
     task.abandoned_sums += 1

@@ -62,11 +62,18 @@ def check_evaluation(plan: TaskPlan, evaluation: Evaluation) -> None:
 
 def _check_cohort_sizes(plan: TaskPlan, schedule: Schedule) -> None:
     summed, cohort = plan.sum_plan, schedule.cohort_size
-    for name, clients in (("cohort_size", cohort), ("min_clients", schedule.min_clients)):
+    fewest = schedule.min_clients * summed.groups
+    if fewest > cohort:
+        raise ParameterError(
+            f"each of {summed.groups} groups needs min_clients, {schedule.min_clients}, so cohort_size must be at "
+            f"least {fewest}, or min_clients or groups smaller"
+        )
+    in_groups = f" in each of {summed.groups} groups" if summed.groups > 1 else ""
+    for name, clients in (("cohort_size clients", cohort), (f"min_clients clients{in_groups}", fewest)):
         try:
             summed.check_cohort(clients)
         except ParameterError as error:
-            raise ParameterError(f"a {summed.mechanism} round of {name} clients cannot work: {error}") from error
+            raise ParameterError(f"a {summed.mechanism} round of {name} cannot work: {error}") from error
     # what a full cohort's own dropouts leave is always enough: the threshold of a neighbourhood is higher
     fewest = summed.quorum(cohort) if summed.repeated else 0
     if 0 < schedule.start_clients < fewest:
@@ -92,7 +99,7 @@ def task_warnings(
             "All sums are over one cohort that only shrinks: a client that drops out leaves the task for good, and a "
             "sum that differs from an earlier one by too few clients is repeated over fewer clients."
         )
-    said = [each.text for each in exposures(plan.recipe, schedule)]
+    said = [each.text for each in exposures(plan.recipe, schedule, summed.groups)]
     noise = _noise_warnings(plan, plan.recipe, schedule) if isinstance(plan.recipe, Private) else []
     unsigned = [_UNSIGNED] if signatures == "off" else []
     return [*warnings, *plan.recipe.warnings(), *said, *noise, *unsigned]

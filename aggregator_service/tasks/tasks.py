@@ -33,6 +33,7 @@ from aggregator_service.tasks.plans import (
 )
 from aggregator_service.tasks.starts import awaited_catalogue, check_catalogue
 from protocols.codec import b64decode, b64encode, canonical_json
+from protocols.errors import ParameterError
 from protocols.exposure import check_equations
 from protocols.layout import Block
 from protocols.messages import (
@@ -96,6 +97,11 @@ def create_task(
     """
     recipe, mechanism = request.recipe, request.mechanism
     if request.data_set is not None:
+        if plan.sum_plan.groups > 1:
+            raise ParameterError(
+                "a task with groups has no data_set: sums of other tasks over the same data, and of groups, could "
+                "together be of few clients"
+            )
         same: list[TaskRow | PastTaskRow] = [
             *session.scalars(select(TaskRow).where(TaskRow.data_set == request.data_set)),
             *session.scalars(select(PastTaskRow).where(PastTaskRow.data_set == request.data_set)),

@@ -344,7 +344,9 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
     with services.database.read() as session:
         round_ = _masked_round(session, task_id, number)
         if not takes_part(session, round_.id, "committee" if round_.committee else "advertise", client.client_id):
-            raise Problem("not-in-cohort", "this client does not take part in this round")
+            raise Problem(
+                "not-in-cohort", "this client does not take part in this round, or is left over by its equal groups"
+            )
         recipient = client.client_id if kind == "inbox" else ""
         found = find_handout(session, round_.id, kind, recipient)
     if found is None:

@@ -174,6 +174,8 @@ class Policy:
                 from protocols.sums.masked.plan import MaskedPlan
 
                 masked = cast(MaskedPlan, terms.sum_plan).parameters
+                if masked.groups > 1 and terms.view.data_set is not None:
+                    raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
                 self.for_masked_rounds(terms.schedule).check_parameters(masked)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error

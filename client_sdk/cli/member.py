@@ -132,7 +132,7 @@ def join(options: JoinOptions) -> None:
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
-            for each in exposures(terms.recipe, terms.schedule):
+            for each in exposures(terms.recipe, terms.schedule, terms.sum_plan.groups):
                 stderr.print(f"what the sums say: {each.text}", highlight=False, markup=False, soft_wrap=True)
             asked, groups = options.device_group, terms.recipe.device_groups
             if asked is not None and asked >= groups:

@@ -239,7 +239,7 @@ class Federation:
             self.took_part[cohort] = True
             tally.losses.append(nan)
             tally.bytes = cohort.size * plan.contribution_bytes(self.recipe.route(spec, ""))
-        elif isinstance(plan, MaskedPlan) and self.masks:
+        elif isinstance(plan, MaskedPlan) and (self.masks or plan.groups > 1):  # masks are within groups
             total = self._sum_masked(plan, spec, cohort, tally)
         else:
             total = self._sum_sealed(plan, spec, cohort, tally)
@@ -312,7 +312,7 @@ class Federation:
 
     def _each_adds_noise(self, plan: SumPlan) -> bool:
         """Whether clients add their shares of noise, as devices do; else a sum gets that of all in one draw."""
-        return self.masks or not isinstance(plan, MaskedPlan)
+        return self.masks or not isinstance(plan, MaskedPlan) or plan.groups > 1
 
     def _noise_draws(self, spec: RoundSpec) -> np.random.Generator:
         return np.random.default_rng([self.seed, 4, spec.number])

@@ -267,7 +267,8 @@ class MaskedRound(OwnRound):
         self._check_routes(state.roster, alive, "the set of survivors")
         if context.plan.repeated:
             _check_confirmers(context, state.roster, len(alive))
-        members, min_difference = _tags(state.roster, alive), member.policy.min_difference(member.terms.schedule)
+        own = alive & state.roster.same_group(state.index)  # the clients of the sum that has this client's data
+        members, min_difference = _tags(state.roster, own), member.policy.min_difference(member.terms.schedule)
         signed = self._signed_sets(context).with_set(self.spec.sum_index, members, min_difference, sum_class.repeated)
         if sum_class.data is not None:
             store, of = member.store, (member.task_id, member.terms.view.data_set, sum_class.data)

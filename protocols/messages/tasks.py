@@ -81,7 +81,11 @@ class MaskedPlanView(SegmentedPlanView):
     dropout: float
     sigma: int
     eta: int
-    neighbourhood: NeighbourhoodView = Field(description="Of a full cohort.")
+    groups: int = Field(default=1, ge=1, description="Groups of a roster that have a sum each.")
+    tau: float | None = Field(
+        default=None, ge=1, description="Times the median distance that the sum of a group may be away to be used."
+    )
+    neighbourhood: NeighbourhoodView = Field(description="Of a full cohort; with groups, of a group of it.")
 
 
 class OneshotPlanView(SegmentedPlanView):

@@ -110,6 +110,11 @@ class SumPlan(ABC):
         return False
 
     @property
+    def groups(self) -> int:
+        """Groups of a cohort that have a sum each, 1 without groups (`protocols.sums.groups`)."""
+        return 1
+
+    @property
     def committee(self) -> int:
         """Members of a round's committee, 0 for none."""
         return 0

@@ -218,13 +218,18 @@ class RingPlan(FixedPointPlan):
     def bits(self) -> int:
         """Bits of the sum of one value."""
 
+    @property
+    def most_in_sum(self) -> int:
+        """Most contributions in one sum of the ring."""
+        return self.max_contributions
+
     @cached_property
     def places(self) -> Places:
         """The fixed point and the slice of every segment, by block of the aggregate."""
         segments = [segment for block in self.layout.blocks for segment in block.segments]
         spans = (slice(start, end) for start, end in spans_of(segment.length for segment in segments))
         return tuple(
-            tuple((_ring(self.bits, segment, self.max_contributions), next(spans)) for segment in block.segments)
+            tuple((_ring(self.bits, segment, self.most_in_sum), next(spans)) for segment in block.segments)
             for block in self.layout.blocks
         )
 

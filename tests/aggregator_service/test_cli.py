@@ -322,7 +322,6 @@ def test_a_task_with_an_evaluation_is_shown_with_its_curve(command: Command, mon
     made = command(
         "task", "create", "movies", "--recipe", "fedmf", "--mechanism", "plain", "-r", "items=5", "-r", "dim=3",
         "--evaluate-every", "5", "--holdout", "0.25", "--negatives", "3", "--keep", "best", "--stop-after", "3",
-        "--gate", "2",
     )  # fmt: skip
     block = {
         "every": 5,
@@ -334,6 +333,9 @@ def test_a_task_with_an_evaluation_is_shown_with_its_curve(command: Command, mon
         "gate": 2.0,
     }
     assert json.loads(made)["evaluation"] == block
+    for option, value in (("--gate", "0"), ("--final-rounds", "3")):
+        ungated = command(*MEASURED[:2], f"without{option}", *MEASURED[3:], option, value)
+        assert "gate" not in json.loads(ungated)["evaluation"]
     assert json.loads(command("task", "show", "movies"))["curve"] == []
     report = {"hr@10": 0.5, "ndcg@10": 0.25, "evaluated clients": 4.0, "evaluated model round": 5.0}
     with closing(Database(f"sqlite:///{command.data_dir / 'hushrec.db'}", 2)) as database, database.write() as session:

@@ -32,12 +32,12 @@ from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
-from tests.simulation.plan import MEMBERS, Job, Plan
+from tests.simulation.plan import MEMBERS, SPLIT, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, can_step, handout_for, next_step
 from tests.support.world import an_operator, client_row, request_json
 
-PLACES: Final = MEMBERS + 2
+PLACES: Final = 2 * MEMBERS + 2
 """Members at the beginning, and newcomers at most."""
 
 
@@ -163,7 +163,7 @@ class Client:
 
     def _sign(self, roster: Roster, survivors: bytes, sum_index: int) -> None:
         """Agree to a set of survivors as the SDK does; a server that follows the protocol asks for no other one."""
-        alive = decode_set(survivors, len(roster))
+        alive = decode_set(survivors, len(roster)) & roster.same_group(roster.index(self.id))
         members = member_tags(tuple(entry.identity_key for entry in roster.entries), alive)
         self.signed = self.signed.with_set(sum_index, members, min_difference=len(roster))
 
@@ -185,7 +185,7 @@ _RECIPES: Final[dict[Job, tuple[str, dict[str, Any]]]] = {
     ),
     "groups": ("fair", {"items": PLACES, "dim": 1, "clip": 50.0, "capacities": [0, 1]}),
 }
-_PLAIN: Final = "fedmf", {"items": 3, "dim": 4, "clip": 5000.0, "row_clip": 1e6}
+_PLAIN: Final = "fedmf", {"items": 4, "dim": 4, "clip": 5000.0, "row_clip": 1e6}
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ def device_group_of(plan: Plan, index: int) -> int:
 
 
 def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
-    how = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
+    how: tuple[Any, ...] = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
+    if plan.job == "split":  # far apart, so that honest sums are used
+        how = "masked", {"mode": "semi-malicious", "corrupt": 0.0, "dropout": 0.1, "groups": SPLIT, "tau": 10.0}
     request = request_json(
         "simulated",
         *_RECIPES.get(plan.job, _PLAIN),
@@ -218,7 +220,7 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
     asked = TaskRequest.model_validate(request)
     with disk.database.write() as session:
         task = create_task(session, asked, plan_request(asked), an_operator(now))
-        for client in clients[:MEMBERS]:
+        for client in clients[: plan.members]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
             identity_key, mailbox_key = client.identity.public_key().public_bytes_raw(), client.mailbox.name
             session.add(

@@ -1,9 +1,10 @@
 """The invariants of every schedule, whatever fails, checked at each release and at the end:
 
 1. The released sum is exactly the sum of the survivors' contributions, and holds none of a client that lies about its
-   values. (All are whole numbers below 2^24, so that float32, float64 and the masked ring hold each sum exactly.)
+   values. With groups that holds for each sum, but for one with a liar, which is left out. (All are whole numbers below
+   2^24, so that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
-3. No sum over fewer than `min_clients` clients is released.
+3. No sum over fewer than `min_clients` clients is released, nor that of a group.
 4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.
 
 Without the following, these would mean little:
@@ -33,6 +34,7 @@ from sqlalchemy import select
 from aggregator_service.storage.rounds import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from tests.simulation.clients import PLACES, View, device_group_of, vector
 from tests.simulation.machine import Disk
 from tests.simulation.plan import Plan
@@ -64,15 +66,31 @@ class Ledger:
                 self._check_release(task, row)
 
     def _check_release(self, task: TaskRow, row: RoundRow) -> None:
-        total, digest = self._opened(task, row)
+        sums, digest = self._opened(task, row)
         if digest != row.aggregate_digest:
             if row.aggregate_key not in self.damaged:
                 self._broken(1, row, "the stored aggregate is not the computed one")
             self.released[row.number] = None  # it was damaged before the commit: a request for it gets an error
             return
-        times = [round(value) for value in total[:PLACES]]
-        survivors = frozenset(index for index, count in enumerate(times) if count)
+        inside = [self._check_sum(task, row, total, count) for total, count in sums if total is not None]
+        survivors = frozenset[int]().union(*inside)
         self.released[row.number] = (survivors, digest)
+        if sum(map(len, inside)) > len(survivors):
+            self._broken(2, row, f"contributions counted in two of {inside}")
+        spoilt = [count for total, count in sums if total is None]
+        liar = self.plan.lying.get(row.number)
+        if spoilt and (len(spoilt) > 1 or (row.number, liar) not in self.sent or liar in survivors):
+            self._broken(1, row, f"sums of {spoilt} clients are left out, and client {liar} lies")
+        if row.survivors != len(survivors) + sum(spoilt) or min(count for _, count in sums) < self.plan.floor:
+            counts = [count for _, count in sums]
+            self._broken(3, row, f"{counts} in the sums, {row.survivors} stated, the floor is {self.plan.floor}")
+
+        self._check_apart(task, row, survivors)
+
+    def _check_sum(self, task: TaskRow, row: RoundRow, total: NDArray[np.float64], count: int) -> frozenset[int]:
+        """Check one sum that was released, of `count` clients, and return who is in it."""
+        times = [round(value) for value in total[:PLACES]]
+        survivors = frozenset(index for index, often in enumerate(times) if often)
         if max(times) > 1:
             self._broken(2, row, f"contributions counted {times} times")
         of_it = [vector(plan_round(task, row).sum_plan.layout, row.number, index) for index in sorted(survivors)]
@@ -81,10 +99,9 @@ class Ledger:
         unknown = {index for index in survivors if (row.number, index) not in self.sent}
         if unknown:
             self._broken(1, row, f"clients {sorted(unknown)} are in the sum but sent nothing")
-        if len(survivors) < self.plan.floor or row.survivors != len(survivors):
-            self._broken(3, row, f"{len(survivors)} in the sum, {row.survivors} stated, the floor is {self.plan.floor}")
-
-        self._check_apart(task, row, survivors)
+        if len(survivors) != count:
+            self._broken(3, row, f"{len(survivors)} in the sum, {count} stated")
+        return survivors
 
     def _check_apart(self, task: TaskRow, row: RoundRow, survivors: frozenset[int]) -> None:
         plan = plan_round(task, row)
@@ -144,18 +161,22 @@ class Ledger:
             return
         survivors, digest = known
         lost = {index for number, index in self.acknowledged if number == row.number} - survivors
-        if lost:
+        if len(lost) > row.survivors - len(survivors):  # as many are in the sum of a group that is left out
             self._broken(4, row, f"clients {sorted(lost)} have a receipt but are not in the sum")
         if row.aggregate_digest != digest:
             self._broken(5, row, "names another sum than at its release")
         if row.aggregate_key not in self.damaged and self._opened(task, row)[1] != digest:
             self._broken(5, row, "has another sum stored than at its release")
 
-    def _opened(self, task: TaskRow, row: RoundRow) -> tuple[NDArray[np.float64], str]:
+    def _opened(self, task: TaskRow, row: RoundRow) -> tuple[list[tuple[NDArray[np.float64] | None, int]], str]:
+        """Return each sum, None for one that is left out, with the number of its clients; and the digest of all."""
         body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
-        plan = plan_round(task, row)
+        plan, digest = plan_round(task, row), hashlib.sha256(body).hexdigest()
+        if plan.sum_plan.groups > 1:
+            found = MASKED.open_groups(MaskedPlan.of(plan.sum_plan), body, row.survivors)
+            return list(zip(found.sums, found.clients, strict=True)), digest
         opened = plan.mechanism.open(plan.sum_plan, body, row.survivors, None)
-        return np.asarray(opened, dtype=np.float64), hashlib.sha256(body).hexdigest()
+        return [(np.asarray(opened, dtype=np.float64), row.survivors)], digest
 
     def _rounds(self, task_id: str) -> list[tuple[TaskRow, RoundRow]]:
         with self.disk.database.read() as session:

@@ -114,9 +114,12 @@ class FaultInjector:
         self.note(f"FAULT {fault.kind}: {where}")
 
 
-Job = Literal["plain", "frozen", "groups", "curious", "semi-malicious"]
-"""One sum a round over anybody; sums over the same data, which keep apart; groups that take turns; two masked modes."""
+Job = Literal["plain", "frozen", "groups", "curious", "semi-malicious", "split"]
+"""One sum a round over anybody; sums over the same data, which keep apart; groups that take turns; two masked modes;
+the second mode with rosters that are split into groups."""
 MEMBERS = 6
+SPLIT: Final = 3
+"""Groups of a roster."""
 
 
 @dataclass(frozen=True)
@@ -149,17 +152,22 @@ class Plan:
 
     @property
     def masked(self) -> bool:
-        return self.job in ("curious", "semi-malicious")
+        return self.job in ("curious", "semi-malicious", "split")
+
+    @property
+    def members(self) -> int:
+        """Members at the beginning."""
+        return 2 * MEMBERS if self.job == "split" else MEMBERS
 
     @property
     def parts(self) -> tuple[MaskedMessage, ...]:
         if not self.masked:
             return ("contribute",)
-        return tuple(part for part in MASKED_MESSAGES if part != "confirm" or self.job == "semi-malicious")
+        return tuple(part for part in MASKED_MESSAGES if part != "confirm" or self.job != "curious")
 
     def lines(self) -> Iterator[str]:
         yield (
-            f"seed {self.seed}: {self.job}, {MEMBERS} members, cohorts of {self.cohort}, floor "
+            f"seed {self.seed}: {self.job}, {self.members} members, cohorts of {self.cohort}, floor "
             f"{self.floor}, {self.rounds} rounds, batches of {self.batch}, {self.processes} processes"
         )
         for (number, client), part in sorted(self.silent.items()):
@@ -183,7 +191,7 @@ def draw_plan(seed: int) -> Plan:
     choose = random.Random(seed)
     plan = _draw_task(seed, choose)
     often = choose.choice([0.0, 0.1, 0.3])
-    everybody = [(number, client) for number in range(1, plan.rounds + 4) for client in range(MEMBERS)]
+    everybody = [(number, client) for number in range(1, plan.rounds + 4) for client in range(plan.members)]
     silent = {who: choose.choice(plan.parts) for who in everybody if choose.random() < often}
     often = choose.choice([0.0, 0.0, 0.4])
     chunks = {who: choose.randint(2, 4) for who in everybody if choose.random() < often}
@@ -193,20 +201,22 @@ def draw_plan(seed: int) -> Plan:
     garbage, lying = frozenset[int](), dict[int, int]()
     if plan.masked:
         for number in range(1, 4):
-            leaving = choose.sample(range(MEMBERS), choose.choice([0, 0, 3, 4]))  # too many for the thresholds
+            leaving = choose.sample(range(plan.members), choose.choice([0, 0, 3, 4]))  # too many for the thresholds
             silent |= {(number, client): "unmask" for client in leaving}
-        garbage = frozenset(choose.sample(range(MEMBERS), choose.choice([0, 0, 1])))
-        lying = {number: choose.randrange(MEMBERS) for number in range(1, 4) if choose.random() < _LIES}
+        garbage = frozenset(choose.sample(range(plan.members), choose.choice([0, 0, 1])))
+        lying = {number: choose.randrange(plan.members) for number in range(1, 4) if choose.random() < _LIES}
     return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage, lying=lying)
 
 
 def _draw_task(seed: int, choose: random.Random) -> Plan:
     masked: tuple[Job, ...] = ("curious", "semi-malicious")
     clear: tuple[Job, ...] = ("plain", "plain", "plain", "frozen", "groups")
-    job = choose.choice(masked if seed % 5 == 4 else clear)
+    job: Job = "split" if seed % 15 == 14 else choose.choice(masked if seed % 5 == 4 else clear)
     match job:
         case "curious" | "semi-malicious":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(3, 4), 2
+        case "split":
+            cohort, floor, rounds = 12, 3, 2
         case "frozen":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(2, 3), choose.choice([2, 3])
         case "groups":

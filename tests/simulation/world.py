@@ -30,7 +30,7 @@ from tests.simulation.clients import (
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
 from tests.simulation.network import Network
-from tests.simulation.plan import MEMBERS, Fault, FaultInjector, Plan, draw_plan
+from tests.simulation.plan import Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 from tests.support.clock import ManualClock
@@ -74,7 +74,7 @@ class World:
             )
             for index in range(PLACES)
         ]
-        self._joined = MEMBERS
+        self._joined = self.plan.members
         self._processes: list[Process | None] = [None] * self.plan.processes
         self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients)
         self.network = Network(self.task_id, invitation, self.clock, self.injector, self.ledger, self._unforeseen)
@@ -236,14 +236,14 @@ class World:
         if fault.kind == "clock jump":
             self.clock.advance(float(fault.size if fault.size % 3 else -fault.size))
             self.injector.record(fault, f"{fault.size} s")
-        elif fault.kind == "newcomer" and self._joined < PLACES:
+        elif fault.kind == "newcomer" and self._joined < self.plan.members + 2:
             self._joined += 1
             self.injector.record(fault, f"client {self._joined - 1}")
         elif process is not None and fault.kind != "newcomer":
             self._intervene(fault, process)
 
     def _intervene(self, fault: Fault, process: Process) -> None:
-        client = self._clients[fault.size % MEMBERS]
+        client = self._clients[fault.size % self.plan.members]
         if fault.kind == "enrolled again":  # two simultaneous enrolments: one of the tokens is void
             works = [self.network.enrol(process, client, self._stated_group(client)) for _ in range(2)]
         else:

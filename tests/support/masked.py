@@ -28,13 +28,19 @@ POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
 
 
 def masked_task(
-    api: Api, name: str, cohort: int, mode: str = "semi-malicious", dropout: float = 0.34, **changes: Any
+    api: Api,
+    name: str,
+    cohort: int,
+    mode: str = "semi-malicious",
+    dropout: float = 0.34,
+    parameters: Mapping[str, Any] | None = None,
+    **changes: Any,
 ) -> TestTask:
     """A small masked FedMF task whose cohort is everybody and may lose a share of `dropout`; nobody colludes.
 
-    `changes` go to the schedule.
+    parameters: more of the mechanism. `changes` go to the schedule.
     """
-    parameters = {"mode": mode, "corrupt": 0.0, "dropout": dropout}
+    parameters = {"mode": mode, "corrupt": 0.0, "dropout": dropout, **(parameters or {})}
     schedule = {"min_clients": 4, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="masked", mechanism_parameters=parameters, **schedule)
 

@@ -17,11 +17,14 @@ from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
-from protocols.sums.groups import keep_groups, mean_of_kept
+from protocols.sums.groups import keep_groups
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
+from protocols.sums.masked.plan import MASKED, MaskedPlan
+from protocols.sums.masked.roster import split_members
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
+from protocols.sums.wire import pack as pack_elements
 from protocols.task_terms import bound_terms, broadcast_bytes, broadcast_digest
 from tests.vectors.common import Outputs, facts, segment_facts, unhex, vectors
 
@@ -154,14 +157,37 @@ def _possible(segments: Any, bits: int, cohort: int, contributions: int, total: 
 @vectors("groups.json", "cases")
 def _groups(means: Any, tau: float) -> Outputs:
     found = keep_groups([np.array(mean, float) for mean in means], tau)
-    kept = mean_of_kept([3.0 * np.array(mean) for mean in means], [3] * len(means), found.kept)
-    return {**facts(found, "distances median kept"), "mean": kept.tolist()}
+    return facts(found, "distances median kept")
+
+
+@vectors("groups.json", "splits")
+def _split(clients: int, groups: int, seed: str) -> Outputs:
+    return {"members": split_members(clients, groups, unhex(seed)).tolist()}
+
+
+@vectors("groups.json", "sums")
+def _group_sums(
+    segments: Any, bits: int, cohort: int, groups: int, tau: float, counts: list[int], elements: list[list[str]]
+) -> Outputs:
+    layout = VectorLayout((Block("sum", tuple(Segment(**one) for one in segments)),), sum_class=TRAINED)
+    given = {"bits": bits, "corrupt": 0.0, "groups": groups, "tau": tau}
+    plan = MaskedPlan.of(mechanism_of("masked").plan(given, layout, cohort))
+    parts = [
+        count.to_bytes(8, "little") + pack_elements(np.array(list(map(int, of_group)), plan.dtype), bits)
+        for count, of_group in zip(counts, elements, strict=True)
+    ]
+    body = b"".join(parts)
+    opened = MASKED.open_groups(plan, body, sum(counts))
+    kept = {name: list(found.kept) for name, found in opened.kept.items()}
+    return {"body": body, "scales": list(plan.segment_scales.values()), "kept": kept, "total": opened.total(layout)}
 
 
 @vectors("neighbourhoods.json", "cases")
-def _neighbourhood(clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int) -> Outputs:
-    found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta)
-    return {"degree": found.degree, "threshold": found.threshold, "quorum": quorum(corrupt, clients)}
+def _neighbourhood(
+    clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int, groups: int = 1
+) -> Outputs:
+    found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta, groups)
+    return {"degree": found.degree, "threshold": found.threshold, "quorum": quorum(corrupt, clients, groups, sigma)}
 
 
 @vectors("enrolment.json")

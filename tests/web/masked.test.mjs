@@ -1,4 +1,7 @@
-/** node --test tests/web/masked.test.mjs: masked rounds of ten JavaScript clients, with an honest and a lying server. */
+/**
+ * node --test tests/web/masked.test.mjs: masked rounds of ten JavaScript clients, with an honest and a lying server.
+ * With GROUPS=3 in the environment: of nine, in three groups.
+ */
 
 import test from "node:test";
 import assert from "node:assert/strict";
@@ -18,11 +21,24 @@ import { readTask } from "../../examples/web/hushrec/terms.js";
 import { secureUniform } from "../../examples/web/hushrec/training.js";
 import { AGREED, MASKED } from "./tasks.mjs";
 
-const TASK = structuredClone(MASKED);
-const CLIENTS = 10;
-const { degree: DEGREE, threshold: THRESHOLD } = chooseNeighbourhood(CLIENTS, 0.05, 0.1, "semi-malicious", 64, 30);
+const GROUPS = Number(process.env.GROUPS ?? 1);
+const TASK = inGroups(structuredClone(MASKED));
+const CLIENTS = GROUPS > 1 ? 9 : 10; // ids of one length
+const { degree: DEGREE, threshold: THRESHOLD } = chooseNeighbourhood(CLIENTS, 0.05, 0.1, "semi-malicious", 64, 30, GROUPS);
 const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking", "complete"];
 const MESSAGE = { advertising: "advertise", sharing: "share", collecting: "contribution", confirming: "confirm", unmasking: "unmask" };
+
+/** The task with groups: a group has eight clients at most, and so a finer scale; a released sum has counts. */
+function inGroups(task) {
+  if (GROUPS === 1) return task;
+  const { mechanism, main_sum: sum } = task.resolved;
+  for (const stated of [task.mechanism.parameters, mechanism.parameters]) stated.groups = GROUPS;
+  mechanism.parameters.tau = 1.2;
+  sum.layout.blocks[0].segments[0].scale = 2 ** 25;
+  sum.plan.aggregate_bytes = GROUPS * (8 + sum.plan.aggregate_bytes);
+  task.schedule.min_clients = 3;
+  return task;
+}
 
 const organiserKeys = await newIdentity();
 TASK.organiser = { key: toBase64Url(organiserKeys.identityKey), scope: "films" };
@@ -92,8 +108,10 @@ class Server {
     const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TERMS.bound, this.step, null), cohort: CLIENTS };
     const bound = await masked.binding({ ...round, bits, length });
     const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.roster());
-    const neighbours = await masked.neighbours(CLIENTS, DEGREE, await masked.graphSeed(seed, roster));
-    return { neighbours, context: await masked.maskContext(bound, roster, this.set(this.messages.share)) };
+    const drawn = await masked.graphSeed(seed, roster);
+    const members = await masked.splitMembers(CLIENTS, GROUPS, drawn);
+    const neighbours = await masked.groupNeighbours(members, DEGREE, drawn);
+    return { members, neighbours, context: await masked.maskContext(bound, roster, this.set(this.messages.share)) };
   }
 
   /** What the client at place `own` gets or gave of each neighbour's message, in order. */
@@ -167,12 +185,13 @@ async function play(lies = {}, store = new MemoryStore(), step = 1) {
   return { server, outcomes: await (lies.refused ? first : whole) };
 }
 
-/** The sum that the server opens from the replies: all clients survive, so from the shares of their seeds. */
-async function opened(server) {
+/** The sum of some clients (places) that the server opens from the replies: all survive, so from the shares of their seeds. */
+async function opened(server, places) {
   const { bits, length } = TERMS.planAt(1);
   const { context } = await server.facts();
   let total = new Array(length).fill(0n);
-  for (const [own, id] of server.ids.entries()) {
+  for (const own of places) {
+    const id = server.ids[own];
     const shares = await server.slots(own, server.messages.unmask, SHARE_BYTES);
     const seed = combine(shares.map(([place, share]) => [place + 1, share]), THRESHOLD);
     const drawn = await masked.stream(seed, context, bits, length);
@@ -182,14 +201,16 @@ async function opened(server) {
   return total;
 }
 
-test("the server opens exactly the sum", async () => {
+test("the server opens exactly the sum, of each group", async () => {
   const { server, outcomes } = await play();
   const reports = outcomes.map(({ value, reason }) => value ?? assert.fail(reason));
   const { bits, length } = TERMS.planAt(1);
-  const sum = (i) => BigInt.asUintN(bits, BigInt(reports.reduce((total, one) => total + one.steps[i], 0)));
-  const plain = Array.from({ length }, (_, i) => sum(i));
-  assert.deepEqual(await opened(server), plain);
-  assert.ok(plain.some((value) => value));
+  for (const places of (await server.facts()).members) {
+    const sum = (i) => BigInt.asUintN(bits, BigInt(places.reduce((total, place) => total + reports[place].steps[i], 0)));
+    const plain = Array.from({ length }, (_, i) => sum(i));
+    assert.deepEqual(await opened(server, places), plain);
+    assert.ok(plain.some((value) => value));
+  }
 });
 
 const flip = (at) => (body) => {

@@ -35,8 +35,9 @@ def node(*arguments: str) -> str:
     return ran.stdout
 
 
-@pytest.mark.parametrize("name", ["client", "masked"])
-def test_what_the_client_refuses_and_repeats(name: str) -> None:
+@pytest.mark.parametrize(("name", "groups"), [("client", "1"), ("masked", "1"), ("masked", "3")])
+def test_what_the_client_refuses_and_repeats(name: str, groups: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUPS", groups)
     assert "# fail 0" in node("--test", "--test-reporter=tap", f"tests/web/{name}.test.mjs")
 
 

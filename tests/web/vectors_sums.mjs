@@ -12,6 +12,8 @@ import * as recipes from "../../examples/web/hushrec/recipes.js";
 import { concat, fromHex, littleEndian, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
 import { CodecError, ParameterError } from "../../examples/web/hushrec/errors.js";
+import * as masked from "../../examples/web/hushrec/masked.js";
+import { keepGroups, openGroups } from "../../examples/web/hushrec/groups.js";
 import { normOfSum, requirePossible } from "../../examples/web/hushrec/possible.js";
 import { near, refused, same } from "./checks.mjs";
 
@@ -23,22 +25,6 @@ async function drawn(label, count) {
 const ones = (bits) => bits.toString(2).replaceAll("0", "").length;
 const ternary = async (label, degree) => Array.from(await drawn(label, degree), (byte) => BigInt((byte % 3) - 1));
 const noise = async (label, degree) => Array.from(await drawn(label, degree), (byte) => BigInt(ones(byte & 15) - ones(byte >> 4)));
-
-function middle(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
-}
-
-/** The rule of protocols/sums/groups.py, which no client applies: for the vectors alone. */
-function keepGroups(means, tau) {
-  const isOdd = means.length < 3 || !(tau >= 1) || means.some((mean) => mean.length !== means[0].length);
-  if (isOdd) throw new ParameterError("no such groups");
-  const centre = means[0].map((_, i) => middle(means.map((mean) => mean[i])));
-  const distances = means.map((mean) => Math.sqrt(mean.reduce((sum, x, i) => sum + (x - centre[i]) ** 2, 0)));
-  const median = middle(distances);
-  const kept = distances.flatMap((distance, g) => (distance <= tau * median * (1 + 2 ** -22) ? [g] : []));
-  return { distances, median, kept };
-}
 
 export const RUNNERS = {
   async "plain.json"({ fold, check }) {
@@ -72,8 +58,25 @@ export const RUNNERS = {
     }
   },
 
-  async "groups.json"({ cases }) {
-    for (const { what, error, means, tau, distances, median, kept, mean } of cases) {
+  async "groups.json"({ cases, splits, sums }) {
+    for (const { clients, groups, seed, members } of splits) same(await masked.splitMembers(clients, groups, fromHex(seed)), members, seed);
+    for (const { what, error, segments, bits, cohort, groups, tau, counts, elements, body, scales, total } of sums) {
+      const inGroup = cohort / groups;
+      const own = segments.map((one) => {
+        const scale = fixed.segmentScale(bits, one, inGroup);
+        return { ...one, scale, error: fixed.segmentError(one, scale, inGroup) };
+      });
+      const plan = { segments: own, bits, length: elements[0].length, groups, tau, inGroup };
+      const parts = elements.map((of, i) => concat(littleEndian(counts[i], 8), fixed.packElements(of.map(BigInt), bits)));
+      const check = () => openGroups(plan, concat(...parts), counts.reduce((sum, count) => sum + count));
+      if (error) {
+        await refused(error, check, what);
+        continue;
+      }
+      same([toHex(concat(...parts)), own.map(({ scale }) => scale)], [body, scales], what);
+      near(check(), total, what);
+    }
+    for (const { what, error, means, tau, distances, median, kept } of cases) {
       if (error) {
         await refused(error, () => keepGroups(means, tau), what);
         continue;
@@ -81,7 +84,6 @@ export const RUNNERS = {
       const found = keepGroups(means, tau);
       near([found.distances, found.median], [distances, median], what);
       same(found.kept, kept, what);
-      near(means[0].map((_, i) => kept.reduce((sum, g) => sum + means[g][i], 0) / kept.length), mean, what);
     }
   },
 
@@ -228,10 +230,10 @@ export const RUNNERS = {
   },
 
   async "neighbourhoods.json"({ cases }) {
-    for (const { clients, corrupt, dropout, mode, sigma, eta, error, ...expected } of cases) {
-      const choose = () => hood.chooseNeighbourhood(clients, corrupt, dropout, mode, sigma, eta);
-      if (error) await refused(error, choose);
-      else same({ ...choose(), quorum: hood.quorum(corrupt, clients) }, expected);
+    for (const { what, clients, corrupt, dropout, mode, sigma, eta, groups = 1, error, ...expected } of cases) {
+      const choose = () => hood.chooseNeighbourhood(clients, corrupt, dropout, mode, sigma, eta, groups);
+      if (error) await refused(error, choose, what);
+      else same({ ...choose(), quorum: hood.quorum(corrupt, clients, groups, sigma) }, expected);
     }
   },
 

@@ -69,6 +69,22 @@ export function decodeRoster(body, cohort) {
 export const rosterDigest = (bound, degree, threshold, mode, body) =>
   digest("masked roster", bound, degree, threshold, mode, body);
 
+/** The places of each group's members, ascending. */
+export async function splitMembers(clients, groups, seed) {
+  if (clients % groups) throw new ParameterError(`${clients} clients cannot be split into ${groups} equal groups`);
+  const size = clients / groups;
+  const drawn = groups > 1 ? await permutation(seed, "masked groups", clients) : Array.from({ length: clients }, (_, place) => place);
+  return Array.from({ length: groups }, (_, group) => Array.from(drawn.slice(group * size, (group + 1) * size)).sort((a, b) => a - b));
+}
+
+/** The neighbours (places, ascending) of every member, within its group. */
+export async function groupNeighbours(members, degree, seed) {
+  const within = await neighbours(members[0].length, degree, seed);
+  const graph = [];
+  for (const places of members) places.forEach((place, i) => (graph[place] = within[i].map((other) => places[other])));
+  return graph;
+}
+
 /** The neighbours (places, ascending) of every member. */
 export async function neighbours(clients, degree, seed) {
   const places = Array.from({ length: clients }, (_, place) => place);

@@ -58,10 +58,13 @@ class MaskedRound {
     return this.#client.api.bytes(`${this.#path}/${name}`, what, { signal: this.#signal, most });
   }
 
-  #requireCohort(count, what) {
+  /** has: whether a member (its place) is counted. */
+  #requireCohort(has, what) {
     const { policy, task } = this.#client.terms;
     const least = Math.max(policy.minCohort, task.schedule.min_clients);
-    if (count < least) throw new RefusalError(`${what} ${count} clients; this client requires at least ${least}`);
+    const count = Math.min(...this.members.map((places) => places.filter(has).length));
+    const inGroup = this.members.length > 1 ? " in a group" : "";
+    if (count < least) throw new RefusalError(`${what} ${count} clients${inGroup}; this client requires at least ${least}`);
   }
 
   #requireThreshold(count, stage) {
@@ -93,7 +96,6 @@ class MaskedRound {
     const body = await this.#fetch("roster", "members of the round", 4 + cohort * LONGEST_ENTRY);
     this.entries = masked.decodeRoster(body, cohort);
     const clients = this.entries.length;
-    this.#requireCohort(clients, "the roster has");
     this.place = this.entries.findIndex((entry) => entry.id === membership.client);
     const mine = this.entries[this.place];
     if (!mine || !equal(mine.identityKey, identity.identityKey) || !equal(mine.advertisement, this.own)) {
@@ -103,11 +105,14 @@ class MaskedRound {
     for (const entry of this.entries) {
       if (entry !== mine && !(await isMember(entry))) throw new RefusalError("a member of the roster has no valid proof of membership");
     }
-    const { degree, threshold } = chooseNeighbourhood(clients, plan.corrupt, plan.dropout, plan.mode, plan.sigma, plan.eta);
+    const { groups } = plan;
+    const { degree, threshold } = chooseNeighbourhood(clients, plan.corrupt, plan.dropout, plan.mode, plan.sigma, plan.eta, groups);
     this.threshold = threshold;
     this.roster = await masked.rosterDigest(this.bound, degree, threshold, plan.mode, body);
-    const graph = await masked.neighbours(clients, degree, await masked.graphSeed(seed, this.roster));
-    this.neighbours = graph[this.place];
+    const drawn = await masked.graphSeed(seed, this.roster);
+    this.members = await masked.splitMembers(clients, groups, drawn);
+    this.#requireCohort(() => true, "the roster has");
+    this.neighbours = (await masked.groupNeighbours(this.members, degree, drawn))[this.place];
     for (const place of this.neighbours) await this.#checkKeys(this.entries[place]);
     await this.#put("share", "sealed shares", await this.#sealedShares());
   }
@@ -146,7 +151,7 @@ class MaskedRound {
     this.sharersBody = inbox.slice(0, setBytes);
     this.sharers = places(this.sharersBody, clients);
     if (!this.sharers.has(this.place)) throw new RefusalError("the server's list of sharers leaves this client out");
-    this.#requireCohort(this.sharers.size, "shares came from");
+    this.#requireCohort((place) => this.sharers.has(place), "shares came from");
     const sharing = this.neighbours.filter((place) => this.sharers.has(place));
     this.#requireThreshold(sharing.length, "sharing");
     this.pairs = await this.#openShares(slots(inbox.slice(setBytes, edge), masked.SLOT_BYTES));
@@ -219,7 +224,7 @@ class MaskedRound {
     this.survivors = places(this.survivorsBody, this.entries.length);
     if (!this.survivors.has(this.place)) throw new RefusalError("the server's list of survivors leaves this client out");
     if ([...this.survivors].some((place) => !this.sharers.has(place))) throw new RefusalError("a survivor did not share its secrets");
-    this.#requireCohort(this.survivors.size, "contributions came from");
+    this.#requireCohort((place) => this.survivors.has(place), "contributions came from");
     this.#requireThreshold(this.neighbours.filter((place) => this.survivors.has(place)).length, "collecting");
     await this.#remember();
     await this.#put("confirm", "confirmation", await sign(this.#client.identity.signing, this.#signed()));
@@ -229,9 +234,14 @@ class MaskedRound {
     return masked.signedSurvivors(this.bound, this.roster, this.sharersBody, this.survivorsBody);
   }
 
+  /** The survivors whose sum has this client's data: those of its group. */
+  get #together() {
+    return this.members.find((places) => places.includes(this.place)).filter((place) => this.survivors.has(place));
+  }
+
   /** Stores the set before it is signed: for one step, so for the same data, a client signs one set only. */
   async #remember() {
-    const members = [...this.survivors].map((place) => toHex(this.entries[place].identityKey)).sort();
+    const members = this.#together.map((place) => toHex(this.entries[place].identityKey)).sort();
     const { step } = this.#round;
     const before = (await this.#client.store.get("signed")) ?? { step: 0, members: [] };
     if (step < before.step) throw new AlreadySummedError("the server repeats a sum that this client took part in before");
@@ -246,12 +256,13 @@ class MaskedRound {
     const clients = this.entries.length;
     const signatures = slots(exact(await this.#fetch("confirmations", "confirmations", 64 * clients), 64 * clients, "confirmations"), 64);
     const signers = new Set([this.place]);
-    for (const place of this.survivors) {
+    for (const place of this.#together) {
       const key = this.entries[place].identityKey;
       if (place !== this.place && (await verify(key, signatures[place], this.#signed()))) signers.add(place);
     }
     this.#requireThreshold(this.neighbours.filter((place) => signers.has(place)).length, "confirming");
-    const needed = quorum(this.#round.plan.corrupt, clients);
+    const { corrupt, groups, sigma } = this.#round.plan;
+    const needed = quorum(corrupt, clients, groups, sigma);
     if (signers.size < needed) throw new ThresholdError(`confirming: ${signers.size} members signed these survivors, ${needed} are needed`);
     const shares = this.neighbours.map((place) => {
       const pair = this.pairs.get(place);

@@ -3,9 +3,8 @@
 import { equal, fromBase64Url, fromHex, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
 import { CertificateError, CodecError, FalseModelError, NotAttestedError, RefusalError, SignatureError } from "./errors.js";
-import { decode, packedBytes, unpackElements } from "./fixed_point.js";
+import { aggregateBytes, openedSum, openGroups } from "./groups.js";
 import { checkCertificate, decodeCertificate, firstChain, nextChain, statedChain } from "./identities.js";
-import { requirePossible } from "./possible.js";
 import { requireReachable } from "./reachable.js";
 import { absorb, absorbCounts, decodeState, encodeState, initialFactors, roundSeed } from "./recipes.js";
 
@@ -56,17 +55,13 @@ async function completedRounds(api, { id, task: { schedule } }, known, limit, si
 const chainAfter = (before, { number, aggregate_digest: aggregate, state_digest: state }) =>
   nextChain(before, number, fromHex(aggregate), fromHex(state));
 
-/** The opened sum of a round; `FalseModelError` for values that no sum of so many contributions has. */
-function openedSum({ segments, bits, length }, body, survivors) {
-  const elements = unpackElements(body, bits, length);
-  let at = 0;
-  const total = segments.flatMap(({ length, scale }) => decode(elements.slice(at, (at += length)), bits, scale));
+/** The sum of a round; `FalseModelError` for values that no sum of so many contributions has. */
+function sumOf(plan, body, survivors) {
   try {
-    requirePossible(segments, total, survivors);
+    return (plan.groups > 1 ? openGroups : openedSum)(plan, body, survivors);
   } catch (error) {
     throw error instanceof CodecError ? new FalseModelError(error.message) : error;
   }
-  return total;
 }
 
 /** Whether two states are equal but for rounding: counts exactly, factors within 1e-5 of the largest one. */
@@ -85,9 +80,9 @@ async function bytesAfter({ api, terms }, before, view, signal) {
   const { number, step, survivors, aggregate_digest: aggregateDigest, state_digest: stateDigest } = view;
   const plan = terms.planAt(step);
   const path = `/v1/tasks/${terms.id}`;
-  const most = packedBytes(plan.length, plan.bits);
+  const most = aggregateBytes(plan);
   const sum = await api.bytes(`${path}/rounds/${number}/aggregate`, "sum of the round", { signal, most, digest: fromHex(aggregateDigest) });
-  const total = openedSum(plan, sum, survivors);
+  const total = sumOf(plan, sum, survivors);
   const { recipe, parameters, seed } = terms;
   const own =
     step <= terms.counting

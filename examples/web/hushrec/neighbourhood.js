@@ -13,8 +13,6 @@ function share(decimal, clients) {
 
 export const corruptClients = (corrupt, clients) => (corrupt ? Math.max(1, share(corrupt, clients)) : 0);
 
-export const quorum = (corrupt, members) => Math.floor((members + corruptClients(corrupt, members)) / 2) + 1;
-
 function logBinomials(size, most) {
   const logs = [0];
   for (let x = 0; x < most; x++) logs.push(x < size ? logs[x] + Math.log(size - x) - Math.log(x + 1) : -Infinity);
@@ -43,10 +41,34 @@ function inBothHalves(logs, k, least) {
   return Math.log2(sum);
 }
 
-/** {degree, threshold}; `ParameterError` if no values fit. */
-export function chooseNeighbourhood(n, corrupt, dropout, mode, sigma, eta) {
-  if (n < 3) throw new ParameterError("a masked sum has at least 3 clients");
-  const [bad, gone] = [corruptClients(corrupt, n), share(dropout, n)];
+/** How many of the `marked` are in any of the equal groups of `clients`, but with probability 2^-(bits + 1). */
+function inAGroup(clients, marked, groups, bits) {
+  const size = clients / groups;
+  const logs = { marked: logBinomials(marked, size), rest: logBinomials(clients - marked, size), all: logBinomials(clients, size) };
+  const { above } = tails(logs, size, Math.log2(groups));
+  const least = above.findIndex((log) => log <= -(bits + 1));
+  return (least < 0 ? above.length : least) - 1;
+}
+
+/** Signatures that a client needs, its own included, of its group's members. */
+export function quorum(corrupt, members, groups = 1, sigma = 64) {
+  const lying = corruptClients(corrupt, members);
+  const inGroup = groups === 1 ? lying : inAGroup(members, lying, groups, sigma);
+  return Math.floor((members / groups + inGroup) / 2) + 1;
+}
+
+/** {degree, threshold} of `clients`, with groups within one of these; `ParameterError` if no values fit. */
+export function chooseNeighbourhood(clients, corrupt, dropout, mode, sigma, eta, groups = 1) {
+  const [n, more] = [clients / groups, Math.ceil(Math.log2(groups)) + 1];
+  if (!Number.isInteger(n) || n < 3) throw new ParameterError("a masked sum has at least 3 clients, and groups are equal");
+  if (groups === 1) return choose(n, corruptClients(corrupt, n), share(dropout, n), mode, sigma, eta);
+  const bad = inAGroup(clients, corruptClients(corrupt, clients), groups, sigma);
+  const gone = inAGroup(clients, share(dropout, clients), groups, eta);
+  if (Math.max(bad, gone) >= n) throw new ParameterError("all of a group may collude or drop out");
+  return choose(n, bad, gone, mode, Math.min(sigma + more, 128), Math.min(eta + more, 128));
+}
+
+function choose(n, bad, gone, mode, sigma, eta) {
   const most = Math.min(n - 2, MOST);
   const logsOf = (marked) => ({
     marked: logBinomials(marked, most),

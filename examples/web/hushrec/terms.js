@@ -7,6 +7,7 @@ import { boundTerms, canonicalJson } from "./canonical.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { PolicyError, RefusalError } from "./errors.js";
 import { packedBytes, roundHalfEven, segmentError, segmentScale } from "./fixed_point.js";
+import { aggregateBytes } from "./groups.js";
 import { roundSeed } from "./recipes.js";
 import { chooseRing, coefficientsOf } from "./ring.js";
 import { SEALED_OVERHEAD } from "./sealing.js";
@@ -29,9 +30,14 @@ const FACTORS = {
 /** What this client takes where a task states nothing. The server's word would let it choose parameters for one client. */
 const DEFAULTS = {
   ...{ colr: { ...FACTORS, row_clip: 1, rank: 4 }, fedmf: FACTORS },
-  masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30 },
+  masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30, groups: 1, tau: null },
   oneshot: { bits: 28, committee: 5, corrupt: 1 },
 };
+
+/** Parameters that terms leave out where they say nothing. */
+const LEFT_OUT = { masked: { groups: 1, tau: null } };
+/** Where a task has groups and states no other. */
+const TAU = 1.2;
 
 function require(condition, message) {
   if (!condition) throw new PolicyError(message);
@@ -52,19 +58,20 @@ const PLANS = {
     const { degree, primes, per } = chooseRing(bits, length, cohort, committee);
     const threshold = Math.floor((committee + corrupt) / 2) + 1;
     const uploadBytes = 96 + committee * (4 * degree + SEALED_OVERHEAD) + 4 * primes.length * coefficientsOf(length, bits, per);
-    return { committee, corrupt, degree, primes, per, threshold, uploadBytes };
+    return { committee, corrupt, degree, primes, per, threshold, uploadBytes, groups: 1 };
   },
-  masked: (length, { bits, mode, corrupt, dropout, sigma, eta }) => {
-    return { mode, corrupt, dropout, sigma, eta, uploadBytes: packedBytes(length, bits) };
+  masked: (length, { bits, mode, corrupt, dropout, sigma, eta, groups = 1, tau }, cohort) => {
+    const inGroup = cohort / groups;
+    return { mode, corrupt, dropout, sigma, eta, uploadBytes: packedBytes(length, bits), groups, tau, inGroup };
   },
 };
 
 function planOf(mechanism, segments, parameters, cohort) {
-  const { bits } = parameters;
+  const { bits, groups = 1 } = parameters;
   const length = segments.reduce((sum, segment) => sum + segment.length, 0);
   const scaled = segments.map((segment) => {
-    const scale = segmentScale(bits, segment, cohort);
-    return { ...segment, scale, error: segmentError(segment, scale, cohort) };
+    const scale = segmentScale(bits, segment, cohort / groups);
+    return { ...segment, scale, error: segmentError(segment, scale, cohort / groups) };
   });
   return { segments: scaled, length, bits, ...PLANS[mechanism](length, parameters, cohort) };
 }
@@ -75,7 +82,9 @@ const CHECKS = {
     const fits = isCount(committee, policy.minCommittee, 16) && isCount(corrupt, policy.minCorruptMembers, committee - 1);
     require(fits && isCount(bits, policy.minBits, 52), "the committee or the ring is smaller than this client accepts");
   },
-  masked({ bits, mode, corrupt, sigma, dropout, eta }, policy) {
+  masked({ bits, mode, corrupt, sigma, dropout, eta, groups = 1, tau }, policy) {
+    const isSplit = isCount(groups, 3, 100) && tau >= 1 && tau <= 10;
+    require(isSplit || (groups === 1 && tau === undefined), "the task has other groups than this client knows");
     require(mode === "semi-malicious", `this client takes part in semi-malicious mode, not in ${mode}`);
     require(isCount(bits, policy.minBits, 64), "the ring is smaller than this client accepts");
     const fits = corrupt >= policy.minCorrupt && corrupt < 1 && dropout >= 0 && dropout < 1;
@@ -87,7 +96,10 @@ const CHECKS = {
 export function allParameters({ name, parameters }) {
   const unknown = Object.keys(parameters).find((stated) => !Object.hasOwn(DEFAULTS[name], stated));
   require(!unknown, `this client does not know the parameter ${unknown} of ${name}`);
-  return { ...DEFAULTS[name], ...parameters };
+  const all = { ...DEFAULTS[name], ...parameters };
+  if (all.groups > 1) all.tau ??= TAU;
+  for (const [left, nothing] of Object.entries(LEFT_OUT[name] ?? {})) if (all[left] === nothing) delete all[left];
+  return all;
 }
 
 function requireSame(found, stated, what) {
@@ -113,6 +125,7 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
   require(isCount(p.items, 2, policy.mostValues) && isCount(p.dim, 1, 4096) && isCount(width, 1, p.dim), "the model is too large");
   require(p.items * width <= policy.mostValues, `a contribution has more than ${policy.mostValues} values`);
   require((p.epochs ?? 1) <= policy.mostEpochs, `the task trains more than ${policy.mostEpochs} epochs in a round`);
+  require(task.schedule.cohort_size % (m.groups ?? 1) === 0, "the cohort cannot be split into equal groups");
   require(task.schedule.min_clients >= policy.minCohort, `a sum may be over fewer than ${policy.minCohort} clients`);
   CHECKS[mechanism.name](m, policy);
   require(organiser, "this client takes part only in tasks with an organiser that it knows");
@@ -143,7 +156,7 @@ function checkStated({ layout, plan, sum_index: index }, own, main) {
     segments.map(({ name, length, clip, integral, scale }) => [name, length * count, clip, integral, scale]),
   );
   requireSame([main, ownSegments], [index, stated], "layout");
-  if (plan.mechanism === "masked") return requireSame(own.uploadBytes, plan.aggregate_bytes, "plan");
+  if (plan.mechanism === "masked") return requireSame(aggregateBytes(own), plan.aggregate_bytes, "plan");
   const { degree, primes, values_per_coefficient: per, threshold, upload_bytes: uploadBytes } = plan;
   requireSame([own.degree, own.primes, own.per], [degree, primes, per], "ring");
   requireSame([own.threshold, own.uploadBytes], [threshold, uploadBytes], "plan");

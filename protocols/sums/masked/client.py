@@ -176,11 +176,16 @@ def advertise(
     Raises `RefusalError` if the round does not satisfy the policy.
     """
     policy.check_parameters(context.plan.parameters)
-    policy.check_cohort(context.cohort, "the round asks")
+    policy.check_cohort(context.cohort // context.plan.groups, _each(context, "the round asks"))
     mask_secret, sealing_secret = SealingKey(random(SEED_BYTES)), SealingKey(random(SEED_BYTES))
     seed, keys = random(SEED_BYTES), (mask_secret.public, sealing_secret.public)
     body = sign_advertisement(identity, context, client_id, *keys, seed).encode()
     return Advertised(context, policy, identity, client_id, mask_secret, sealing_secret, seed, body), body
+
+
+def _each(context: RoundContext, what: str) -> str:
+    """Return the beginning of a sentence on a number of clients, which in a round with groups is one group's."""
+    return what if context.plan.groups == 1 else f"in a group, {what}"
 
 
 def share(
@@ -197,7 +202,7 @@ def share(
     state._single_use.take()
     roster = open_roster(state.context, roster_body)
     index = _own_place(state, roster)
-    state.policy.check_cohort(len(roster), "the roster has")
+    state.policy.check_cohort(roster.smallest_group(range(len(roster))), _each(state.context, "the roster has"))
     state.policy.check_neighbourhood(roster.neighbourhood)
     for place, entry in enumerate(roster.entries):
         if place != index and not is_member(entry):
@@ -253,7 +258,7 @@ def open_inbox(state: Shared, inbox: Buffer) -> Opened:
     sharers = wire.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
         raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
-    state.policy.check_cohort(len(sharers), "shares came from")
+    state.policy.check_cohort(roster.smallest_group(sharers), _each(state.context, "shares came from"))
     neighbours = roster.neighbours_of(state.index)
     _require(state, "sharing", sum(place in sharers for place in neighbours))
 
@@ -324,7 +329,7 @@ def _check_survivors(state: Contributed, body: bytes) -> None:
         raise RefusalError("this client contributed, but the server's list of survivors leaves it out")
     if not survivors <= wire.decode_set(state.sharers, len(state.roster)):
         raise RefusalError("the server's list of survivors has a client that is not in its list of sharers")
-    state.policy.check_cohort(len(survivors), "contributions came from")
+    state.policy.check_cohort(state.roster.smallest_group(survivors), _each(state.context, "contributions came from"))
     _require(state, "collecting", sum(place in survivors for place in state.roster.neighbours_of(state.index)))
 
 
@@ -332,8 +337,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
     confirmations: of all members of the roster. Raises `ThresholdError` unless at least t neighbours among the
-    survivors, and a quorum of the roster (`protocols.sums.masked.parameters.quorum`), signed the same set as this
-    client; a signature of anything else is ignored. So a server opens one sum in a round.
+    survivors, and a quorum of the client's group (`protocols.sums.masked.parameters.quorum`), signed the same set as
+    this client; a signature of anything else is ignored. So a server opens one sum in a round.
     """
     state._single_use.take()
     roster = state.roster
@@ -344,7 +349,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     _require(state, "confirming", agreed)
     quorum = state.context.plan.quorum(len(roster))
     signers = 1 + agreed
-    signers += _count_signers(state, slots, survivors - neighbours - {state.index}, quorum - signers)
+    others = (survivors & roster.same_group(state.index)) - neighbours - {state.index}
+    signers += _count_signers(state, slots, others, quorum - signers)
     if signers < quorum:
         raise ThresholdError("confirming", quorum, signers, roster.entries[state.index].client_id)
     return Done(), _reply(roster, state.index, state.pairs, survivors)

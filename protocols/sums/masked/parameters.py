@@ -42,18 +42,20 @@ try rosters only while the round waits for one. After T tries the probability is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, inf, log2
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError, RefusalError, to_accept
+from protocols.messages.base import SparseMessage
+from protocols.sums.groups import LEAST_GROUPS, MOST_GROUPS, TAU
 from protocols.sums.masked import wire
 from protocols.sums.wire import packed_bytes
 
@@ -69,11 +71,13 @@ _MORE_CLIENTS: Final = 32
 """How many larger cohorts are tried for the text of a refusal."""
 
 
-class MaskedParameters(BaseModel):
-    """A task's parameters for masked sums; neighbours and threshold follow from them and a round's cohort."""
+class MaskedParameters(SparseMessage):
+    """A task's parameters for masked sums; neighbours and threshold follow from them and a round's cohort.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    What concerns groups is left out of the terms of a task without any. With groups tau is always in them.
+    """
 
+    left_out: ClassVar[Mapping[str, Any]] = {"groups": 1, "tau": None}
     bits: int = Field(
         default=32,
         ge=16,
@@ -107,6 +111,36 @@ class MaskedParameters(BaseModel):
         le=80,
         description="A round fails with probability at most 2^-eta, if no more clients than `dropout` drop out.",
     )
+    groups: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_GROUPS,
+        description="Groups into which each roster is split, with a sum each: those far from the others are not used. "
+        "`min_clients` holds for every group. 1: one sum; else at least 3.",
+    )
+    tau: float | None = Field(
+        default=None,
+        ge=1.0,
+        le=10.0,
+        description="A group is used if it is at most so many times as far from the median as half of the groups are. "
+        f"Unset: {TAU:g} with groups.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tau(cls, given: Any) -> Any:
+        """Parties with another default would make other models of the same sums."""
+        if isinstance(given, Mapping) and given.get("groups", 1) != 1 and given.get("tau") is None:
+            return {**given, "tau": TAU}
+        return given
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if 1 < self.groups < LEAST_GROUPS:
+            raise ValueError(f"groups are compared from {LEAST_GROUPS} on, got {self.groups}")
+        if self.groups == 1 and self.tau is not None:
+            raise ValueError("tau is of groups: set groups, too")
+        return self
 
 
 @dataclass(frozen=True)
@@ -196,13 +230,22 @@ class ClientPolicy:
 
 
 def choose_neighbourhood(
-    clients: int, corrupt: float, dropout: float, mode: Mode = "semi-malicious", sigma: int = 64, eta: int = 30
+    clients: int,
+    corrupt: float,
+    dropout: float,
+    mode: Mode = "semi-malicious",
+    sigma: int = 64,
+    eta: int = 30,
+    groups: int = 1,
 ) -> Neighbourhood:
     """Return the smallest even k, at most 1024, whose tails hold with some t, and the smallest such t.
 
     If there is none, return the complete graph. corrupt, dropout: at least 0 and below 1, taken as decimals exactly as
-    written. Raises `ParameterError`, which names the condition that fails and what would fit.
+    written. groups: in which `clients` are split equally, by chance; then k and t are those within one group. Raises
+    `ParameterError`, which names the condition that fails and what would fit.
     """
+    if groups > 1:
+        return _in_a_group(clients, corrupt, dropout, mode, sigma, eta, groups)
     if not MIN_CLIENTS <= clients <= MOST_CLIENTS:
         raise ParameterError(f"a masked sum has {MIN_CLIENTS} to {MOST_CLIENTS} clients, got {clients}")
     for name, share in (("corrupt", corrupt), ("dropout", dropout)):
@@ -214,6 +257,47 @@ def choose_neighbourhood(
     if isinstance(found, str):
         raise ParameterError(_error_text(found, clients, corrupt, dropout, mode, sigma, eta))
     return found
+
+
+def _in_a_group(
+    clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int, groups: int
+) -> Neighbourhood:
+    """Return the neighbourhood of a group: that of a round of its own, with `in_a_group` of A and D in it.
+
+    The failure probabilities are those of all groups together, half of each for what is beyond.
+    """
+    size, more = clients // groups, ceil(log2(groups)) + 1
+    if clients % groups or size < MIN_CLIENTS:
+        raise ParameterError(
+            f"{clients} clients cannot be split into {groups} equal groups of at least {MIN_CLIENTS}: choose a "
+            f"multiple of {groups} from {MIN_CLIENTS * groups} on"
+        )
+    bad = in_a_group(clients, corrupt_clients(corrupt, clients), groups, sigma)
+    gone = in_a_group(clients, _floor(dropout, clients), groups, eta)
+    try:
+        if max(bad, gone) >= size:
+            raise ParameterError(f"{max(bad, gone)} clients may be all of a group of {size}")
+        shares = _share_of(bad, size), _share_of(gone, size)
+        return choose_neighbourhood(size, *shares, mode, min(sigma + more, 128), min(eta + more, 128))
+    except ParameterError as error:
+        raise ParameterError(
+            f"{groups} groups of {size} clients, in one of which {bad} may collude, and {gone} drop out: {error}; or "
+            "choose fewer groups, a larger cohort, or a smaller eta"
+        ) from error
+
+
+def in_a_group(clients: int, marked: int, groups: int, bits: int) -> int:
+    """Return how many of the `marked` are in any of the equal groups of `clients`, but with probability 2^-(bits + 1).
+
+    Members are drawn for groups after the roster is fixed, so their number in a group is hypergeometric.
+    """
+    above = _Hypergeometric(clients, marked, clients // groups).at_least(clients // groups)
+    return int(np.argmax(np.append(above, -inf) <= -(bits + 1.0) - log2(groups))) - 1
+
+
+def _share_of(part: int, whole: int) -> float:
+    """Return a decimal of which `_floor` makes `part` of `whole` again."""
+    return float(f"{ceil(Fraction(part, whole) * 10**9) / 10**9:.9f}")
 
 
 def upload_bytes(neighbourhood: Neighbourhood, elements: int, bits: int) -> dict[str, int]:
@@ -267,14 +351,18 @@ def corrupt_clients(share: float, clients: int) -> int:
     return max(1, _floor(share, clients)) if share else 0
 
 
-def quorum(share: float, members: int) -> int:
+def quorum(share: float, members: int, groups: int = 1, sigma: int = 64) -> int:
     """Return the signatures of one set that a client needs, its own included, where at most `share` of `members` lie.
+
+    groups: in which the members are split; then the signatures are of members of one group, and at most so many of
+    these lie, but with probability 2^-(sigma + 1).
 
     Of n members at most A sign two sets. Two sets with more than (n + A) / 2 signatures each have an honest member in
     common, which signs one set in a round, and over the same data only sets that fit. The neighbours alone, as in Bell
     et al. (2020, section 4), leave room for two sets in a sparse graph.
     """
-    return (members + corrupt_clients(share, members)) // 2 + 1
+    lying = corrupt_clients(share, members)
+    return (members // groups + (lying if groups == 1 else in_a_group(members, lying, groups, sigma))) // 2 + 1
 
 
 def _floor(share: float, clients: int) -> int:

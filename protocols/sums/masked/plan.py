@@ -12,7 +12,7 @@ before it releases it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -20,11 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
+from protocols.sums.groups import (
+    TAU,
+    GroupSums,
+    aggregate_bytes,
+    fold_by_group,
+    open_by_group,
+    require_groups,
+    split_groups,
+)
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -76,6 +85,21 @@ class MaskedPlan(RingPlan):
         return self.mode == "semi-malicious"
 
     @property
+    def groups(self) -> int:
+        """Measurements are not split: they are over the same data in every round, and would be in other groups."""
+        return 1 if self.layout.sum_class.repeated else self.parameters.groups
+
+    @cached_property
+    def of_group(self) -> MaskedPlan:
+        """The plan of one group's sum."""
+        alone = self.parameters.model_copy(update={"groups": 1, "tau": None})
+        return replace(self, parameters=alone, max_contributions=self.most_in_sum)
+
+    @property
+    def most_in_sum(self) -> int:
+        return self.max_contributions // self.groups
+
+    @property
     def repeated(self) -> bool:
         return self.layout.sum_class.repeated and self.confirms
 
@@ -85,17 +109,22 @@ class MaskedPlan(RingPlan):
         return ring_dtype(self.bits)
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
-        """Return neighbours and threshold for a roster of `clients`; `ParameterError` if no values fit."""
+        """Return neighbours and threshold for a roster of `clients`; `ParameterError` if no values fit.
+
+        With groups a client's neighbours are in its own.
+        """
         own = self.parameters
-        return choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta)
+        return choose_neighbourhood(clients, own.corrupt, own.dropout, own.mode, own.sigma, own.eta, self.groups)
 
     def quorum(self, members: int) -> int:
         """Return the signatures of one set of survivors that a client of a roster of `members` needs, its own included.
 
+        With groups these are signatures of its own group's members.
+
         If the same data are summed again, over members that may leave, they are counted of all that may ever be summed.
         """
         most = max(members, self.max_contributions) if self.repeated else members
-        return quorum(self.parameters.corrupt, most)
+        return quorum(self.parameters.corrupt, most, self.groups, self.parameters.sigma)
 
     def check_cohort(self, clients: int) -> None:
         """Raise `ParameterError` if a roster of so many clients has no neighbourhood."""
@@ -110,12 +139,18 @@ class MaskedPlan(RingPlan):
             else "The server is trusted to follow the protocol: one that lies about who dropped out can open "
             "contributions."
         )
+        whole = f"cohort of {cohort}" if self.groups == 1 else f"group of {cohort // self.groups}"
         lines = [
             f"{trust} Sums are in the clear once they are released.",
-            f"In a full cohort of {cohort} each client shares its secrets among {k} neighbours. {t} of them can open "
+            f"In a full {whole} each client shares its secrets among {k} neighbours. {t} of them can open "
             f"its contribution together with the server. A round fails when fewer than {t} neighbours of a client "
             f"stay; about {self.parameters.dropout:.0%} of the clients may drop out.",
         ]
+        if self.groups > 1:
+            lines.append(
+                f"A cohort is split into {self.groups} groups, by chance, with a sum each, which everybody sees. The "
+                "model is made of those that are near the others, so that a member that lies spoils only its group's."
+            )
         if self.repeated:
             lines.append(
                 f"All sums are over the same data: clients confirm none over fewer than {self.quorum(cohort)} of "
@@ -126,8 +161,13 @@ class MaskedPlan(RingPlan):
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes: the contribution count, then raw ring elements."""
-        return COUNT_BYTES + self.layout.length * self.dtype.itemsize
+        """Length of a partial sum in bytes: the contribution count, then raw ring elements; of every group in turn."""
+        return self.groups * (COUNT_BYTES + self.layout.length * self.dtype.itemsize)
+
+    @property
+    def aggregate_bytes(self) -> int:
+        """Length in bytes of the packed ring elements; with groups of each group's, after its contribution count."""
+        return aggregate_bytes(self.groups, super().aggregate_bytes)
 
     def contribution_bytes(self, route: Route) -> int:
         self.layout.check_route(route)
@@ -156,8 +196,11 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     """
     checked = validated("masked parameters", MaskedParameters, parameters)
     refuse_chosen(layout, "masked")
-    require_fit(layout, max_contributions, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
-    return MaskedPlan(checked, layout, max_contributions)
+    plan = MaskedPlan(checked, layout, max_contributions)
+    if checked.groups > 1:
+        require_groups(layout, max_contributions, checked.groups)
+    require_fit(layout, plan.most_in_sum, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    return plan
 
 
 def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
@@ -246,34 +289,73 @@ class MaskedMechanism(RingMechanism):
             raise ContributionError("the unused bits of the last byte are not zero")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        """Raises `ParameterError` for a plan with groups, whose contributions `fold_groups` adds."""
         own = MaskedPlan.of(plan)
+        if own.groups > 1:
+            raise ParameterError("contributions of groups are added by group")
         total = _total(own, () if partial is None else (partial,))
         for route, contribution in contributions:
             total.count_more(1)
             _add(own, total.sums, exact(contribution, own.contribution_bytes(route), "a contribution along this route"))
         return _encode(own, total)
 
+    def fold_groups(
+        self, plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[int, Route, Buffer]]
+    ) -> bytes:
+        """Return what `fold` returns, of contributions with the index of their group, in ascending order of it."""
+        parts = split_groups(plan, partial)
+        return fold_by_group(lambda group, those: self.fold(plan.of_group, parts[group], those), plan, contributions)
+
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
         own = MaskedPlan.of(plan)
+        if own.groups > 1:
+            parts = zip(*(split_groups(own, partial) for partial in partials), strict=True)
+            merged = [self.merge(own.of_group, (one for one in of_group if one is not None)) for of_group in parts]
+            return b"".join(merged or [self.merge(own.of_group, ())] * own.groups)
         return _encode(own, _total(own, partials))
 
-    def correct(self, plan: SumPlan, partial: Buffer | None, add_to: Callable[[Ring], T]) -> tuple[bytes, T]:
-        """Return the partial sum plus what `add_to` adds to its elements in place, and what `add_to` returns.
+    def correct(
+        self, plan: SumPlan, partial: Buffer | None, add_to: Callable[[Ring, int], T]
+    ) -> tuple[bytes, tuple[T, ...]]:
+        """Return the partial sum plus what `add_to` adds to its elements in place, and what `add_to` returns by group.
 
         partial: None gives a partial sum of no contributions, to be merged with others. add_to: gets the elements
-        (layout.length,) of the ring's dtype, and keeps no view of them. The correction of unmasking is never a vector
-        of its own.
+        (layout.length,) of the ring's dtype and the index of their group, 0 without groups, and keeps no view of them.
+        The correction of unmasking is never a vector of its own.
         """
-        own = MaskedPlan.of(plan)
-        total = _total(own, () if partial is None else (partial,))
-        found = add_to(total.sums)
-        return _encode(own, total), found
+        own, corrected, found = MaskedPlan.of(plan), list[bytes](), list[T]()
+        for group, part in enumerate(split_groups(own, partial)):
+            total = _total(own.of_group, () if part is None else (part,))
+            found.append(add_to(total.sums, group))
+            corrected.append(_encode(own.of_group, total))
+        return b"".join(corrected), tuple(found)
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """Return the corrected sums as packed ring elements, without the count."""
+        """Return the corrected sums as packed ring elements, without the count; with groups each after its count."""
         own = MaskedPlan.of(plan)
+        if own.groups > 1:
+            parts = [part for part in split_groups(own, partial) if part is not None]
+            return b"".join(bytes(part[:COUNT_BYTES]) + self.release(own.of_group, part) for part in parts)
         sums = np.frombuffer(read_count(own, partial)[1], own.dtype.newbyteorder("<"))
         return pack(sums.astype(own.dtype, copy=False), own.bits)
+
+    def open(
+        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
+    ) -> NDArray[np.float64]:
+        """With groups: of those that the rule keeps, times what makes them as many contributions as there are."""
+        own = MaskedPlan.of(plan)
+        if own.groups > 1:
+            return self.open_groups(own, aggregate, contributions).total(own.layout)
+        return super().open(own, aggregate, contributions, keyring)
+
+    def open_groups(self, plan: MaskedPlan, aggregate: Buffer, contributions: int) -> GroupSums:
+        """Return the sums of the groups in an aggregate, and which of them are used.
+
+        Raises `CodecError` for a malformed one, other contributions, and if the sums of half of the groups or more
+        cannot be those of honest contributions.
+        """
+        tau = plan.parameters.tau or TAU
+        return open_by_group(self, plan.of_group, plan.groups, tau, aggregate, contributions)
 
 
 def _total(plan: MaskedPlan, partials: Iterable[Buffer]) -> PartialSum[Any]:

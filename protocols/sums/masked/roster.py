@@ -9,10 +9,10 @@ The neighbour graph is regular, in random order, determined by a public seed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -32,6 +32,7 @@ from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
 
 _PURPOSE = "masked sum graph"
+V = TypeVar("V")
 
 
 def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
@@ -52,6 +53,17 @@ def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
     graph = np.empty((clients, degree), np.int32)
     graph[circle] = np.sort(circle[beside], axis=1)
     return graph
+
+
+def split_members(clients: int, groups: int, seed: bytes) -> NDArray[np.int32]:
+    """Return the members of each group, int32 (groups, clients / groups), ascending; drawn from `seed`.
+
+    Raises `ParameterError` for clients that cannot be split equally.
+    """
+    if clients % groups:
+        raise ParameterError(f"{clients} clients cannot be split into {groups} equal groups")
+    drawn = permutation(seed, "masked groups", clients).astype(np.int32) if groups > 1 else np.arange(clients)
+    return np.sort(drawn.reshape(groups, -1), axis=1).astype(np.int32)
 
 
 _COUNT: Final = struct.Struct("<I")
@@ -89,7 +101,8 @@ class Roster:
     """The members in order of their ids, and the neighbour graph derived from them and the round's seed.
 
     A member's index is its place in the roster, from 0; its Shamir point is index + 1. adjacency: int32 (members,
-    degree), row i the neighbours of member i, ascending. Create it with `make_roster` or `open_roster`.
+    degree), row i the neighbours of member i, ascending. groups: int32 (members,), the group of each member, of which
+    its neighbours are; 0 without groups. Create it with `make_roster` or `open_roster`.
     """
 
     context: RoundContext
@@ -98,6 +111,7 @@ class Roster:
     digest: bytes = field(repr=False)
     neighbourhood: Neighbourhood
     adjacency: NDArray[np.int32] = field(repr=False, compare=False)
+    groups: NDArray[np.int32] = field(repr=False, compare=False)
 
     @property
     def degree(self) -> int:
@@ -149,6 +163,24 @@ class Roster:
         here[list(present)] = True
         counts: NDArray[np.int64] = here[self.adjacency].sum(axis=1)
         return counts
+
+    def group_of(self, client_id: str) -> int:
+        """Return the index of a member's group; `ParameterError` if the client is not in the roster."""
+        return int(self.groups[self.index(client_id)])
+
+    def same_group(self, index: int) -> frozenset[int]:
+        """Return the places of all members of a member's group, its own included."""
+        return frozenset(np.flatnonzero(self.groups == self.groups[index]).tolist())
+
+    def smallest_group(self, present: Collection[int]) -> int:
+        """Return how many of `present` (places) are in the group that has the fewest of them."""
+        return int(
+            np.bincount(self.groups[np.array(list(present), np.int64)], minlength=self.context.plan.groups).min()
+        )
+
+    def of_group(self, by_place: Mapping[int, V], group: int) -> dict[int, V]:
+        """Return what is of the members of one group."""
+        return {place: value for place, value in by_place.items() if self.groups[place] == group}
 
     def require_neighbours(self, stage: str, needed_by: Collection[int], present: Collection[int]) -> None:
         """Raise `ThresholdError` unless each place in `needed_by` has `threshold` neighbours in `present` (places)."""
@@ -227,9 +259,14 @@ def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes
     facts = (neighbourhood.degree, neighbourhood.threshold, context.plan.mode)
     summary = digest("masked roster", context.binding, *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
-    adjacency = neighbours(len(entries), neighbourhood.degree, seed)
-    adjacency.setflags(write=False)  # the roster is shared
-    return Roster(context, entries, body, summary, neighbourhood, adjacency)
+    members = split_members(len(entries), context.plan.groups, seed)
+    within = neighbours(members.shape[1], neighbourhood.degree, seed)
+    adjacency, groups = np.empty((len(entries), neighbourhood.degree), np.int32), np.empty(len(entries), np.int32)
+    for group, places in enumerate(members):
+        adjacency[places], groups[places] = places[within], group
+    for shared in (adjacency, groups):
+        shared.setflags(write=False)  # the roster is shared
+    return Roster(context, entries, body, summary, neighbourhood, adjacency, groups)
 
 
 def _advertised(context: RoundContext, client_id: str, mask_key: bytes, sealing_key: bytes, commitment: bytes) -> bytes:

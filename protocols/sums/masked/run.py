@@ -123,18 +123,19 @@ class MaskedRun:
         """The encoded set of the clients that contributed."""
         return self.roster.encode_set(self.contributions)
 
-    def unmasking(self, onto: NDArray[np.unsignedinteger[Any]] | None = None) -> server.Unmasking:
-        """Return what removes the masks from the sum of the contributions, added to `onto`.
+    def unmasking(self, onto: NDArray[np.unsignedinteger[Any]] | None = None, group: int = 0) -> server.Unmasking:
+        """Return what removes the masks from the sum of a group's contributions, added to `onto`.
 
         Raises what `server.unmask` raises.
         """
-        return server.unmask(self.roster, self.shares, self.contributions, self.replies, onto=onto)
+        return server.unmask(self.roster, self.shares, self.contributions, self.replies, onto=onto, group=group)
 
     def open(self) -> Self:
         """The server adds up the contributions and removes the masks. Anyone opens the sum."""
         plan, route = self.context.plan, whole_route(self.context.plan.layout)
-        partial = MASKED.fold(plan, None, ((route, body) for body in self.contributions.values()))
-        corrected, _ = MASKED.correct(plan, partial, lambda sums: self.unmasking(onto=sums).bad_shares)
+        bodies = sorted((self.roster.group_of(name), route, body) for name, body in self.contributions.items())
+        partial = MASKED.fold_groups(plan, None, bodies)
+        corrected, _ = MASKED.correct(plan, partial, lambda sums, group: self.unmasking(sums, group).bad_shares)
         aggregate = MASKED.release(plan, corrected)
         self.total = MASKED.open(plan, aggregate, len(self.contributions), None)
         return self

@@ -173,9 +173,9 @@ def check_confirmed(
 ) -> None:
     """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours and a quorum that confirmed."""
     places = roster.indices(confirmed)
-    quorum = roster.context.plan.quorum(len(roster))
-    if len(places) < quorum:
-        raise ThresholdError("confirming", quorum, len(places))
+    quorum, fewest = roster.context.plan.quorum(len(roster)), roster.smallest_group(places)
+    if fewest < quorum:
+        raise ThresholdError("confirming", quorum, fewest)
     counts = roster.count_neighbours(places)
     answering = [place for place in places if counts[place] >= roster.threshold]
     roster.require_neighbours("confirming", _needed_places(roster, sharers, survivors), answering)
@@ -207,13 +207,14 @@ def unmask(
     replies: Mapping[str, Buffer],
     threads: int = 1,
     onto: NDArray[np.unsignedinteger[Any]] | None = None,
+    group: int = 0,
 ) -> Unmasking:
     """Return the negated sum of the masks that remain in the sum of the survivors' contributions. Memory is O(vector).
 
-    shares: what each sharer sent for its neighbours. Every survivor's seed and every needed dropout's mask key is
-    reconstructed from t shares and checked against its owner's advertisement. If they do not fit, the shares of this
-    secret are compared with their commitments and those that match are used: two interpolations from t shares and m
-    hashes for a secret, whatever the shares are.
+    group: of which. shares: what each sharer sent for its neighbours. Every survivor's seed and every needed dropout's
+    mask key is reconstructed from t shares and checked against its owner's advertisement. If they do not fit, the
+    shares of this secret are compared with their commitments and those that match are used: two interpolations from t
+    shares and m hashes for a secret, whatever the shares are.
 
     Raises `ThresholdError` if too few holders sent a share of a secret, and `AtFaultError` if an owner's commitments
     and secret disagree, or wrong shares leave fewer than t: with these owners, and the holders whose shares are wrong.
@@ -224,7 +225,7 @@ def unmask(
     zeros.
     """
     held = collect_shares(roster, shares, survivors, replies)
-    return unmask_shares(roster, shares, survivors, held, threads, onto)
+    return unmask_shares(roster, shares, survivors, roster.of_group(held, group), threads, onto)
 
 
 @dataclass(frozen=True)

@@ -153,3 +153,43 @@ def test_a_client_whose_shares_do_not_open_is_reported_and_the_others_go_on(
     assert at_fault in str(played[0].failure)
     view = operator.task(task.task_id)
     assert (view.state, view.completed_rounds, view.abandoned_sums) == ("complete", 1, 0)
+
+
+def test_a_task_in_groups(server: AggregatorProcess, operator: Operator) -> None:
+    """Of ten members nine fit three equal groups; whoever is left over says so, and all compute one model.
+
+    A policy that wants more clients in a sum than a group has refuses the round.
+    """
+    users, missed = 10, list[RoundMissed]()
+    how: dict[str, Any] = {"corrupt": 0.0, "dropout": 0.0, "groups": 3, "tau": 2.0}
+    task = small_task(
+        operator,
+        "in-groups",
+        users=users,
+        mechanism="masked",
+        mechanism_parameters=how,
+        recipe_parameters={"dim": 8, "clip": 2.0, "rank": 4, "item_bias": "counts"},
+        rounds=3,
+        cohort_size=12,
+        start_clients=users,
+        stage_seconds=4.0,
+        min_clients=3,
+    )
+    policy = replace(TRUSTING, min_corrupt=0.0)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RoundMissed):
+            missed.append(event)
+
+    with joined(server.url, task, users, policy) as parts:
+        reports = take_part_together(parts, interactions(users), partial(Task.take_part, progress=listen))
+        states = [part.model() for part in parts]
+    assert sum(map(len, reports)) == 27
+    assert ["left over" in one.reason for one in missed] == [True] * 3
+    assert {state.round_number for state in states} == {3}
+    recipe = parts[0].terms.recipe
+    assert len({recipe.encode_state(state) for state in states}) == 1
+    rounds = operator.rounds(task.task_id)
+    assert [(one.survivors, one.report["groups"], one.refusals) for one in rounds] == [(9, 3.0, {})] * 3
+    with pytest.raises(PolicyRefused, match="at least 4"):
+        replace(policy, min_cohort=4).check_task(parts[0].terms)

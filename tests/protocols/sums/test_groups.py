@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.sums.groups import keep_groups, mean_of_kept
+from protocols.sums.groups import keep_groups, sum_of_kept
 
 
 @given(st.integers(0, 2**32), st.integers(3, 12), st.floats(1.0, 4.0), st.integers(1, 200))
@@ -25,9 +25,11 @@ def test_liars_move_the_mean_of_the_kept_by_at_most_the_bound(seed: int, groups:
     honest = [group for group in found.kept if group >= lying]
     if not honest:
         return
-    all_kept, honest_kept = (mean_of_kept(means, [1] * groups, kept) for kept in (found.kept, honest))
-    there = len(found.kept) - len(honest)
-    assert np.linalg.norm(all_kept - honest_kept) <= found.deviation(there, tau) * (1 + 1e-6) + 1e-12
+    clients = rng.integers(1, 9, groups)
+    sums = [mean * count for mean, count in zip(means, clients, strict=True)]
+    all_kept, honest_kept = (sum_of_kept(sums, clients, kept) / clients.sum() for kept in (found.kept, honest))
+    share = 1.0 - clients[honest].sum() / clients[list(found.kept)].sum()
+    assert np.linalg.norm(all_kept - honest_kept) <= found.deviation(share, tau) * (1 + 1e-6) + 1e-6
 
 
 def test_far_groups_are_dropped_whatever_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +42,9 @@ def test_far_groups_are_dropped_whatever_the_length(monkeypatch: pytest.MonkeyPa
     whole = np.linalg.norm(np.array(means, float) - np.median(np.array(means, float), axis=0), axis=1)
     np.testing.assert_allclose(found.distances, whole)
     sums = [mean * count for mean, count in zip(means, range(1, 10), strict=True)]
-    expected = np.mean(np.array(means, float)[list(found.kept)], axis=0)
-    np.testing.assert_allclose(mean_of_kept(sums, range(1, 10), found.kept), expected, rtol=1e-5, atol=1e-6)
+    expected = np.sum([sums[group] for group in found.kept], axis=0) * 45 / 40
+    np.testing.assert_allclose(sum_of_kept(sums, range(1, 10), found.kept), expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(sum_of_kept(sums, range(1, 10), range(9)), np.sum(sums, axis=0, dtype=float))
 
 
 def test_values_that_are_no_numbers_are_refused() -> None:

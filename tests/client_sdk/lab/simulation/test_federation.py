@@ -23,6 +23,7 @@ from client_sdk.training import client_half
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
+from protocols.recipes.factors import FactorState
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
@@ -235,3 +236,16 @@ def test_invalid_options_and_missing_enrolment_are_refused(server: AggregatorPro
     ):
         with pytest.raises(ParameterError, match=words):
             call()
+
+
+def test_masked_sums_in_groups_are_made_in_groups(data: LeaveOneOut) -> None:
+    """With all of them kept the model is that of one sum, but for rounding; masks are made, as on devices."""
+    given = {"corrupt": 0.0, "dropout": 0.0}
+    one = federation(data, "fedmf", "masked", mechanism_parameters=given, seed=3)
+    split = federation(data, "fedmf", "masked", mechanism_parameters=given | {"groups": 4, "tau": 10.0}, seed=3)
+    for made in (one, split):
+        for _ in made.run(2):
+            pass
+    factors = [state_as(made.state, FactorState).item_factors for made in (one, split)]
+    np.testing.assert_allclose(*factors, atol=1e-4)
+    assert not np.array_equal(*factors)

@@ -461,7 +461,7 @@ def test_workers_that_share_the_masks_find_what_one_finds() -> None:
     assert server.count_masks(played.roster, played.contributions, held) == 7 + 7
 
     def corrected(correction: Ring) -> bytes:
-        return MASKED.correct(plan, None, lambda sums: np.copyto(sums, correction))[0]
+        return MASKED.correct(plan, None, lambda sums, _: np.copyto(sums, correction))[0]
 
     for parts in (1, 3, 20):
         groups = server.split_shares(played.roster, played.contributions, held, parts)

@@ -1,0 +1,131 @@
+"""Masked rounds in groups over HTTP: a sum for each, floors of each, and what the record says of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from protocols.sums.masked import client
+from protocols.sums.masked.plan import MASKED, MaskedPlan
+from protocols.sums.masked.roster import open_roster
+from tests.support.api import Api, TestTask, checked, detail
+from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+from tests.support.world import request_json
+
+COHORT = 12
+GROUPS = {"groups": 3, "tau": 3.0}
+SERVER = {"fold_batch": 3}
+
+
+def grouped_task(api: Api, name: str, **changes: object) -> TestTask:
+    return masked_task(api, name, COHORT, dropout=0.1, parameters=GROUPS, min_clients=3, **changes)
+
+
+def groups_of(one: MaskedClient, number: int = 1) -> dict[str, int]:
+    """The group of each client, from the roster that this one was handed."""
+    roster = open_roster(one.context(number), one.handed(number, "roster"))
+    return {entry.client_id: int(group) for entry, group in zip(roster.entries, roster.groups, strict=True)}
+
+
+def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
+    """The sum that is used is that of the groups that the rule keeps, as one of everybody; a client drops out."""
+    task = grouped_task(api, "grouped")
+    assert "over 3 to 4 clients" in str(task.view["warnings"])
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, drop={5: "contribute"}, value=lambda index: 1.0 + index / 100)
+    view = task.wait_round(1, "complete", "failed")
+    assert view["state"] == "complete", view
+    values = {one.client_id: 1.0 + index / 100 for index, one in clients.items() if index != 5}
+    of = groups_of(clients[0])
+    assert sorted(Counter(of.values()).values()) == [4, 4, 4]
+    plan = MaskedPlan.of(task.plan)
+    opened = MASKED.open_groups(plan, clients[0].found("rounds/1/aggregate").content, len(values))
+    sums = [sum(value for client_id, value in values.items() if of[client_id] == group) for group in range(3)]
+    for expected, total in zip(sums, opened.sums, strict=True):
+        assert total is not None
+        assert np.allclose(total, expected, atol=plan.predicted_error)
+    ((_, found),) = opened.kept.items()
+    used = sum(sums[group] for group in found.kept) * 11 / sum(opened.clients[group] for group in found.kept)
+    assert np.allclose(task.opened(1), used, atol=2 * plan.predicted_error)
+    report = view["report"]
+    assert (report["groups"], report["groups_used"]) == (3.0, len(found.kept))
+    assert {name for name in report if name.endswith("_distance")} == {f"group_{one}_distance" for one in (1, 2, 3)}
+
+
+def test_attack_a_member_beyond_its_bounds_spoils_its_own_group_only(api: Api) -> None:
+    """The round completes without that group, whose members nobody is told of; members compute the same model."""
+    task = grouped_task(api, "spoilt", rounds=2)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, until="contribute", value=lambda _: 1.0)
+    task.wait_round(1, "collecting")
+    liar = clients[0]
+    opened = client.open_inbox(liar.state, liar.handed(1, "inbox"))
+    liar.state, body = client.contribute(opened, np.full(task.plan.layout.length, 2**31, np.uint32))
+    checked(liar.send(1, "contribute", body), 201)
+    honest = {index: one for index, one in clients.items() if index}
+    play(task, honest, start="contribute", until="confirm", value=lambda _: 1.0)
+    task.wait_round(1, "confirming")
+    play(task, clients, start="confirm")
+    view = task.wait_round(1, "complete", "failed")
+    assert view["state"] == "complete", view
+    of = groups_of(clients[1])
+    spoilt = of[liar.client_id] + 1
+    assert view["report"]["groups_used"] == 2.0
+    assert f"group_{spoilt}_distance" not in view["report"]
+    total = MASKED.open(task.plan, liar.found("rounds/1/aggregate").content, COHORT, None)
+    assert np.allclose(total, COHORT, atol=2 * task.plan.predicted_error)
+    play(task, clients, 2, value=lambda _: 1.0)
+    assert task.wait_round(2, "complete")["step"] == 2
+
+
+def test_each_group_has_its_floor(api: Api) -> None:
+    task = grouped_task(api, "floors", max_failed_rounds=9)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, until="contribute", value=lambda _: 1.0)
+    of = groups_of(clients[0])
+    leaving = [index for index, one in clients.items() if of[one.client_id] == 1][:2]
+    play(task, clients, drop=dict.fromkeys(leaving, "contribute"), start="contribute", value=lambda _: 1.0)
+    failed = task.wait_round(1, "failed")
+    assert "collecting: 3 clients are needed in the round, 2 are present" in failed["failure"]
+    play(task, clients, 2, value=lambda _: 1.0)
+    assert task.wait_round(2, "complete")["survivors"] == COHORT
+
+
+def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> None:
+    """They would be in other groups, and the sums of both together could be of few of them."""
+    task = grouped_task(api, "not-again", rounds=3, max_failed_rounds=9)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, drop=dict.fromkeys(range(10), "unmask"), value=lambda _: 1.0)
+    task.wait_round(1, "failed")
+    play(task, clients, 2, value=lambda _: 1.0)
+    assert task.wait_round(2, "complete")["step"] == 2
+    assert task.now()["abandoned_sums"] == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "text"),
+    [
+        ("privirec-k", {}, "an item needs min_owners owners in every group"),
+        ("fedmf", {"cohort_size": 13}, "choose cohort_size 12 or 15"),
+        ("fedmf", {"min_clients": 5}, "each of 3 groups needs min_clients, 5, so cohort_size must be at least 15"),
+    ],
+)
+def test_a_task_that_cannot_be_split_is_refused(api: Api, recipe: str, changes: dict[str, int], text: str) -> None:
+    parameters = (
+        {"items": 6, "components": 2, "reveal_gram": True} if recipe == "privirec-k" else {"items": 6, "dim": 2}
+    )
+    schedule = {"cohort_size": COHORT, "min_clients": 3, **changes}
+    wanted = request_json("unsplit", recipe, parameters, "masked", {"corrupt": 0.0, **GROUPS}, **schedule)
+    answer = api.http.post("/v1/tasks", json=wanted, headers=api.operator)
+    assert text in detail(answer, 422)
+
+
+def test_a_task_with_groups_has_no_data_set(api: Api) -> None:
+    mechanism = {"corrupt": 0.0, **GROUPS}
+    wanted = request_json(
+        "labelled", "fedmf", {"items": 6, "dim": 2}, "masked", mechanism, cohort_size=12, min_clients=3
+    )
+    answer = api.http.post("/v1/tasks", json={**wanted, "data_set": "films"}, headers=api.operator)
+    assert "has no data_set" in detail(answer, 422)

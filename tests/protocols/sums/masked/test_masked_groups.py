@@ -1,0 +1,160 @@
+"""Masked rounds whose roster is split into groups: each has its own sum, masks, confirmations and floor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, ThresholdError
+from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
+from protocols.sums.groups import TAU
+from protocols.sums.masked import client
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
+from protocols.sums.masked.plan import MASKED, MaskedPlan, make_plan
+from protocols.sums.masked.roster import open_roster
+from protocols.sums.masked.run import MaskedRun, run_masked_sum
+
+GROUPS = 3
+LAYOUT = VectorLayout((Block("a", (Segment("v", 4, 1.0), Segment("n", 2, 1.0, integral=True))),), sum_class=TRAINED)
+GIVEN = {"groups": GROUPS, "tau": 2.0, "corrupt": 0.0, "dropout": 0.07}
+
+
+def plan_of(clients: int = 15, **more: object) -> MaskedPlan:
+    return make_plan(GIVEN | more, LAYOUT, clients)
+
+
+def vectors_of(clients: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {
+        f"c_{index:02d}": np.concatenate([rng.uniform(-0.5, 0.5, 4), rng.integers(0, 2, 2)]) for index in range(clients)
+    }
+
+
+def played(clients: int = 15, vectors: dict[str, np.ndarray] | None = None, **more: object) -> MaskedRun:
+    plan = plan_of(clients, **more)
+    return run_masked_sum(plan, vectors or vectors_of(clients, np.random.default_rng(1)), {"c_02": "contribute"})
+
+
+def test_each_group_has_its_own_sum_and_all_kept_groups_give_the_sum_of_all() -> None:
+    vectors = vectors_of(15, np.random.default_rng(1))
+    run = played(vectors=vectors, tau=10.0)
+    plan, roster = run.context.plan, run.roster
+    assert sorted(np.bincount(roster.groups)) == [5, 5, 5]
+    for place in range(15):
+        assert {int(roster.groups[one]) for one in roster.neighbours_of(place)} == {int(roster.groups[place])}
+    bodies = sorted((roster.group_of(name), ((0,),), body) for name, body in run.contributions.items())
+    partial = MASKED.fold_groups(plan, None, bodies)
+    corrected, _ = MASKED.correct(plan, partial, run.unmasking)
+    opened = MASKED.open_groups(plan, MASKED.release(plan, corrected), 14)
+    for group, total in enumerate(opened.sums):
+        mine = [vectors[name] for name in run.contributions if roster.group_of(name) == group]
+        assert opened.clients[group] == len(mine)
+        assert total is not None
+        np.testing.assert_allclose(total, np.sum(mine, axis=0), atol=plan.predicted_error)
+    np.testing.assert_allclose(
+        run.total, np.sum([vectors[name] for name in run.contributions], axis=0), atol=plan.predicted_error
+    )
+
+
+def test_folds_in_batches_and_parts_give_the_same_bytes() -> None:
+    run = played()
+    plan, roster = run.context.plan, run.roster
+    bodies = sorted((roster.group_of(name), ((0,),), body) for name, body in run.contributions.items())
+    whole = MASKED.fold_groups(plan, None, bodies)
+    assert MASKED.fold_groups(plan, MASKED.fold_groups(plan, None, bodies[:5]), bodies[5:]) == whole
+    assert MASKED.merge(plan, [MASKED.fold_groups(plan, None, part) for part in (bodies[:4], bodies[4:])]) == whole
+    assert MASKED.merge(plan, []) == MASKED.fold_groups(plan, None, [])
+    with pytest.raises(ParameterError, match="ascending order"):
+        MASKED.fold_groups(plan, None, bodies[::-1])
+    with pytest.raises(ParameterError, match="by group"):
+        MASKED.fold(plan, None, [])
+    with pytest.raises(CodecError, match="bytes"):
+        MASKED.fold_groups(plan, whole[:-1], [])
+    one = [bodies[0]] * 6
+    with pytest.raises(BudgetError, match="5 contributions"):
+        MASKED.fold_groups(plan, None, one)
+
+
+def test_a_liar_moves_its_own_group_only_which_is_left_out() -> None:
+    vectors = vectors_of(15, np.random.default_rng(1))
+    honest = played(vectors=vectors)
+    liar = MaskedRun.contribute
+
+    def lie(self: MaskedRun, without: object = ()) -> MaskedRun:
+        encoded = self.encoded
+        self.encoded = lambda name: encoded(name) + np.uint32(2**27) * (name == "c_07")
+        return liar(self, without)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaskedRun, "contribute", lie)
+        spoilt = played(vectors=vectors)
+    names = [
+        name for name in vectors if name != "c_02" and spoilt.roster.group_of(name) != spoilt.roster.group_of("c_07")
+    ]
+    expected = np.sum([vectors[name] for name in names], axis=0) * 14 / len(names)
+    np.testing.assert_allclose(spoilt.total[:4], expected[:4], atol=2 * spoilt.context.plan.predicted_error)
+    assert np.abs(honest.total).max() < 15
+
+
+def opened(sums: list[list[float]], clients: list[int], tau: float = 2.0) -> np.ndarray:
+    """The opened sum of groups whose sums are stated here."""
+    plan = plan_of(tau=tau)
+    parts = []
+    for one, count in zip(sums, clients, strict=True):
+        elements = np.concatenate([ring.encode(np.array(one)[span], 1e6)[0] for ring, span in plan.places[0]])
+        parts.append(count.to_bytes(8, "little") + elements.astype("<u4").tobytes())
+    return MASKED.open(plan, b"".join(parts), sum(clients), None)
+
+
+def test_sums_that_no_honest_clients_have_are_left_out_and_the_majority_must_be_possible() -> None:
+    fine, garbage = [1.0, 1.0, 1.0, 1.0, 2.0, 2.0], [9.0, 0, 0, 0, 0, 0]
+    np.testing.assert_allclose(opened([fine, fine, garbage], [5, 5, 5]), 1.5 * 2 * np.array(fine))
+    for clients in ([5, 5, 0], [6, 5, 4], [5, 5, 6]):
+        with pytest.raises(CodecError, match="other contributions"):
+            opened([fine] * 3, clients)
+    with pytest.raises(CodecError, match="2 of 3 groups"):
+        opened([fine, garbage, garbage], [5, 5, 5])
+    with pytest.raises(CodecError, match="has"):
+        MASKED.open(plan_of(), b"\0" * 9, 15, None)
+
+
+def test_each_group_needs_its_floor_and_its_quorum() -> None:
+    plan = plan_of(corrupt=0.1)
+    assert plan.neighbourhood(15).clients == 5
+    assert plan.quorum(15) == (5 + 1) // 2 + 1
+    with pytest.raises(ThresholdError):
+        run_masked_sum(plan, vectors_of(15, np.random.default_rng(1)), {f"c_{i:02d}": "confirm" for i in range(9)})
+    run = played()
+    with pytest.raises(RefusalError, match="in a group, the round asks 5 clients"):
+        client.advertise(run.context, "c_00", run.identities["c_00"], ClientPolicy(min_cohort=6))
+    other = replace(run.context, plan=make_plan({**GIVEN, "groups": 4, "dropout": 0.0}, LAYOUT, 16))
+    with pytest.raises(ParameterError, match="15 clients cannot be split into 4 equal groups"):
+        open_roster(other, run.roster.body)
+
+
+def test_what_cannot_be_split_is_refused() -> None:
+    for given, layout, clients, text in (
+        ({"groups": 2}, LAYOUT, 15, "from 3 on"),
+        ({"groups": 4}, LAYOUT, 15, "cohort_size 12 or 16"),
+        ({"groups": 3}, VectorLayout(LAYOUT.blocks, sum_class=REPEATED_ROWS), 15, "same rows"),
+        (
+            {"groups": 3},
+            VectorLayout((*LAYOUT.blocks, Block("b", (Segment("v", 1, 1.0),))), sum_class=TRAINED),
+            15,
+            "levels",
+        ),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            make_plan(given, layout, clients)
+    measured = make_plan(GIVEN, VectorLayout(LAYOUT.blocks, sum_class=REPEATED_HELD_OUT), 15)
+    assert measured.groups == 1 and measured.most_in_sum == 15
+
+
+def test_terms_without_groups_are_what_they_were() -> None:
+    """Terms with groups state tau, too: parties with another default would make other models of the same sums."""
+    assert not {"groups", "tau"} & MaskedParameters().model_dump().keys()
+    assert MaskedParameters(groups=3).model_dump(mode="json")["tau"] == TAU
+    assert MaskedParameters(groups=3, tau=1.7).model_dump(mode="json")["tau"] == 1.7
+    with pytest.raises(ValueError, match="set groups, too"):
+        MaskedParameters(tau=1.7)
