@@ -9,10 +9,13 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
 ALSO = ("docs/wire/changes.json", "examples/web/hushrec/package.json")
@@ -47,6 +50,23 @@ def test_two_builds_give_the_same_wheel_with_its_bill_of_materials(tmp_path: Pat
         (bill,) = (name for name in names if "/sboms/" in name)
         assert re.fullmatch(r"hushrec-[\w.]+\.dist-info/sboms/hushrec\.cdx\.json", bill)
         check_bill(json.loads(wheel.read(bill)))
+
+
+def test_the_archive_of_vectors_is_whole_and_the_same_for_everybody(tmp_path: Path) -> None:
+    made = []
+    for name, umask, zone in (("one", 0o022, "UTC"), ("two", 0o077, "Asia/Tokyo")):
+        command = [sys.executable, str(ROOT / "scripts" / "vectors_archive.py"), str(tmp_path / name)]
+        environment = {**os.environ, "TZ": zone}
+        subprocess.run(command, check=True, capture_output=True, env=environment, umask=umask, cwd=tmp_path)
+        made.append(next((tmp_path / name).glob("hushrec-vectors-*.tar.gz")))
+    assert made[0].read_bytes() == made[1].read_bytes()
+    with tarfile.open(made[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    folder = tmp_path / made[0].name.removesuffix(".tar.gz")
+    assert {path.name for path in (folder / "vectors").iterdir()} == set(generate.FILES)
+    for name in generate.FILES:
+        assert (folder / "vectors" / name).read_bytes() == (ROOT / "tests" / "vectors" / name).read_bytes()
+    assert (folder / "wire" / "clients.md").is_file() and (folder / "wire" / "changes.json").is_file()
 
 
 def check_bill(document: dict[str, object]) -> None:
