@@ -167,7 +167,7 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     Policy(trust_models=True, reveal_gram=True).check_task(gram)
     block = Privacy(epsilon=8.0, delta=1e-5, corrupt=0.1)
     Policy().check_task(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {}, privacy=block)))
-    with pytest.raises(PolicyRefused, match="earlier tasks over this data set"):
+    with pytest.raises(PolicyRefused, match="an earlier task over this data set"):
         small = recipe("privirec-k", {"items": 999, "components": 1, "iterations": 1})
         schedule = {"cohort_size": 10, "min_clients": 5}
         terms = replace(TaskTerms.of(task_view("fedmf", {"items": 4}, "masked", {}, schedule=schedule)), recipe=small)
