@@ -163,7 +163,7 @@ def require_groups(layout: VectorLayout, cohort: int, groups: int) -> None:
         raise ParameterError(
             "all sums of this task are over the same rows, and sums of groups say more of them: an item needs "
             "min_owners owners in every group, and so many items are left out that recommendations are far worse "
-            "(57 % on a sample of Gowalla with 3 groups): leave groups out"
+            "(53 % on a sample of Gowalla with 3 groups): leave groups out"
         )
     if len(layout.blocks) > 1:
         raise ParameterError(
