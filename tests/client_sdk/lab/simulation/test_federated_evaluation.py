@@ -249,7 +249,7 @@ def test_a_suggestion_names_the_page_with_its_measurements() -> None:
     noisy = Advised(recipe="privirec", noisy=True, start=True)
     for advised, what, page in (
         (Advised(recipe="privirec-k", start=True), "--recipe privirec-k", "docs/which-recipe.md"),
-        (Advised(start=True), "--start-from-privirec", "docs/which-recipe.md"),
+        (Advised(start=True), "--start-from-privirec", "docs/results.md"),
         (noisy, "--recipe privirec:", "under noise"),
         (noisy, "--recipe privirec:", "docs/results.md"),
         (Advised(vectors=12, trains=False), "-r components=N", "docs/results.md"),
