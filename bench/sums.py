@@ -287,7 +287,7 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
         for name, body in shares.items():
             server.check_shares(roster, name, body)
         server.check_sharers(roster, shares)
-        inboxes = server.inboxes(roster, shares)
+        inboxes = dict(server.inboxes(roster, shares))
 
     contributed, contributions, truth = {}, {}, np.zeros((plan.groups, shape.values), plan.dtype)
     for name in names:

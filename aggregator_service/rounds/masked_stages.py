@@ -147,7 +147,7 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     ]
     roster = make_roster(round_context(task, round_), entries)
     _check_confirmers(roster, len(roster))
-    add_handouts(session, round_.id, "roster", {"": roster.body})
+    add_handouts(session, round_.id, "roster", [("", roster.body)])
     return RoundEvent.ROSTER_CLOSED
 
 
@@ -190,7 +190,7 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
         return None
     if not enforce_min_difference(session, task, round_, now):
         return None
-    add_handouts(session, round_.id, "survivors", {"": roster.encode_set(survivors)})
+    add_handouts(session, round_.id, "survivors", [("", roster.encode_set(survivors))])
     return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
 
 
@@ -248,7 +248,7 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     confirmed = message_bodies(session, round_.id, "confirm")
     roster = _roster(session, task, round_)
     server.check_confirmed(roster, sharers, survivors, confirmed.keys())
-    add_handouts(session, round_.id, "confirmations", {"": server.confirmations(roster, confirmed)})
+    add_handouts(session, round_.id, "confirmations", [("", server.confirmations(roster, confirmed))])
     return RoundEvent.CONFIRMED
 
 

@@ -97,7 +97,7 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, c
         return False
     digest = survivors_digest([Statement.read(plan, Reader(row.statement)) for row in stated])
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_.id, HandoutRow.kind == "survivors"))
-    add_handouts(session, round_.id, "survivors", {"": digest})
+    add_handouts(session, round_.id, "survivors", [("", digest)])
     return True
 
 
@@ -109,7 +109,7 @@ def _hand_out_confirmations(
         fail_committee_absent(session, task, round_, now)
         return None
     body = join_confirmations(session.scalars(clients_with(round_.id, "committee")).all(), confirmed)
-    add_handouts(session, round_.id, "confirmations", {"": body})
+    add_handouts(session, round_.id, "confirmations", [("", body)])
     return RoundEvent.CONFIRMED
 
 

@@ -9,7 +9,8 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final, Literal, get_args
 
 from sqlalchemy import ColumnElement, Select, bindparam, delete, func, insert, literal_column, select, update
@@ -111,19 +112,25 @@ def message_bodies(session: Session, round_id: int, stage: StageMessage) -> dict
     return {client: body for client, body in session.execute(query) if body is not None}
 
 
-def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Mapping[str, bytes]) -> None:
-    """Add what is handed out after a stage, by recipient. The recipient "" stands for everybody in the roster."""
-    rows = [
-        {
-            "round_id": round_id,
-            "kind": kind,
-            "recipient": recipient,
-            "digest": hashlib.sha256(body).hexdigest(),
-            "body": body,
-        }
-        for recipient, body in bodies.items()
-    ]
-    session.execute(insert(HandoutRow), rows)
+_AT_ONCE: Final = 64
+"""Handouts of one statement."""
+
+
+def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Iterable[tuple[str, bytes]]) -> None:
+    """Add what is handed out after a stage, as pairs of recipient and body. The recipient "" is all of the roster."""
+    left = iter(bodies)
+    while some := list(islice(left, _AT_ONCE)):
+        rows = [
+            {
+                "round_id": round_id,
+                "kind": kind,
+                "recipient": recipient,
+                "digest": hashlib.sha256(body).hexdigest(),
+                "body": body,
+            }
+            for recipient, body in some
+        ]
+        session.execute(insert(HandoutRow), rows)
 
 
 def find_handout(session: Session, round_id: int, kind: Handout, recipient: str = "") -> HandoutRow | None:

@@ -77,7 +77,7 @@ class MaskedRun:
                 server.check_shares(self.roster, name, body)
         if self.checks:
             server.check_sharers(self.roster, self.shares)
-        self.inboxes = server.inboxes(self.roster, self.shares)
+        self.inboxes = dict(server.inboxes(self.roster, self.shares))
         return self
 
     def contribute(self, without: Collection[str] = ()) -> Self:

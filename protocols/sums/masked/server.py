@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,29 +117,22 @@ def at_fault(roster: Roster, disputes: Collection[tuple[str, str]]) -> frozenset
     return frozenset(client for client, count in others.items() if count > most)
 
 
-def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> dict[str, bytes]:
-    """Return the inbox of every client that shared: the sharers and what was sealed for it. Memory is O(n k).
+def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> Iterator[tuple[str, bytes]]:
+    """Yield the id and the inbox of every client that shared: the sharers and what was sealed for it.
 
-    shares: client id -> its shares, which have passed `check_shares`.
+    shares: client id -> its shares, which have passed `check_shares`. Besides them, one inbox is in memory at a time.
     """
-    sharers, size = roster.encode_set(shares), wire.SEALED_BYTES
+    sharers, size, rest = roster.encode_set(shares), wire.SEALED_BYTES, wire.SEALED_BYTES * roster.degree
     bodies = {roster.index(client_id): memoryview(body) for client_id, body in shares.items()}
-    slots: dict[int, list[bytes]] = {place: [] for place in bodies}
-    secrets: dict[int, list[bytes]] = {place: [] for place in bodies}
-    for sender in range(len(roster)):  # ascending, as the slots of an inbox are
-        body, rest = bodies.get(sender), size * roster.degree
-        for at, receiver in enumerate(roster.neighbours_of(sender)):
-            slot = bytes(size) if body is None else bytes(body[size * at : size * (at + 1)])
-            secret = bytes(wire.PAIR_BYTES) if body is None else bytes(body[rest : rest + wire.PAIR_BYTES])
-            rest += wire.PAIR_BYTES if receiver > sender else 0
-            if receiver in bodies:
-                slots[receiver].append(slot)
-            if receiver in bodies and receiver > sender:
-                secrets[receiver].append(secret)
-    return {
-        client_id: b"".join([sharers, *slots[place], *secrets[place]])
-        for client_id, place in ((client_id, roster.index(client_id)) for client_id in shares)
-    }
+    for client_id in shares:
+        receiver, slots, secrets = roster.index(client_id), list[Buffer](), list[Buffer]()
+        for sender in roster.neighbours_of(receiver):
+            body, (at, first_later) = bodies.get(sender), np.searchsorted(roster.adjacency[sender], (receiver, sender))
+            slots.append(bytes(size) if body is None else body[size * at : size * (at + 1)])
+            if sender < receiver:
+                start = rest + wire.PAIR_BYTES * (at - first_later)
+                secrets.append(bytes(wire.PAIR_BYTES) if body is None else body[start : start + wire.PAIR_BYTES])
+        yield client_id, b"".join([sharers, *slots, *secrets])
 
 
 def check_survivors(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> None:

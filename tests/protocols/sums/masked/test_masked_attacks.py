@@ -376,7 +376,7 @@ def test_an_owner_cannot_frame_holders() -> None:
     for slot in range(3):
         body[(slot + 1) * SEALED_BYTES - 32 : (slot + 1) * SEALED_BYTES] = os.urandom(32)
     played.shares[VICTIM] = bytes(body)
-    played.inboxes = server.inboxes(played.roster, played.shares)
+    played.inboxes = dict(server.inboxes(played.roster, played.shares))
     played.contribute().confirm().unmask()
     place = played.roster.index(VICTIM)
     assert [name for name in names(9)[1:] if place not in played.contributed[name].pairs] == names(9)[1:4]
@@ -423,7 +423,7 @@ def spoil_secret(played: Round, owner: str, receiver: str) -> None:
     body, at = bytearray(played.shares[owner]), roster.later(roster.index(owner)).index(roster.index(receiver))
     body[roster.degree * SEALED_BYTES + at * PAIR_BYTES + 1100] ^= 1
     played.shares[owner] = bytes(body)
-    played.inboxes = server.inboxes(roster, played.shares)
+    played.inboxes = dict(server.inboxes(roster, played.shares))
 
 
 def test_a_client_without_the_secret_of_a_mask_leaves_and_the_server_sees_who_lied() -> None:
@@ -452,7 +452,7 @@ def test_a_dropout_that_committed_to_another_secret_is_named() -> None:
     body, start = bytearray(played.shares["c_002"]), roster.degree * SEALED_BYTES
     body[start + PAIR_BYTES - 1] ^= 1  # the commitment to its secret with c_003, which leaves
     played.shares["c_002"] = bytes(body)
-    played.inboxes = server.inboxes(roster, played.shares)
+    played.inboxes = dict(server.inboxes(roster, played.shares))
     played.contribute(without=["c_002", "c_003"]).confirm().unmask()
     np.testing.assert_array_equal(played.opened(), played.expected())  # no survivor has that mask
     body[start + 2 * PAIR_BYTES - 1] ^= 1
