@@ -170,9 +170,11 @@ def certified(world: World, name: str, rest: bool) -> None:
     organiser, scope = Ed25519PrivateKey.generate(), "fuzzed"
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
     task, http = world.api.create_task(name, cohort=2, organiser=pin, **_DAYS), world.api.http
-    invitation, keys = world.api.invite(task.id, uses=2), (Ed25519PrivateKey.generate(), SealingKey.generate())
-    public = [key.public_key().public_bytes_raw() for key in keys]
-    certificate = certify(organiser, scope, *public, role="member", serial=1, not_after=2**40).encode()
+    identity, mailbox = keys = Ed25519PrivateKey.generate(), SealingKey.generate()
+    invitation, identity_key = world.api.invite(task.id, uses=2), identity.public_key().public_bytes_raw()
+    certificate = certify(
+        organiser, scope, identity_key, mailbox.name, role="member", serial=1, not_after=2**40
+    ).encode()
     assert http.post("/v1/enrolments", json=signed_enrolment(invitation)).status_code == 403
     made = _done(http.post("/v1/enrolments", json=signed_enrolment(invitation, *keys, None, certificate)))
     if rest:
