@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, cast, get_args
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError, to_accept
-from protocols.exposure import check_equations
 from protocols.messages import RoundView, Schedule
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
@@ -188,6 +187,8 @@ class Policy:
             )
 
     def _check_equations(self, terms: TaskTerms, others: Iterable[Recipe]) -> None:
+        from protocols.exposure import check_equations  # it loads PriviRec, which only some tasks need
+
         try:
             check_equations(terms.recipe, terms.schedule, others, consents=False)
         except ParameterError as error:

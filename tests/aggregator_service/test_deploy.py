@@ -315,6 +315,7 @@ FAULTS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "HushRecStorageDamaged": ({'hushrec_round_outcomes_total{outcome="storage_damaged"}': "0x30 1x30"}, {}),
     "HushRecBudgetNearlySpent": ({'hushrec_task_privacy_epsilon{task="movies"}': "3.6x60"}, {"task": "movies"}),
+    "HushRecGroupsLeftOut": ({"hushrec_groups_left_out_total": "0x30 9x30"}, {}),
     "HushRecClientsRefuse": ({'hushrec_refusals_total{reason="roster"}': "0x30 1x30"}, {"reason": "roster"}),
     "HushRecBacklog": ({f"hushrec_queue_depth{{{LEADER}}}": "6000x60"}, {}),
     "HushRecErrors": ({'hushrec_requests_total{status="503"}': "0+2x60"}, {}),
