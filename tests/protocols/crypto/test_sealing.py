@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.crypto import sealing
 from protocols.crypto.keys import derive_key, digest, domain_tag
 from protocols.crypto.sealing import (
     ENCAPSULATED_BYTES,
@@ -91,6 +92,17 @@ def test_a_key_follows_from_its_seed_as_in_the_draft_and_shows_nothing() -> None
     assert len(key.public) == SEALING_KEY_BYTES
     assert key.name == key_name(key.public) == digest("sealing key", key.public)
     assert key.seed.hex() not in repr(key)
+
+
+def test_a_library_without_ml_kem_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lacking:
+        @staticmethod
+        def from_seed_bytes(_: bytes) -> None:
+            raise UnsupportedAlgorithm("ML-KEM-768 is not supported")
+
+    monkeypatch.setattr(sealing, "MLKEM768PrivateKey", Lacking)
+    with pytest.raises(ParameterError, match="lacks ML-KEM-768: install its wheel"):
+        SealingKey.generate()
 
 
 def test_the_library_encapsulates_as_fips_203_says() -> None:

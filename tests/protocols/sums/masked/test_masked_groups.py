@@ -9,11 +9,12 @@ import pytest
 
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
+from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.groups import TAU
 from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
 from protocols.sums.masked.plan import MASKED, MaskedPlan, make_plan
-from protocols.sums.masked.roster import open_roster
+from protocols.sums.masked.roster import open_roster, split_members
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
 
 GROUPS = 3
@@ -97,14 +98,34 @@ def test_a_liar_moves_its_own_group_only_which_is_left_out() -> None:
     assert np.abs(honest.total).max() < 15
 
 
-def opened(sums: list[list[float]], clients: list[int], tau: float = 2.0) -> np.ndarray:
-    """The opened sum of groups whose sums are stated here."""
-    plan = plan_of(tau=tau)
+def aggregate(plan: MaskedPlan, sums: list[list[float]], clients: list[int]) -> bytes:
+    """The released bytes of groups whose sums are stated here."""
     parts = []
     for one, count in zip(sums, clients, strict=True):
         elements = np.concatenate([ring.encode(np.array(one)[span], 1e6)[0] for ring, span in plan.places[0]])
         parts.append(count.to_bytes(8, "little") + elements.astype("<u4").tobytes())
-    return MASKED.open(plan, b"".join(parts), sum(clients), None)
+    return b"".join(parts)
+
+
+def opened(sums: list[list[float]], clients: list[int], tau: float = 2.0) -> np.ndarray:
+    plan = plan_of(tau=tau)
+    return MASKED.open(plan, aggregate(plan, sums, clients), sum(clients), None)
+
+
+def test_the_record_of_a_round_says_how_far_each_group_is() -> None:
+    plan, fine, near, far = plan_of(), [1.0] * 4 + [2.0] * 2, [1.5] * 4 + [2.0] * 2, [4.0] * 4 + [2.0] * 2
+    report = MASKED.open_groups(plan, aggregate(plan, [fine, near, far], [5, 5, 5]), 15).report()
+    assert (report["groups"], report["groups_used"]) == (3.0, 2.0)
+    assert report["group_3_distance"] > plan.parameters.tau > report["group_1_distance"]
+    assert report["group_2_distance"] == 1.0  # no segment differs from the median there
+    garbage = [9.0, 0, 0, 0, 0, 0]
+    report = MASKED.open_groups(plan, aggregate(plan, [fine, fine, garbage], [5, 5, 5]), 15).report()
+    assert report == {"groups": 3.0, "groups_used": 2.0, "group_1_distance": 1.0, "group_2_distance": 1.0}
+
+
+def test_members_are_told_of_groups() -> None:
+    assert "split into 3 groups" in " ".join(plan_of().trust(15))
+    assert "groups" not in " ".join(make_plan({}, LAYOUT, 15).trust(15))
 
 
 def test_sums_that_no_honest_clients_have_are_left_out_and_the_majority_must_be_possible() -> None:
@@ -147,6 +168,9 @@ def test_what_cannot_be_split_is_refused() -> None:
     ):
         with pytest.raises(ParameterError, match=text):
             make_plan(given, layout, clients)
+    with pytest.raises(ParameterError, match="10 clients cannot be split into 3"):
+        split_members(10, 3, bytes(32))
+    assert CKKS.plan({}, LAYOUT, 15).groups == 1
     measured = make_plan(GIVEN, VectorLayout(LAYOUT.blocks, sum_class=REPEATED_HELD_OUT), 15)
     assert measured.groups == 1 and measured.most_in_sum == 15
 
