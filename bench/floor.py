@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import multiprocessing
 import socket
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,11 +24,10 @@ import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 
-from bench._report import Figure, arguments, in_turn, processor_seconds, ratio, say, wait_for
+from bench._report import Figure, arguments, in_turn, processor_seconds, ratio, say
 from bench.figures import run
-from bench.service import SMALL
+from bench.service import SMALL, peer_server
 from bench.service_load import Call, Federation, closed_loop, request_bytes
-from client_sdk.lab.local_server import free_ports
 
 # --- The floor
 
@@ -110,21 +107,6 @@ class Floor:
             yield request_bytes(method, path, headers | ({"content-digest": digest} if body else {}), body)
 
 
-@contextmanager
-def floor_server() -> Iterator[Floor]:
-    """The floor, ready when the block begins."""
-    (port,) = free_ports(1)
-    with TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(port, folder))
-        process.start()
-        try:
-            wait_for(port)
-            yield Floor(port, int(process.pid or 0))
-        finally:
-            process.terminate()
-            process.join(timeout=30)
-
-
 # --- Beside ours
 
 CONNECTIONS: Final = 16
@@ -157,16 +139,17 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     """
     batch, repetitions = (20, 1) if options.quick else (500, 9)
     cohort = batch * (repetitions + 1) + 1
-    with TemporaryDirectory() as root, floor_server() as peer:
+    with TemporaryDirectory() as root, peer_server(_serve) as started:
+        peer = Floor(*started)
         # the round stays open, since one member does not contribute, and nothing is folded meanwhile
         settings = {"HUSHREC_TUNING": '{"fold_batch": 100000}'}
         with Federation(Path(root), **SMALL, cohort=cohort, **settings) as ours:
             say(f"enrolling {cohort} members")
-            started = processor_seconds(ours.server.pid)
+            before = processor_seconds(ours.server.pid)
             ours.enrol(cohort)
             enrolled = processor_seconds(ours.server.pid)
             ours.upload_envelopes()
-            once = {"enrol_ms": enrolled - started, "envelope_ms": processor_seconds(ours.server.pid) - enrolled}
+            once = {"enrol_ms": enrolled - before, "envelope_ms": processor_seconds(ours.server.pid) - enrolled}
             bodies, _ = ours.sealed(4)
             ours.wait_round("collecting")
             current, waiting = f"{ours.path}/rounds/current", ours.members[1:]

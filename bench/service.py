@@ -11,7 +11,7 @@ import hashlib
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -64,21 +64,21 @@ async def stored(request: Request) -> str:
     return digest.hexdigest()
 
 
-def _serve_bare(port: int, folder: str) -> None:
+def serve_bare(port: int, folder: str) -> None:
     bare.state.folder = folder
     uvicorn.run(bare, host="127.0.0.1", port=port, http="h11", log_level="error", access_log=False)
 
 
 @contextmanager
-def bare_server() -> Iterator[int]:
-    """The bare server in its own process, ready when the block begins; its port."""
+def peer_server(serve: Callable[[int, str], None]) -> Iterator[tuple[int, int]]:
+    """A peer in its own process, ready when the block begins: its port and process id. serve: of a port and folder."""
     (port,) = free_ports(1)
     with TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=_serve_bare, args=(port, folder))
+        process = multiprocessing.get_context("spawn").Process(target=serve, args=(port, folder))
         process.start()
         try:
             wait_for(port)
-            yield port
+            yield port, int(process.pid or 0)
         finally:
             process.terminate()
             process.join(timeout=30)
@@ -96,7 +96,7 @@ _BODIES = 4
 def measure_large(quick: bool, forwarded: bool) -> dict[str, Figure]:
     """Rates over 4 connections, in turn with a bare server that streams, hashes and syncs."""
     batch, repetitions = (4, 1) if quick else (32, 9)
-    with bare_server() as port:
+    with peer_server(serve_bare) as (port, _):
         runs, size = _in_turn(LARGE, CONNECTIONS, batch, repetitions, forwarded, port)
     rates = {name: median(batch * size / run.seconds / 1e6 for run in taken) for name, taken in runs.items()}
     return {"large.body_bytes": size, **{f"large.{name}_mb_s": rate for name, rate in rates.items()}}

@@ -74,10 +74,8 @@ class StageAdmission:
     stored: StageMessageRow | None
     survivors: bytes | None = None
 
-    def receipt(self, stored: StageMessageRow) -> UploadReceipt:
-        return UploadReceipt(
-            round=self.round.number, client_id=stored.client_id, bytes=stored.length, digest=stored.digest
-        )
+    def receipt(self, length: int, digest: str) -> UploadReceipt:
+        return UploadReceipt(round=self.round.number, client_id=self.client.client_id, bytes=length, digest=digest)
 
 
 def admit_to_stage(
@@ -170,7 +168,7 @@ def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest:
     """
     if stored.digest != digest:
         raise Problem("contribution-conflict", "another message of this client is stored for the stage and stays")
-    return admission.receipt(stored)
+    return admission.receipt(stored.length, digest)
 
 
 async def store_message(
@@ -313,7 +311,7 @@ class NewMessage:
             values = {name: row[parameter] for name, parameter in _PARAMETERS.items()}
             session.execute(insert(_MESSAGES), {"round_id": round_.id, **values})
         progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
-        return Stored(UploadReceipt(round=round_.number, client_id=client_id, bytes=len(self.body), digest=self.digest))
+        return Stored(admission.receipt(len(self.body), self.digest))
 
 
 def _find_obstacle(session: Session, admission: StageAdmission, row: Mapping[str, Any]) -> StageMessageRow | None:

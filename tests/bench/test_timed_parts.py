@@ -19,7 +19,7 @@ from bench.arrays import OwnModelRound, parameters_of, play, shapes_of
 from bench.demo import demo_figures, seconds_of
 from bench.masked import ROUND
 from bench.scaling import measure_round
-from bench.service import bare_server, one_round
+from bench.service import one_round, peer_server, serve_bare
 from bench.service_load import closed_loop, forward, request_bytes
 from bench.sums import CLIP, Clock, Shape, play_round
 from protocols.recipes.registry import recipe
@@ -40,7 +40,7 @@ def test_a_proxys_field_is_added_to_each_request() -> None:
 
 def test_each_request_is_sent_once_and_the_bare_server_stores_its_body() -> None:
     bodies = [bytes([number]) * (300_000 + number) for number in range(20)]
-    with bare_server() as port:
+    with peer_server(serve_bare) as (port, _):
         calls = [request_bytes("PUT", "/stored", {}, body) for body in bodies]
         run = closed_loop(port, calls, 3).expect(201)
         assert run.statuses[201] == len(run.answers) == 20
