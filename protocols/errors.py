@@ -4,7 +4,7 @@
     ├── ParameterError           a parameter is invalid, or parameters are inconsistent
     │   ├── BudgetError          the numbers do not fit the ring, modulus or precision
     │   ├── CombinationError     this recipe and this mechanism cannot be combined
-    │   └── RoutingError         a route names blocks of the sum that it must not name
+    │   └── RoutingError         a route has more blocks than the sum, or any where contributions name theirs
     ├── CodecError               bytes that do not have the exact form that their parameters imply
     │   ├── ContributionError    a contribution that must not enter a sum (the sender's fault)
     │   └── SignatureError       a request's signature is malformed or does not match
@@ -128,7 +128,7 @@ class EnvelopeError(KeyringError):
 
 
 class RoutingError(ParameterError):
-    """A route names blocks of the sum that it must not name."""
+    """A route has more blocks than the sum, or any where contributions name theirs."""
 
 
 class RefusalError(HushRecError):

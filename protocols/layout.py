@@ -1,16 +1,14 @@
 """The layout of contribution and aggregate vectors, which clients contribute to which part, and the class of a sum.
 
 A *segment* is a run of values that share one bound. A *block* is a run of segments that is sealed, sent and folded as
-one piece. A recipe defines the blocks of the AGGREGATE. A *route* says to which of them each block of a client's
-contribution is added; one uploaded block can be added to several (SCoLR: one touch vector counts for every column that
-the client trains).
+one piece. A recipe defines the blocks of the AGGREGATE. A *route* is the number of blocks, from the first, to which a
+client contributes (SCoLR: those of the columns that it trains).
 
-**Few clients of one route.** A sum has a value of its own for each block, and whoever sees it can compare them: where
-the blocks of a client's route are the first ones of the layout, the difference of two neighbouring blocks comes from
-the clients of one route. So a sum may only be released if each route is that of no client, or of at least `min_clients`
-(`short_routes`). The counts of all blocks are sums over routes, so they keep to the same floor. In a sum without routes
-all clients have one. Clients whose resources differ draw levels; `levels_in_use` lowers some of them before a round, so
-that each level has enough clients, with room for dropouts.
+**Few clients of one route.** A sum has a value of its own for each block, and whoever sees it can compare them: the
+difference of two neighbouring blocks comes from the clients of one route. So a sum may only be released if each route
+is that of no client, or of at least `min_clients` (`short_routes`). The counts of all blocks are sums over routes, so
+they keep to the same floor. Clients whose resources differ draw levels; `levels_in_use` lowers some of them before a
+round, so that each level has enough clients, with room for dropouts.
 
 **The class of a sum** is how often the data of one client may enter sums like it. `min_clients` and the differencing
 guard are about the clients of ONE released sum. What several sums give away together depends on what clients put into
@@ -79,8 +77,8 @@ REPEATED_HELD_OUT: Final = SumClass("repeated", "held-out")  # measurements of t
 TRAINED: Final = SumClass("trained")  # updates, gradients, changes of factors
 
 
-Route = tuple[tuple[int, ...], ...]
-"""For each block of a contribution, in the order sent: the indices of the aggregate blocks to which it is added."""
+Route = int
+"""The number of blocks, from the first, to which a contribution is added; 0 where contributions name their blocks."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +197,7 @@ class VectorLayout:
 
     sum_class: how often the data of one client may enter such sums (`protocols.layout`). chosen: 0 if routes are
     public. Otherwise the number of blocks, all of equal shape, that each contribution adds to and names itself, in the
-    clear: this reveals the choice, so a recipe needs explicit consent. The route is then () (`protocols.sums.wire`
+    clear: this reveals the choice, so a recipe needs explicit consent. The route is then 0 (`protocols.sums.wire`
     defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
     """
 
@@ -259,34 +257,23 @@ class VectorLayout:
         """
         whole = np.zeros(self.length)
         places = self.split(whole)
-        for targets, block, values in zip(route, self.contribution_blocks(route), blocks, strict=True):
+        for place, block, values in zip(places[:route], self.contribution_blocks(route), blocks, strict=True):
             if values.shape != (block.length,):
                 raise ParameterError(f"block {block.name!r} needs {block.length} values, got shape {values.shape}")
-            for target in targets:
-                places[target][:] = values
+            place[:] = values
         return whole
 
     def check_route(self, route: Route) -> None:
-        """Raise `RoutingError` unless targets exist, none occurs twice, and targets of a block have equal shapes."""
+        """Raise `RoutingError` unless a contribution can have this route."""
         if self.chosen and route:
-            raise RoutingError("contributions to this sum name their blocks themselves: their route must be ()")
-        used: set[int] = set()
-        for targets in route:
-            if not targets:
-                raise RoutingError("a contribution block needs at least one target block")
-            for target in targets:
-                if not 0 <= target < len(self.blocks):
-                    raise RoutingError(f"the sum has {len(self.blocks)} blocks, there is no block {target}")
-                if target in used:
-                    raise RoutingError(f"block {target} of the sum is the target of two blocks of one contribution")
-                if self.blocks[target].shape != self.blocks[targets[0]].shape:
-                    raise RoutingError(f"blocks {targets[0]} and {target} differ in shape")
-                used.add(target)
+            raise RoutingError("contributions to this sum name their blocks themselves: their route must be 0")
+        if not 0 <= route <= len(self.blocks):
+            raise RoutingError(f"the sum has {len(self.blocks)} blocks, a contribution cannot have {route}")
 
     def contribution_blocks(self, route: Route) -> tuple[Block, ...]:
         """Return the blocks of a contribution along `route`, in the order sent; `RoutingError` for an invalid route."""
         self.check_route(route)
-        return tuple(self.blocks[targets[0]] for targets in route)
+        return self.blocks[:route]
 
     def check_contribution(self, route: Route, vectors: Sequence[Floats]) -> tuple[Block, ...]:
         """Return the blocks of a contribution along `route` that is made of these vectors.
@@ -307,8 +294,8 @@ def spans_of(lengths: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def whole_route(layout: VectorLayout) -> Route:
-    """Return the route of a contribution with one block for each block of the sum; () if blocks are chosen."""
-    return () if layout.chosen else tuple((index,) for index in range(len(layout.blocks)))
+    """Return the route of a contribution to all blocks of the sum; 0 if contributions choose their blocks."""
+    return 0 if layout.chosen else len(layout.blocks)
 
 
 def check_finite(values: NDArray[np.floating], what: str) -> None:

@@ -292,17 +292,16 @@ class SCoLR(FactorRecipe):
         most = self.most_levels(spec.sum_index)
         if not most:
             return whole_route(self.layout(spec.sum_index))
-        level = lowered(client_level(spec, client_id, most), spec.levels)
-        return tuple((block,) for block in range(level))
+        return lowered(client_level(spec, client_id, most), spec.levels)
 
     def projection(self, spec: RoundSpec, client_id: str) -> NDArray[np.float32] | None:
         """Return the rows of B that belong to this client's columns, float32 (r_u, d)."""
         p = self.parameters
-        return shared_projection(spec.seed, p.rank, p.dim)[: p.edges[len(self.route(spec, client_id))]]
+        return shared_projection(spec.seed, p.rank, p.dim)[: p.edges[self.route(spec, client_id)]]
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's columns of A (rows of an `Update`), level by level."""
-        p, level = self.parameters, len(self.route(spec, local.client_id))
+        p, level = self.parameters, self.route(spec, local.client_id)
         update, clipped, scaled = bounded(local.update, p)
         rows, touched = dense_rows(update, p.items, p.edges[level])
         shared = {_CLIENTS: np.ones(1)} | ({TOUCHED: touched} if p.divides_by == "touched" else {})

@@ -187,7 +187,7 @@ class Evaluated(RecipeAround):
         return self.inner.levels_in_use(self.inner_spec(spec), clients, min_clients)
 
     def route(self, spec: RoundSpec, client_id: str) -> Route:
-        return ((0,),) if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
+        return 1 if self.measures_in(spec.sum_index) else self.inner.route(self.inner_spec(spec), client_id)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the contribution to a sum of the wrapped recipe, or to a measurement.

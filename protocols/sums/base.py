@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import hmac
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -213,29 +212,13 @@ class CiphertextPlan(FixedPointPlan):
         """Number of ciphertexts of each block of the aggregate."""
 
     @cached_property
-    def block_starts(self) -> tuple[int, ...]:
-        """Index of each block's first ciphertext in the aggregate."""
-        return tuple(accumulate(self.block_ciphertexts, initial=0))[:-1]
-
-    @cached_property
     def ciphertexts(self) -> int:
         """Number of ciphertexts of the aggregate."""
         return sum(self.block_ciphertexts)
 
     def route_ciphertexts(self, route: Route) -> int:
-        """Return the number of ciphertexts of a contribution along `route`."""
+        """Return the number of ciphertexts of a contribution along `route`: the first ones of the aggregate."""
         return _route_ciphertexts(self, route)
-
-    def placed(self, route: Route) -> Iterator[tuple[tuple[int, ...], int, int]]:
-        """Yield where the ciphertexts of each block of a contribution are added: the first index in each target block.
-
-        Then the index of the block's first ciphertext in the contribution, and their number.
-        """
-        first = 0
-        for targets in route:
-            size = self.block_ciphertexts[targets[0]]
-            yield tuple(self.block_starts[target] for target in targets), first, size
-            first += size
 
     def require_keyring(self, keyring: Keyring | None) -> Keyring:
         """Return the keyring; `KeyringError` if it is missing, or made for another mechanism or other parameters."""
@@ -251,8 +234,7 @@ class CiphertextPlan(FixedPointPlan):
 @lru_cache(maxsize=4096)  # most contributions take one of few routes
 def _route_ciphertexts(plan: CiphertextPlan, route: Route) -> int:
     plan.layout.check_route(route)
-    chosen = plan.layout.chosen * plan.block_ciphertexts[0]
-    return chosen or sum(plan.block_ciphertexts[targets[0]] for targets in route)
+    return plan.layout.chosen * plan.block_ciphertexts[0] or sum(plan.block_ciphertexts[:route])
 
 
 class Mechanism(ABC):
@@ -336,8 +318,8 @@ class OneMessage(Mechanism):
     ) -> bytes:
         """Return a contribution of exactly `plan.contribution_bytes(route)` bytes.
 
-        blocks: one float64 vector per route entry. Raises `BudgetError` if a value exceeds its segment's clip; clip
-        first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
+        blocks: one float64 vector for each block of the route. Raises `BudgetError` if a value exceeds its segment's
+        clip; clip first with `protocols.layout.clip_to_bounds`, which counts the clipped values.
         """
 
     def pieces(self, plan: SumPlan) -> int:
@@ -369,7 +351,7 @@ class SeveralMessages(Mechanism):
     def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[Any]:
         """Return the ring elements (layout.length,) of a contribution, before masks are added.
 
-        blocks: one float64 vector per route entry. Errors as in `protocols.sums.ring.encode_vector`.
+        blocks: one float64 vector for each block of the route. Errors as in `protocols.sums.ring.encode_vector`.
         """
 
 

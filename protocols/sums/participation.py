@@ -66,7 +66,7 @@ def require_participants(plan: SumPlan, total: NDArray[np.float64], min_clients:
     """Raise `CodecError` if fewer than `min_clients` contributions to a block of an opened sum carry data.
 
     plan: of `plan_of_task`. total: float64 (plan.layout.length,). A block to which no contribution with data was added
-    is allowed beside others: the routes of a recipe can leave it out.
+    is allowed beside others: no client's route may reach it.
     """
     if not _counts(plan):
         return

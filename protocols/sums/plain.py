@@ -133,11 +133,10 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
             if own.layout.chosen:
                 _fold_chosen(own, total.sums, route, body)
                 continue
-            lengths = [block.length for block in own.layout.contribution_blocks(route)]
-            values = np.frombuffer(exact(body, 4 * sum(lengths), "a contribution along this route"), "<f4")
-            for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
-                for target in targets:
-                    _add(total.sums[edges[target] : edges[target + 1]], values[start:end], grains[target])
+            own.layout.check_route(route)
+            values = np.frombuffer(exact(body, 4 * edges[route], "a contribution along this route"), "<f4")
+            for (start, end), grain in zip(pairwise(edges[: route + 1]), grains, strict=False):
+                _add(total.sums[start:end], values[start:end], grain)
         return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:

@@ -184,17 +184,16 @@ def encode_vector(
 ) -> None:
     """Write the ring elements of a contribution along `route` into `elements` (layout.length,), which are zeros.
 
-    blocks: one float64 vector per route entry. Raises `BudgetError` for a value that is not finite or exceeds its clip,
-    `ParameterError` for other shapes and for counts that are not whole numbers.
+    blocks: one float64 vector for each block of the route. Raises `BudgetError` for a value that is not finite or
+    exceeds its clip, `ParameterError` for other shapes and for counts that are not whole numbers.
     """
-    for targets, block, values in zip(route, layout.check_contribution(route, blocks), blocks, strict=True):
+    sent = layout.check_contribution(route, blocks)
+    for block, values, where in zip(sent, blocks, places, strict=False):
         parts = tuple(block.split(values).values())
-        for segment, part in zip(block.segments, parts, strict=True):
+        for segment, part, (ring, span) in zip(block.segments, parts, where, strict=True):
             if segment.integral and not (np.rint(part) == part).all():
                 raise ParameterError(f"block {block.name!r} holds a count that is not a whole number")
-        for target in targets:
-            for segment, part, (ring, span) in zip(block.segments, parts, places[target], strict=True):
-                ring.encode(part, segment.clip, elements[span])
+            ring.encode(part, segment.clip, elements[span])
 
 
 def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:

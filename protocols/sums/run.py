@@ -26,7 +26,7 @@ class SumTranscript:
 
 
 def split_along(plan: SumPlan, route: Route, vector: NDArray[np.float64]) -> list[NDArray[np.float64]]:
-    """Return views of a client's flat vector, one per contribution block, in the order of the route.
+    """Return views of a client's flat vector, one for each block of its route.
 
     Raises `ParameterError` for a vector of another length.
     """
@@ -44,7 +44,7 @@ def run_sum(
 ) -> SumTranscript:
     """Return the transcript of a sum of one flat vector per client, each along its route.
 
-    routes: None if every client adds to every block once. Raises `ParameterError` for another number of routes, and the
+    routes: None if every client adds to every block. Raises `ParameterError` for another number of routes, and the
     errors of the mechanism's functions.
     """
     chosen = [whole_route(plan.layout)] * len(vectors) if routes is None else list(routes)

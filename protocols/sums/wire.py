@@ -63,7 +63,7 @@ def read_blocks(plan: SumPlan, body: Buffer) -> tuple[NDArray[np.int64], memoryv
     Raises `ContributionError` for another length than the plan's, and for numbers that are not ascending or not of a
     block of the layout.
     """
-    view = plan.require_length((), body)
+    view = plan.require_length(0, body)
     head = head_bytes(plan.layout)
     numbers = np.frombuffer(view[:head], "<u4").astype(np.int64)
     if not _ascending(plan.layout, numbers):

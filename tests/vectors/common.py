@@ -43,6 +43,11 @@ def load(name: str) -> Any:
     return json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
+def targets_of(route: int) -> list[list[int]]:
+    """Return a route as the files show it: for each block of a contribution, the blocks of the sum it is added to."""
+    return [[block] for block in range(route)]
+
+
 def again(cases: Sequence[dict[str, Any]], function: Maker, around: Mapping[str, Any] | None = None) -> list[Any]:
     """Return cases with outputs, or `error`, computed from their inputs. A value that is neither is left out."""
     return [_again(case, function, around or {}) for case in cases]

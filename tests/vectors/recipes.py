@@ -28,7 +28,7 @@ from protocols.recipes.rfrec_parameters import tosses
 from protocols.recipes.state import state_as
 from protocols.recipes.subspaces import hash_key
 from protocols.recipes.topk import OwnTopK, SharedTopK, first_units, renewed_units, strongest_first
-from tests.vectors.common import SEED, Outputs, again, facts, load, segment_facts, unhex, vectors
+from tests.vectors.common import SEED, Outputs, again, facts, load, segment_facts, targets_of, unhex, vectors
 
 SMALL: Final[dict[str, Any]] = {one["recipe"]: one["parameters"] for one in load("layouts.json")["cases"][::-1]}
 """Recipe -> parameters of a small task, of its first case in layouts.json."""
@@ -105,7 +105,7 @@ def _played(
                 total.reshape(len(layout.blocks), -1)[blocks[0].astype(int)] += blocks[1].reshape(layout.chosen, -1)
                 client["blocks"] = [blocks[0].astype(int), *blocks[1:]]
             else:
-                total += layout.scatter(client.get("route") or made.route(spec, "c_1"), blocks)
+                total += layout.scatter(len(blocks), blocks)
         state = made.absorb(state, spec, total, len(sent))
         return {"clients": sent, "total": total, "state": made.encode_state(state)} | told(state, round)
 
@@ -118,7 +118,7 @@ def _absorbed(task_seed: str, recipe: str, parameters: Any, sums: Any, refused: 
     made, seed = recipe_of(recipe, parameters), unhex(task_seed)
 
     def send(_: Recipe, __: ModelState, spec: RoundSpec, /, client: str, items: list[int], rows: Any) -> Outputs:
-        route, local = made.route(spec, client), None
+        route = targets_of(made.route(spec, client))
         if rows is not None:
             local = Local(Update(np.array(items, np.int32), np.array(rows, np.float32)), client)
             sent = made.contribute(made.initial_state(seed), spec, local)
@@ -129,7 +129,7 @@ def _absorbed(task_seed: str, recipe: str, parameters: Any, sums: Any, refused: 
     return {
         "resolved": made.parameters.model_dump(mode="json"),
         "initial": made.encode_state(made.initial_state(seed)),
-        "whole_route": whole_route(made.layout(2)),
+        "whole_route": targets_of(whole_route(made.layout(2))),
         "sums": shown,
         "refused": again(refused, _refused(made)),
     }
@@ -144,7 +144,7 @@ def _task(
         made = with_evaluation(made, Evaluation.model_validate(task["evaluation"]), task["schedule"]["rounds"])
 
     def shown(state: ModelState, number: int) -> Outputs:
-        route = made.route(made.round_spec(seed, number), "c_1")
+        route = targets_of(made.route(made.round_spec(seed, number), "c_1"))
         return {"route": route, "contributions": len(sums[number - 1]["clients"])} | told(made, state, number)
 
     state, played = _played(made, seed, sums, send, shown)

@@ -287,7 +287,7 @@ def _oneshot_round(task: str, round: int, step: int, bits: int, clients: Any, re
     layout = VectorLayout((Block("b", (Segment("v", len(clients[0]["steps"]), 1.0),)),), sum_class=TRAINED)
     plan = make_oneshot_plan({"bits": bits, "committee": 3, "corrupt": 0}, layout, len(steps))
     context = OneshotContext(task, round, step, plan, digest("vector oneshot model"), len(steps))
-    members, route = ("m0", "m1", "m2"), ((0,),)
+    members, route = ("m0", "m1", "m2"), 1
     run = OneshotRun(
         context,
         members,

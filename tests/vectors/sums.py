@@ -18,26 +18,22 @@ from protocols.sums.paillier.mechanism import PAILLIER
 from protocols.sums.plain import PLAIN
 from tests.protocols.sums.paillier.cases import made_up_keyring, made_up_primes
 from tests.vectors.ckks_lattice import Ring, expand_seed, noise, ternary
-from tests.vectors.common import Outputs, again, facts, unhex, vectors
+from tests.vectors.common import Outputs, again, facts, targets_of, unhex, vectors
 
 _ROWS: Final = (Segment("values", 2, 0.5), Segment("counts", 1, 1.0, integral=True))
 _PLAIN: Final = VectorLayout((Block("a", _ROWS), Block("b", _ROWS)), sum_class=TRAINED)
 _PLAIN_PLAN: Final = PLAIN.plan({}, _PLAIN, 3)
 
 
-def _route(listed: list[list[int]]) -> Route:
-    return tuple(map(tuple, listed))
-
-
 @vectors("plain.json", "fold")
 def _plain(contributions: Any, values: list[list[list[float]]]) -> Outputs:
-    routes = [_route(one["route"]) for one in contributions]
+    routes = [len(one["route"]) for one in contributions]
     vectors_of = [[np.array(block) for block in blocks] for blocks in values]
     bodies = [PLAIN.seal(_PLAIN_PLAN, route, sent, None) for route, sent in zip(routes, vectors_of, strict=True)]
     partial = PLAIN.fold(_PLAIN_PLAN, None, list(zip(routes, bodies, strict=True)))
     aggregate = PLAIN.release(_PLAIN_PLAN, partial)
     return {
-        "contributions": [{"route": route, "body": body} for route, body in zip(routes, bodies, strict=True)],
+        "contributions": [{"route": targets_of(n), "body": body} for n, body in zip(routes, bodies, strict=True)],
         "partial": partial,
         "aggregate": aggregate,
         "opened": PLAIN.open(_PLAIN_PLAN, aggregate, len(bodies), None),
@@ -57,11 +53,11 @@ _CHOSEN_PLAN: Final = PLAIN.plan({}, VectorLayout((_ENTRY,) * 5, chosen=2, sum_c
 def _chosen(contributions: Any) -> Outputs:
     def sealed(numbers: list[int], values: list[float]) -> Outputs:
         return {
-            "body": PLAIN.seal(_CHOSEN_PLAN, (), [np.array(numbers, np.float64), np.array(values, np.float64)], None)
+            "body": PLAIN.seal(_CHOSEN_PLAN, 0, [np.array(numbers, np.float64), np.array(values, np.float64)], None)
         }
 
     sent = again(contributions, sealed)
-    partial = PLAIN.fold(_CHOSEN_PLAN, None, [((), one["body"]) for one in sent])
+    partial = PLAIN.fold(_CHOSEN_PLAN, None, [(0, one["body"]) for one in sent])
     opened = PLAIN.open(_CHOSEN_PLAN, PLAIN.release(_CHOSEN_PLAN, partial), len(sent), None)
     blocks = len(_CHOSEN_PLAN.layout.blocks)
     return {"blocks": blocks, "contributions": sent, "partial": partial, "opened": opened}
@@ -69,7 +65,7 @@ def _chosen(contributions: Any) -> Outputs:
 
 @vectors("chosen.json", "refused")
 def _not_chosen(body: str) -> None:
-    PLAIN.check(_CHOSEN_PLAN, (), unhex(body))
+    PLAIN.check(_CHOSEN_PLAN, 0, unhex(body))
 
 
 @vectors("ckks_wire.json", "seeded")
@@ -110,7 +106,7 @@ def _ruled(set: str, route: Route, factor: int, offset: int) -> tuple[CkksPlan, 
 def _folded(set: str, rules: Any) -> Outputs:
     pieces = []
     for rule in rules:
-        plan, body = _ruled(set, route := _route(rule["route"]), rule["factor"], rule["offset"])
+        plan, body = _ruled(set, route := len(rule["route"]), rule["factor"], rule["offset"])
         CKKS.check(plan, route, body)
         pieces.append((route, body))
     partial = CKKS.fold(plan, None, pieces)
@@ -125,9 +121,9 @@ def _folded(set: str, rules: Any) -> Outputs:
 
 @vectors("ckks_fold.json", "check")
 def _not_folded(set: str, what: str) -> None:
-    plan, good = _ruled(set, ((1, 0),), 5, 7)
+    plan, good = _ruled(set, 1, 5, 7)
     bad = {"short": good[:-1], "long": good + b"\0", "all ones": b"\xff" * len(good), "transparent": bytes(len(good))}
-    CKKS.check(plan, ((1, 0),), bad[what])
+    CKKS.check(plan, 1, bad[what])
 
 
 _PACKED: Final = (Segment("values", 53, 0.5), Segment("counts", 2, 3.0, integral=True))
@@ -143,13 +139,13 @@ def _paillier(contributions: Any) -> Outputs:
     def sealed(route: Any, values: list[list[float]], r: list[str]) -> Outputs:
         residues, blocks = iter([pow(int(one, 16), n, n * n) for one in r]), [np.array(block) for block in values]
         body = PAILLIER.seal_ahead(
-            plan, _route(route), blocks, keyring, lambda count: [mpz(next(residues)) for _ in range(count)]
+            plan, len(route), blocks, keyring, lambda count: [mpz(next(residues)) for _ in range(count)]
         )
         plaintexts = [str(m) for block in blocks for m in packing.pack(_PAILLIER.blocks[0], block)]
         return {"plaintexts": plaintexts, "body": body}
 
     sent = again(contributions, sealed)
-    partial = PAILLIER.fold(plan, None, [(_route(one["route"]), one["body"]) for one in sent])
+    partial = PAILLIER.fold(plan, None, [(len(one["route"]), one["body"]) for one in sent])
     return {
         "p": f"{p:x}",
         "q": f"{q:x}",
@@ -168,7 +164,7 @@ def _paillier(contributions: Any) -> Outputs:
 
 @vectors("paillier.json", "check")
 def _not_paillier(body: str) -> None:
-    PAILLIER.check(_PAILLIER_PLAN, ((1, 0),), unhex(body))
+    PAILLIER.check(_PAILLIER_PLAN, 1, unhex(body))
 
 
 _LAYOUT: Final = VectorLayout(

@@ -32,22 +32,15 @@ class SeededSum:
 
     def add(self, route: Route, contribution: WireBuffer) -> None:
         """Add a contribution along `route`."""
-        for starts, first, size in self._plan.placed(route):
-            for offset in range(size):
-                self._add([start + offset for start in starts], contribution, first + offset)
-
-    def _add(self, places: list[int], contribution: WireBuffer, index: int) -> None:
-        context, suffix = self._context, self._context.seed_marker() + contribution.seeds[index].tobytes()
+        context = self._context
         prefix = context.ciphertext_prefix(self._plan.scale, 1)
-        stream = context.stream(prefix, contribution.residues(index), suffix)
-        before = [self._sums[place] for place in places if place in self._sums]
-        for place in places:
-            if place not in self._sums:
-                self._sums[place] = context.load(self._file, sealapi.Ciphertext(), stream)
-        if before:
-            context.load(self._file, self._expanded, stream)
-            for total in before:
-                context.evaluator.add_inplace(total, self._expanded)
+        for index in range(self._plan.route_ciphertexts(route)):
+            suffix = context.seed_marker() + contribution.seeds[index].tobytes()
+            stream = context.stream(prefix, contribution.residues(index), suffix)
+            if index in self._sums:
+                context.evaluator.add_inplace(self._sums[index], context.load(self._file, self._expanded, stream))
+            else:
+                self._sums[index] = context.load(self._file, sealapi.Ciphertext(), stream)
 
     def take(self, index: int) -> NDArray[np.uint64]:
         """Return the residues (2 * degree) of ciphertext `index`, valid until the next call, and free it.
@@ -83,10 +76,9 @@ class ExpandedSum:
                 higher[:] = 0
             self._pending = 1
         self._pending += 1
-        for starts, first, size in self._plan.placed(route):
-            for start in starts:
-                for sums, plane in zip(self._sums, contribution.planes, strict=True):
-                    sums[start : start + size] += plane[first : first + size]
+        count = self._plan.route_ciphertexts(route)
+        for sums, plane in zip(self._sums, contribution.planes, strict=True):
+            sums[:count] += plane
 
     def take(self, index: int) -> NDArray[np.uint64]:
         """Return the residues (2 * degree) of ciphertext `index`, reduced modulo q."""

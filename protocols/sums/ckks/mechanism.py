@@ -20,7 +20,7 @@ from tenseal import sealapi
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import CodecError, KeyringError
-from protocols.layout import Block, Route, VectorLayout
+from protocols.layout import Block, Route, VectorLayout, spans_of
 from protocols.sums.base import Buffer, OneMessage, SumPlan
 from protocols.sums.ckks.fold import ExpandedSum, SeededSum, add_sum, sum_of
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, make_plan
@@ -138,8 +138,8 @@ class CkksMechanism(OneMessage):
             raise CodecError(f"ciphertext {wrong} of the aggregate holds a residue that is not below the modulus")
         slots = _decrypt(own, ciphertexts, keyring)
         parts = [
-            slots[start : start + count].view(np.float64).reshape(-1)[: block.length] * block.bounds()
-            for block, start, count in zip(own.layout.blocks, own.block_starts, own.block_ciphertexts, strict=True)
+            slots[first:last].view(np.float64).reshape(-1)[: block.length] * block.bounds()
+            for block, (first, last) in zip(own.layout.blocks, spans_of(own.block_ciphertexts), strict=True)
         ]
         for block, values in zip(own.layout.blocks, parts, strict=True):
             np.rint(values, out=values, where=block.integral_mask())

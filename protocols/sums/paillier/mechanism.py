@@ -38,7 +38,7 @@ from protocols.codec import b64encode, exact
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError, missing_extra
-from protocols.layout import Route, VectorLayout
+from protocols.layout import Route, VectorLayout, spans_of
 from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
 from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
@@ -189,12 +189,12 @@ class PaillierMechanism(OneMessage):
         head = b""
         if own.layout.chosen:
             head, rows = name_blocks(own.layout, blocks)
-            blocks, route = list(rows), ((0,),) * own.layout.chosen  # all blocks have the packing of block 0
-        if len(blocks) != len(route):
-            raise ParameterError(f"the route has {len(route)} blocks, {len(blocks)} were given")
+            blocks, route = list(rows), own.layout.chosen  # all blocks have the packing of the first ones
+        if len(blocks) != route:
+            raise ParameterError(f"the route has {route} blocks, {len(blocks)} were given")
         plaintexts: list[int] = []
-        for targets, values in zip(route, blocks, strict=True):
-            plaintexts += own.packings[targets[0]].pack(own.layout.blocks[targets[0]], values)
+        for packing, block, values in zip(own.packings, own.layout.blocks, blocks, strict=False):
+            plaintexts += packing.pack(block, values)
         ready = list(take(len(plaintexts)))
         randomisers = ready + [crt_randomiser(key) for _ in range(len(plaintexts) - len(ready))]
         n, n_squared = key.n, key.n * key.n
@@ -237,18 +237,18 @@ class PaillierMechanism(OneMessage):
         for route, body in contributions:
             count = count_more(own, count, 1)
             expected = own.route_ciphertexts(route)
+            places = np.arange(expected)
             if own.layout.chosen:
                 numbers, body = read_blocks(own, body)
-                route = tuple((number,) for number in numbers.tolist())
+                size = own.block_ciphertexts[0]
+                places = (size * numbers[:, None] + np.arange(size)).ravel()
             under, ciphertexts = _read_sum(own, body, expected, "a contribution along this route")
             n = n or under
             if under != n:
                 raise ContributionError("a contribution is under another public key than those before it")
             n_squared = n * n
-            for starts, first, size in own.placed(route):
-                for start in starts:
-                    for place, ciphertext in enumerate(ciphertexts[first : first + size], start):
-                        totals[place] = totals[place] * ciphertext % n_squared
+            for place, ciphertext in zip(places.tolist(), ciphertexts, strict=True):
+                totals[place] = totals[place] * ciphertext % n_squared
         return count.to_bytes(COUNT_BYTES, "little") + _write_sum(own, n, totals)
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
@@ -277,8 +277,10 @@ class PaillierMechanism(OneMessage):
             raise CodecError("a ciphertext of the aggregate is not in the range from 1 to n^2 - 1")
         plaintexts = [decrypt(key, ciphertext) for ciphertext in ciphertexts]
         parts = [
-            packing.unpack(block, plaintexts[start : start + packing.plaintexts])
-            for block, packing, start in zip(own.layout.blocks, own.packings, own.block_starts, strict=True)
+            packing.unpack(block, plaintexts[first:last])
+            for block, packing, (first, last) in zip(
+                own.layout.blocks, own.packings, spans_of(own.block_ciphertexts), strict=True
+            )
         ]
         return np.concatenate(parts)
 

@@ -182,7 +182,7 @@ def test_a_member_downloads_its_groups_view(api: Api) -> None:
         layout = RECIPE.layout(number)
         plan = task.mechanism.plan({}, layout, 2)
         for member in members[2 * (number - 1) : 2 * number]:
-            body = task.mechanism.seal(plan, ((0,),), [np.full(layout.length, 0.5)], None)
+            body = task.mechanism.seal(plan, 1, [np.full(layout.length, 0.5)], None)
             assert member.put(number, body).status_code == 201
         task.wait_round(number, "complete")
     states = {}
@@ -215,7 +215,7 @@ def smallest_group(
     """The numbers of the clients of the level that fewest clients have in a round."""
     groups: dict[int, list[int]] = {}
     for index, client in clients.items():
-        groups.setdefault(len(task.recipe.route(task.spec(number), client.client_id)), []).append(index)
+        groups.setdefault(task.recipe.route(task.spec(number), client.client_id), []).append(index)
     assert len(groups) > 1 and min(map(len, groups.values())) > MIN_CLIENTS
     return min(groups.values(), key=len)
 

@@ -254,7 +254,7 @@ def test_a_member_that_chooses_its_blocks_abstains_when_training_fails() -> None
     keyring, plan = made_up_keyring(terms.sum_plan), terms.sum_plan
     chosen, how = plan.layout.chosen, terms.mechanism
     blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
-    bodies = [((), how.seal(plan, (), blocks, keyring)) for _ in range(SURVIVORS)]
+    bodies = [(0, how.seal(plan, 0, blocks, keyring)) for _ in range(SURVIVORS)]
     attack = OneMember(terms, keyring, {1: how.release(plan, how.fold(plan, None, bodies))})
     attack.part.half = Diverging(attack.part.half)
     assert not [url for method, url, _ in attack.attempt() if method == "PUT"]

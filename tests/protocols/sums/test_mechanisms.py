@@ -118,19 +118,19 @@ def test_tasks_whose_sums_only_a_key_holder_opens_are_refused_with_the_way_out()
 
 def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
     layout = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
-    plan, vectors = PLAIN.plan({}, layout, 4), [np.full(3, 0.5), np.full(2, 0.25)]
-    transcript = run_sum(PLAIN, plan, vectors, [((0,),), ((1,),)])
-    assert [len(body) for body in transcript.contributions] == [12, 8]
-    assert transcript.total.tolist() == [0.5, 0.5, 0.5, 0.25, 0.25]
-    with pytest.raises(ParameterError, match=r"2 values, got shape \(3,\)"):
-        run_sum(PLAIN, plan, vectors, [((0,),), ((1,),)][::-1])
+    plan, vectors = PLAIN.plan({}, layout, 4), [np.full(3, 0.5), np.full(5, 0.25)]
+    transcript = run_sum(PLAIN, plan, vectors, [1, 2])
+    assert [len(body) for body in transcript.contributions] == [12, 20]
+    assert transcript.total.tolist() == [0.75, 0.75, 0.75, 0.25, 0.25]
+    with pytest.raises(ParameterError, match=r"5 values, got shape \(3,\)"):
+        run_sum(PLAIN, plan, vectors, [2, 1])
     with pytest.raises(ParameterError, match="2 vectors but 1 routes"):
-        run_sum(PLAIN, plan, vectors, [((0,), (1,))])
+        run_sum(PLAIN, plan, vectors, [2])
 
 
 @pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (CKKS, {}), (MadeUpKeys(), {"key_bits": 2048})])
 def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, parameters: dict[str, Any]) -> None:
-    layout, route = one_block(Segment("v", 3, 0.1)), ((0,),)
+    layout, route = one_block(Segment("v", 3, 0.1)), 1
     plan, edge = how.plan(parameters, layout, 4), np.array([np.float32(0.1), -np.float32(0.1), 0.0], np.float64)
     keyring = keyring_of(how, plan)
     body = how.seal(plan, route, [edge], keyring)
@@ -197,7 +197,7 @@ LEVEL = (Segment("v", 2, 1.0),)
 ONE = VectorLayout((Block("b", LEVEL),), sum_class=TRAINED)
 TWO = VectorLayout((Block("low", LEVEL), Block("high", LEVEL)), sum_class=TRAINED)
 CHOSEN = VectorLayout((Block("a", LEVEL), Block("b", LEVEL)), sum_class=TRAINED, chosen=1)
-LOW: Route = ((0,),)
+LOW: Route = 1
 PARAMETERS: dict[str, dict[str, int]] = {"ckks": {}, "paillier": {"key_bits": 2048}}
 
 
@@ -207,7 +207,7 @@ def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, boo
     keyring = keyring_of(how, plan)
     bodies = []
     for route, participates in contributions:
-        blocks = [np.full(2, 0.5 * participates) for _ in route]
+        blocks = [np.full(2, 0.5 * participates) for _ in range(route)]
         bodies.append((route, how.seal(plan, route, with_participation(plan, blocks, participates), keyring)))
     return plan, opened(how, plan, bodies, keyring)
 
@@ -222,7 +222,7 @@ def test_only_contributions_with_data_count_and_each_block_has_its_own_floor(nam
         expected = 0.5 * participants
         np.testing.assert_allclose(without_participation(plan, total), expected, atol=plan.predicted_error + 1e-6)
     for high, enough in ((0, True), (2, False), (3, True)):
-        routes = [((0,), (1,)) if client < high else LOW for client in range(5)]
+        routes = [2 if client < high else LOW for client in range(5)]
         plan, total = summed(name, TWO, [(route, True) for route in routes])
         expect(plan, total, enough, f"^{high} contributions")
         parts = [2.5, 2.5, 0.5 * high, 0.5 * high]

@@ -139,7 +139,7 @@ def test_long_vectors_are_packed_and_folded_in_pieces() -> None:
         np.testing.assert_array_equal(unpack(body, 23, count), elements)
         np.testing.assert_array_equal(unpack_part(body, 23, count, count - 5, count), elements[-5:])
     plan = MASKED.plan({"bits": 23}, one_block(Segment("v", count, 1.0)), 3)
-    assert MASKED.release(plan, MASKED.fold(plan, None, [(((0,),), body)] * 2)) == pack(2 * elements, 23)
+    assert MASKED.release(plan, MASKED.fold(plan, None, [(1, body)] * 2)) == pack(2 * elements, 23)
     with pytest.raises(ParameterError, match="not 3 to"):
         unpack_part(body, 23, count, 3, count + 1)
 

@@ -151,7 +151,7 @@ def planned(name: str) -> tuple[Mechanism, SumPlan, Any]:
 
 def sealed(name: str, numbers: np.ndarray, values: np.ndarray) -> bytes:
     mechanism, plan, keyring = planned(name)
-    return mechanism.seal(plan, (), [numbers.astype(np.float64), values.ravel()], keyring)
+    return mechanism.seal(plan, 0, [numbers.astype(np.float64), values.ravel()], keyring)
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
@@ -164,9 +164,9 @@ def test_every_contribution_is_added_where_it_says(name: str, seed: int, cut: in
     for _ in range(CLIENTS):
         numbers, values = drawn(rng)
         expected[numbers] += values
-        bodies.append(((), sealed(name, numbers, values)))
-        mechanism.check(plan, (), bodies[-1][1])
-        assert len(bodies[-1][1]) == plan.contribution_bytes(())
+        bodies.append((0, sealed(name, numbers, values)))
+        mechanism.check(plan, 0, bodies[-1][1])
+        assert len(bodies[-1][1]) == plan.contribution_bytes(0)
     partial = mechanism.fold(plan, None, bodies[:cut])
     partial = mechanism.fold(plan, partial, bodies[cut:])
     assert partial == mechanism.fold(plan, None, bodies)
@@ -184,11 +184,11 @@ def test_lengths_heads_routes_and_values_are_checked(name: str) -> None:
         wrong = np.array(wrong_numbers, "<u4").tobytes() + body[4 * CHOSEN :]
         for refuse in (mechanism.check, lambda plan, route, body: mechanism.fold(plan, None, [(route, body)])):
             with pytest.raises(ContributionError, match="ascending order"):
-                refuse(plan, (), wrong)
+                refuse(plan, 0, wrong)
     for wrong in (body[:-1], body + b"\0", b""):
         with pytest.raises(ContributionError, match=f"{len(body)} bytes"):
-            mechanism.check(plan, (), wrong)
-    for route in (((0,),), tuple((n,) for n in range(CHOSEN))):
+            mechanism.check(plan, 0, wrong)
+    for route in (1, CHOSEN):
         with pytest.raises(RoutingError, match="name their blocks"):
             plan.contribution_bytes(route)
         with pytest.raises(RoutingError, match="name their blocks"):
@@ -202,7 +202,7 @@ def test_lengths_heads_routes_and_values_are_checked(name: str) -> None:
             sealed(name, bad, values)
     for parts in ([values.ravel()], [numbers.astype(float), values.ravel()[:-1]]):
         with pytest.raises(ParameterError):
-            mechanism.seal(plan, (), parts, keyring)
+            mechanism.seal(plan, 0, parts, keyring)
 
 
 def test_a_value_over_its_clip_does_not_pass_the_plain_check() -> None:
@@ -210,7 +210,7 @@ def test_a_value_over_its_clip_does_not_pass_the_plain_check() -> None:
     body = bytearray(sealed("plain", numbers, values))
     body[4 * CHOSEN : 4 * CHOSEN + 4] = np.array(0.75, "<f4").tobytes()
     with pytest.raises(ContributionError, match="exceeds its clip"):
-        PLAIN.check(PLAIN.plan({}, CHOSEN_LAYOUT, CLIENTS), (), bytes(body))
+        PLAIN.check(PLAIN.plan({}, CHOSEN_LAYOUT, CLIENTS), 0, bytes(body))
 
 
 def test_mechanisms_that_need_public_routes_say_so() -> None:

@@ -152,7 +152,7 @@ class Honest:
         member = Membership(url, task_id, "lies", name, "member", "token", certificate_of(self.index), _PIN)
         layout, broad = self.context.plan.layout, {name_of(index) for index in task.broad}
         recipe = SimpleNamespace(
-            layout=lambda sum_index: layout, route=lambda spec, client: ((0,), (1,)) if client in broad else ((0,),)
+            layout=lambda sum_index: layout, route=lambda spec, client: 2 if client in broad else 1
         )
         schedule = TaskSchedule(
             cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference

@@ -66,7 +66,7 @@ def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
     model = 10 * plan.aggregate_bytes
-    assert sent == Traffic(10, 10 * plan.contribution_bytes(((0,),)), model, model)
+    assert sent == Traffic(10, 10 * plan.contribution_bytes(1), model, model)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
     added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
     key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(1216), bytes(64))
@@ -79,7 +79,7 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     masked = mechanism("masked")
     plans = {rank: masked.plan({}, colr(rank).layout(), 60) for rank in (1, 8)}
     sent = {rank: wire_traffic(colr(rank), masked, {}, 60, 1) for rank in plans}
-    up = {sent[rank].up_bytes - plans[rank].contribution_bytes(((0,),)) for rank in plans}
+    up = {sent[rank].up_bytes - plans[rank].contribution_bytes(1) for rank in plans}
     down = {sent[rank].down_bytes - plans[rank].aggregate_bytes for rank in plans}
     degree = 16  # of 60 clients, with the defaults
     secrets = 1152 * (degree // 2)
@@ -119,7 +119,7 @@ def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
         plans = [ckks.plan(parameters, chosen.layout(step), 10) for step in range(1, 6)]
         replayed = wire_traffic(chosen, ckks, parameters, 10, 5, device_group)
         assert replayed.down_bytes == sum(plan.aggregate_bytes for plan in plans)
-        assert replayed.up_bytes == sum(plans[step - 1].contribution_bytes(((0,),)) for step in steps)
+        assert replayed.up_bytes == sum(plans[step - 1].contribution_bytes(1) for step in steps)
     with pytest.raises(ParameterError, match="device_group must be less than 2"):
         wire_traffic(chosen, mechanism("plain"), {}, 10, 5, 2)
 

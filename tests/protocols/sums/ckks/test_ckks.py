@@ -115,7 +115,7 @@ def test_accumulators_never_overflow() -> None:
         wire.put(0, np.full(8, top, np.uint64))
         total = ExpandedSum(CkksPlan(CkksParameters(set=parameter_set.name), layout(4), times, 4))
         for _ in range(times):
-            total.add(((0,),), wire)
+            total.add(1, wire)
         assert set(total.take(0).tolist()) == {times * top % parameter_set.modulus}
 
 
@@ -186,8 +186,8 @@ def test_seal_agrees_with_every_set_at_every_degree() -> None:
 
 def test_upload_and_error_of_the_item_matrix() -> None:
     compact, standard = (make_plan({"set": name}, MATRIX, 60) for name in ("compact", "standard"))
-    assert compact.contribution_bytes(((0,),)) <= 1.1 * 4 * MATRIX.length
-    assert standard.contribution_bytes(((0,),)) <= 1.4 * 4 * MATRIX.length
+    assert compact.contribution_bytes(1) <= 1.1 * 4 * MATRIX.length
+    assert standard.contribution_bytes(1) <= 1.4 * 4 * MATRIX.length
     assert compact.predicted_error <= 1e-4 and standard.predicted_error <= 1e-6
     facts = standard.describe()
     assert facts["security_bits"] == 128
@@ -253,7 +253,7 @@ def test_the_predicted_noise_is_the_measured_noise() -> None:
         plan = make_plan(parameters, layout(8192, clip=1.0), 3)
         keyring = CKKS.generate_keyring(plan)
         vector = np.random.default_rng(5).uniform(-1, 1, 8192)
-        total = opened(CKKS, plan, [CKKS.seal(plan, ((0,),), [vector], keyring) for _ in range(3)], keyring)
+        total = opened(CKKS, plan, [CKKS.seal(plan, 1, [vector], keyring) for _ in range(3)], keyring)
         assert np.std(total - 3 * vector) == pytest.approx(plan.noise_deviation, rel=0.1)
 
 

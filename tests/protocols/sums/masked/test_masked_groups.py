@@ -44,7 +44,7 @@ def test_each_group_has_its_own_sum_and_the_kept_groups_give_the_sum_of_all() ->
     assert sorted(np.bincount(roster.groups)) == [5, 5, 5]
     for place in range(15):
         assert {int(roster.groups[one]) for one in roster.neighbours_of(place)} == {int(roster.groups[place])}
-    bodies = sorted((roster.group_of(name), ((0,),), body) for name, body in run.contributions.items())
+    bodies = sorted((roster.group_of(name), 1, body) for name, body in run.contributions.items())
     partial = MASKED.fold_groups(plan, None, bodies)
     corrected, _ = MASKED.correct(plan, partial, run.unmasking)
     opened = MASKED.open_groups(plan, MASKED.release(plan, corrected), 14)
@@ -65,7 +65,7 @@ def test_each_group_has_its_own_sum_and_the_kept_groups_give_the_sum_of_all() ->
 def test_folds_in_batches_and_parts_give_the_same_bytes() -> None:
     run = played()
     plan, roster = run.context.plan, run.roster
-    bodies = sorted((roster.group_of(name), ((0,),), body) for name, body in run.contributions.items())
+    bodies = sorted((roster.group_of(name), 1, body) for name, body in run.contributions.items())
     whole = MASKED.fold_groups(plan, None, bodies)
     assert MASKED.fold_groups(plan, MASKED.fold_groups(plan, None, bodies[:5]), bodies[5:]) == whole
     assert MASKED.merge(plan, [MASKED.fold_groups(plan, None, part) for part in (bodies[:4], bodies[4:])]) == whole
