@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
     "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
     "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
-    "privacy": ("privacy:privacy", "Plan the noise of a task, and compute privacy costs (epsilon)."),
+    "privacy": ("privacy:privacy", "Plan the noise of a task."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
     "data": ("data:data", "List, download, inspect and convert data sets."),
     "keyring": ("serving:keyring", "Create and hand out the keys of an encrypted task."),

@@ -1,246 +1,199 @@
-"""`hushrec privacy`: the noise of a task (`plan`), and the cost of Laplace noise next to what papers state (`laplace`).
-
-`PAPER_CLAIMS` says what papers state about the privacy of their noise, and why it is not the privacy cost of a user.
-"""
+"""`hushrec privacy plan`: noise, costs and what is left of each recipe, for so many users, items and an epsilon."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from pydantic import ValidationError
 from typer import Option
 
-from client_sdk.cli.common import AsJson, command_group, command_options, console, picked, table
-from client_sdk.cli.privacy_plan import plan
+from client_sdk.cli.common import AsJson, command_group, command_options, console, picked, stderr, table
+from client_sdk.cli.install import install_command
 from protocols.errors import ParameterError
-from protocols.parameter_text import first_fault
 
 if TYPE_CHECKING:
-    from protocols.privacy.laplace import LaplaceNoise, PrivacyCost
+    from protocols.messages.privacy import Privacy
+    from protocols.privacy_advice import NoiseOutlook
 
-privacy = command_group("Plan the noise of a task, and compute privacy costs (epsilon).")
-privacy.command("plan")(plan)
+_WHICH: Final = (
+    "Epsilon: cost of all sums that one client is in, against everybody, also those who know that it took part. This "
+    "is what a task promises, and what clients count towards their budgets. Gaussian: by privacy loss distributions, "
+    "for Gaussian noise of the same multiplier, for comparison."
+)
+_NOTE: Final = (
+    "z: deviation of the noise of the honest clients of the smallest round, in units of the L2 bound on a "
+    "contribution. Noise per value: in the sum of a whole cohort. Sums of one client, at most: the block's `rounds`. "
+    "What is left is a rule of thumb (docs/privacy.md): measure before you promise."
+)
+
+
+privacy = command_group("Plan the noise of a task.")
+privacy.callback()(lambda: None)  # a group, although it has one command
 
 
 @dataclass(frozen=True)
-class PaperClaim:
-    """A paper's statement about its privacy.
+class PlanOptions:
+    """Options of `hushrec privacy plan`."""
 
-    dim: length of an item's factor in the paper's experiments. clip: bound on each value, None if the paper bounds
-    something else or gives no number. scale: of the Laplace noise. formula: the paper's epsilon in words. per: what
-    that epsilon is for. objections: why the statement does not hold, or does not mean what a reader may think.
-    """
-
-    system: str
-    source: str
-    dim: int
-    clip: float | None
-    scale: float
-    formula: str
-    per: Literal["coordinate", "round"]
-    objections: tuple[str, ...]
-
-    @property
-    def epsilon(self) -> float | None:
-        """The epsilon that the paper states or that follows from its formula; None if it gives no number."""
-        return None if self.clip is None else 2 * self.clip / self.scale
-
-
-_RFREC: Final = PaperClaim(
-    system="RFRec",
-    source="section 3.4 (eq. 9) and RQ6",
-    dim=20,
-    clip=0.2,
-    scale=0.04,
-    formula="2 delta / s, with clip delta and scale s",
-    per="coordinate",
-    objections=(
-        "A client sends items x dim coordinates that all follow from its own data, in every round. Their costs add up, "
-        "and the paper adds none.",
-        "The released code draws one Laplace number a client and adds it to every entry. The difference between any "
-        "two entries is then sent without noise: that is no local differential privacy, for any epsilon.",
-        "The released code has other values than the text, clip 0.4 with scale 0.1 and 0.2 with 0.08, and its noise "
-        "is commented out.",
-    ),
-)
-PAPER_CLAIMS: Final[Mapping[str, PaperClaim]] = MappingProxyType(
-    {
-        "pfedclr": PaperClaim(
-            system="PFedCLR",
-            source="section 4, appendix B.4 (eq. 35, 36, lemma B.7) and D.7",
-            dim=16,
-            clip=None,
-            scale=0.5,
-            formula="S_u / lambda, with S_u at most 2 p_u eta C",
-            per="round",
-            objections=(
-                "p_u is the weight of the client in the server's mean, so S_u is the sensitivity of the mean. The "
-                "noise is local: it is added to Q_u, whose sensitivity has no p_u in it.",
-                "S_u is that of a single gradient step with rate eta. Training is 10 epochs of Adam, which divides "
-                "gradients by their own size: clipping them bounds no change of Q_u by eta C.",
-                "C bounds a norm of the whole gradient, and which one is not said. Laplace noise needs the sum of the "
-                "absolute values; for the Euclidean norm that is up to sqrt(items x dim) times as much.",
-                "Neither C nor a value of epsilon is given, and what 100 rounds cost together is not asked.",
-            ),
-        ),
-        "rfrec": _RFREC,
-        "rfrecf": replace(_RFREC, system="RFRecF", scale=0.06),
-    }
-)
-"""Name of the recipe -> the paper's statement."""
-
-
-_NOTE = (
-    "Epsilon bounds what a contribution reveals: an attacker who finds two inputs of a user equally likely may, after "
-    "seeing the contribution, find one of them at most e^epsilon times as likely as the other. Below 1 is commonly "
-    "called strong; above 10 there is hardly a bound. The bound holds for any two inputs of one user, so everything "
-    "that a user sends counts: the costs of all coordinates of a vector add up, and so do the costs of rounds. An "
-    "attacker who sees only the sum learns less, but because of the secure sum, not because of the noise."
-)
-_ITEMS = 3706
-_DIM = 20
-
-
-@dataclass(frozen=True)
-class LaplaceOptions:
-    """Options of `hushrec privacy laplace`."""
-
-    recipe: Annotated[str | None, Option(help="Recipe whose paper's claim is shown: rfrec, rfrecf or pfedclr.")] = None
-    items: Annotated[int | None, Option(min=1, help="Number of items.", show_default="3706, MovieLens-1M's")] = None
-    dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="the paper's, or 20")] = (
-        None
-    )
-    values: Annotated[
-        int | None, Option(min=1, help="Number of noised values in one contribution, instead of items x dim.")
+    users: Annotated[int, Option(min=2, help="Number of users.")]
+    items: Annotated[int, Option(min=1, help="Number of items.")]
+    epsilon: Annotated[float, Option(help="Cost to a client of all its contributions to the task.")]
+    delta: Annotated[
+        float | None, Option(help="Probability in the guarantee.", show_default="users^-1.1, at most 1e-5")
     ] = None
-    clip: Annotated[float | None, Option(help="Bound to which each value is clipped.", show_default="the paper's")] = (
-        None
-    )
-    scale: Annotated[float | None, Option(help="Scale b of the Laplace noise.", show_default="the paper's")] = None
-    rounds: Annotated[int, Option(min=1, help="Rounds that one client contributes to.")] = 100
-    clients: Annotated[int, Option(min=1, help="Number of contributions in a mean, for its noise.")] = 6040
-    delta: Annotated[float, Option(help="Probability with which the composed bound may fail.")] = 1e-5
+    recipe: Annotated[
+        str | None, Option(help="One of privirec-k, privirec, colr, fedmf and arrays.", show_default="all of them")
+    ] = None
+    cohort: Annotated[
+        int | None,
+        Option(min=2, help="Clients in a sum.", show_default="all for PriviRec, otherwise 1,000 or 1 % of the users"),
+    ] = None
+    min_clients: Annotated[
+        int | None, Option(min=2, help="Clients of the smallest round.", show_default="80 % of the cohort")
+    ] = None
+    corrupt: Annotated[float, Option(help="Share of a cohort whose noise is not counted on.")] = 0.1
+    rounds: Annotated[
+        int | None, Option(min=1, help="Rounds of the task.", show_default="3 and 1 for PriviRec, otherwise 101")
+    ] = None
+    interactions_per_user: Annotated[int, Option(min=1, help="Mean number of items of a user.")] = 50
+    clip: Annotated[float, Option(help="L2 bound on an update, from which it adapts, in tasks that train.")] = 1.0
     as_json: AsJson = False
 
-    def claim(self) -> PaperClaim | None:
-        """Return the claim of the recipe's paper, None without --recipe. Raises `ParameterError` if there is none."""
-        if self.recipe is not None and self.recipe not in PAPER_CLAIMS:
-            known = ", ".join(PAPER_CLAIMS)
-            raise ParameterError(f"no claim on Laplace noise is known for {self.recipe!r}; choose one of {known}")
-        return None if self.recipe is None else PAPER_CLAIMS[self.recipe]
+    def block(self) -> Privacy:
+        """Return the privacy block. Raises `ParameterError` for values out of range."""
+        from pydantic import ValidationError
 
-    def noise(self) -> LaplaceNoise:
-        """Return clip and scale, the paper's where not given. Raises `ParameterError` if one is missing or invalid."""
-        from protocols.privacy.laplace import LaplaceNoise
+        from protocols.messages.privacy import Privacy, default_delta
+        from protocols.parameter_text import first_fault
 
-        claim, clip, scale = self.claim(), self.clip, self.scale
-        if claim is not None:
-            clip = claim.clip if clip is None else clip
-            scale = claim.scale if scale is None else scale
-        if clip is None or scale is None:
-            missing = " and ".join(name for name, value in (("--clip", clip), ("--scale", scale)) if value is None)
-            raise ParameterError(f"{missing} must be given" + (": the paper does not state it" if claim else ""))
+        delta = default_delta(self.users) if self.delta is None else self.delta
         try:
-            return LaplaceNoise(clip=clip, scale=scale)
+            return Privacy(epsilon=self.epsilon, delta=delta, clip=self.clip, corrupt=self.corrupt)
         except ValidationError as error:
-            raise ParameterError(first_fault(error)) from error
+            raise ParameterError(first_fault(error, Privacy.model_fields)) from None
 
-    def coordinates(self) -> int:
-        """Return the number of noised values in one contribution."""
-        if self.values is not None and (self.items or self.dim):
-            raise ParameterError("give either --values, or --items and --dim")
-        claim = self.claim()
-        dim = self.dim or (_DIM if claim is None else claim.dim)
-        return self.values or (self.items or _ITEMS) * dim
+    def outlooks(self) -> tuple[list[NoiseOutlook], dict[str, str]]:
+        """Return the plan of each recipe, and by name why the others have none.
+
+        Raises the reason if one recipe was asked for.
+        """
+        from protocols.privacy_advice import NOISY_RECIPES, outlook, sizes_for
+
+        block, found, missing = self.block(), [], {}
+        for name in NOISY_RECIPES if self.recipe is None else (self.recipe,):
+            try:
+                sizes = sizes_for(name, self.users, **picked(self, "rounds", "cohort", "min_clients"))
+                found.append(
+                    outlook(name, self.users, self.items, block, sizes, interactions=self.interactions_per_user)
+                )
+            except ParameterError as error:
+                if self.recipe is not None:
+                    raise
+                missing[name] = str(error)
+        return found, missing
 
 
-@privacy.command("laplace")
+@privacy.command("plan")
 @command_options
-def laplace(options: LaplaceOptions) -> None:
-    """Compute the privacy cost (epsilon) of clipped values with Laplace noise: per coordinate, per round and in total.
+def plan(options: PlanOptions) -> None:
+    """Plan a task with a privacy block: the noise, what it costs, and what it leaves of each recipe.
 
-    Papers state the cost of one coordinate in one round. A user sends thousands
-    of coordinates in every round, and all of them count. With --recipe the
-    paper's claim is shown too, and its clip and scale are the defaults.
+    Nothing is looked at but sizes. With the extra `privacy`, tighter bounds for
+    Gaussian noise stand beside ours.
 
-    Example: hushrec privacy laplace --recipe rfrec --items 3706 --dim 20 --clip 0.2 --scale 0.04 --rounds 100
+    Example: hushrec privacy plan --users 1000000 --items 50000 --epsilon 4
     """
-    from protocols.privacy.laplace import laplace_cost
-
-    claim, noise = options.claim(), options.noise()
-    cost = laplace_cost(noise, options.coordinates(), options.rounds, options.delta)
+    found, missing = options.outlooks()
+    gaussian = {one.recipe: figures for one in found if (figures := _gaussian(one)) is not None}
     if options.as_json:
-        typer.echo(json.dumps(_document(cost, options.clients, claim), indent=2))
+        typer.echo(json.dumps(_document(options, found, missing, gaussian), indent=2))
         return
-    title = f"clip {noise.clip:g}, Laplace scale {noise.scale:g}: {cost.coordinates:,} values, {cost.rounds:,} rounds"
-    headings = ("", "epsilon", "odds up to", *([] if claim is None else [f"{claim.system} states"]))
-    console.print(table(title, headings, _rows(cost, claim)))
-    console.print(_NOTE, highlight=False)
-    console.print(_utility(cost, options.clients), highlight=False)
-    if claim is not None:
-        console.print(_format_claim(claim), highlight=False)
+    delta = options.block().delta
+    title = f"{options.users:,} users, {options.items:,} items: epsilon {options.epsilon:g} at delta {delta:.2g}"
+    headings = ("", *(one.recipe for one in found))
+    if found:
+        console.print(table(title, headings, [*_sizes(found), *_costs(found, gaussian)]))
+    for one in found:
+        console.print(f"{one.text}.", highlight=False, soft_wrap=True)
+    for name, why in missing.items():
+        console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
+    console.print(f"{_WHICH}\n{_NOTE}", highlight=False, soft_wrap=True)
+    if found and not gaussian:
+        stderr.print(
+            f"For the figures of Gaussian noise: {install_command('privacy')}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
 
 
-def _rows(cost: PrivacyCost, claim: PaperClaim | None) -> list[tuple[str, ...]]:
-    from protocols.privacy.laplace import odds
-
-    figures = [
-        ("coordinate", "one coordinate, one round", cost.epsilon_coordinate),
-        ("round", "one round, all coordinates", cost.epsilon_round),
-        ("total", f"[bold]{cost.rounds:,} rounds, all coordinates[/]", cost.epsilon_total),
-        ("total", f"the same, at delta {cost.delta:g}", cost.epsilon_at_delta),
+def _sizes(found: list[NoiseOutlook]) -> list[tuple[str, ...]]:
+    return [
+        ("rounds", *(f"{one.sizes.rounds:,}" for one in found)),
+        ("clients in a sum", *(f"{one.sizes.cohort:,}" for one in found)),
+        ("clients of the smallest round", *(f"{one.sizes.min_clients:,}" for one in found)),
+        ("of them honest", *(f"{one.honest:,}" for one in found)),
+        ("sums of one client, at most", *(f"{one.sizes.sums:,}" for one in found)),
+        ("clip (L2 bound)", *(f"{one.sums[-1].bound:g}" for one in found)),
+        ("z", *(f"{one.multiplier:.3g}" for one in found)),
+        ("noise per value of a sum", *(f"{one.sums[-1].deviation:.3g}" for one in found)),
+        ("noise per value of a count", *(_of_counts(one) for one in found)),
     ]
-    rows = []
-    for kind, name, epsilon in figures:
-        stated = []
-        if claim is not None:
-            stated = [_epsilon(claim.epsilon) if claim.per == kind else "nothing"]
-        rows.append((name, _epsilon(epsilon), odds(epsilon), *stated))
+
+
+def _of_counts(one: NoiseOutlook) -> str:
+    return f"{one.sums[0].deviation:.3g}" if one.sums[0].what == "counts" else "-"
+
+
+def _costs(found: list[NoiseOutlook], gaussian: Mapping[str, float]) -> list[tuple[str, ...]]:
+    rows = [("epsilon", *(f"{one.epsilon:.3g}" for one in found))]
+    if gaussian:
+        rows.append(("the same, Gaussian", *(f"{gaussian[one.recipe]:.3g}" for one in found)))
     return rows
 
 
-def _epsilon(value: float | None) -> str:
-    if value is None:
-        return "no number"
-    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+def _gaussian(one: NoiseOutlook) -> float | None:
+    """Return epsilon for Gaussian noise of the same multiplier.
+
+    By privacy loss distributions, with `dp-accounting` (extra `privacy`; None without it): tighter than a bound by
+    Renyi orders. The Skellam noise of a task comes close to Gaussian noise, so the figures are for comparison; what a
+    task promises is the bound of `protocols.privacy.noise`, which holds for the noise that is added.
+    """
+    try:
+        from dp_accounting import GaussianDpEvent
+    except ModuleNotFoundError:
+        return None
+    return loss_epsilon(GaussianDpEvent(one.multiplier), one.sizes.sums, one.delta)
 
 
-def _utility(cost: PrivacyCost, clients: int) -> str:
-    return (
-        f"In the mean of {clients:,} contributions, the noise has a standard deviation of "
-        f"{cost.noise_of_mean(clients):.2g} per coordinate. For epsilon = 1 in total the scale would have to be "
-        f"{cost.scale_for_one:,.4g}, {cost.scale_for_one / cost.noise.scale:,.4g} times as large."
-    )
+def loss_epsilon(event: Any, times: int, delta: float) -> float:
+    """Return epsilon at `delta` of `times` sums, each with the privacy loss of `event`, one of `dp_accounting`."""
+    from dp_accounting import SelfComposedDpEvent, pld
+
+    accountant = pld.PLDAccountant().compose(SelfComposedDpEvent(event, times))
+    return float(accountant.get_epsilon(delta))
 
 
-def _format_claim(claim: PaperClaim) -> str:
-    at = f"scale {claim.scale:g}" if claim.clip is None else f"clip {claim.clip:g} and scale {claim.scale:g}"
-    lines = [f"{claim.system}, {claim.source}: epsilon = {claim.formula}, for one {claim.per}, at {at}. Objections:"]
-    return "\n".join([*lines, *(f"- {objection}" for objection in claim.objections)])
-
-
-def _document(cost: PrivacyCost, clients: int, claim: PaperClaim | None) -> dict[str, Any]:
-    """Return the JSON document: every figure, its inputs, and the paper's claim."""
-    said = ("system", "source", "clip", "scale", "formula", "per", "epsilon", "objections")
+def _document(
+    options: PlanOptions,
+    found: list[NoiseOutlook],
+    missing: Mapping[str, str],
+    gaussian: Mapping[str, float],
+) -> dict[str, Any]:
+    """Return the JSON document: the request, and each recipe's sizes, costs, noise and outlook."""
+    recipes = []
+    for one in found:
+        own = asdict(one)
+        costs = {"stated": own.pop("epsilon"), "gaussian": gaussian.get(one.recipe)}
+        recipes.append({**own, "epsilon": costs})
     return {
-        **picked(cost.noise, "clip", "scale"),
-        **picked(cost, "coordinates", "rounds", "delta", "sensitivity"),
-        "epsilon": {
-            "coordinate": cost.epsilon_coordinate,
-            "round": cost.epsilon_round,
-            "total": cost.epsilon_total,
-            "total_at_delta": cost.epsilon_at_delta,
-            "advanced_composition": cost.advanced,
-            "renyi_composition": cost.renyi,
-            "renyi_order": cost.renyi_order,
-        },
-        "scale_for_epsilon_1": cost.scale_for_one,
-        "clients": clients,
-        "noise_of_mean": cost.noise_of_mean(clients),
-        "paper": None if claim is None else picked(claim, *said),
+        "users": options.users,
+        "items": options.items,
+        "interactions_per_user": options.interactions_per_user,
+        "privacy": options.block().model_dump(mode="json"),
+        "recipes": recipes,
+        "not_planned": dict(missing),
     }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
 from bench.experiments.factors import pfedclr_run, pfedclr_split
 from bench.experiments.fidelity import SYSTEMS, full_ranking_controls, main, rating_mean_controls, seeded
@@ -22,7 +24,7 @@ from bench.experiments.leaks import (
     negative_pool,
     paper_protocol,
 )
-from bench.experiments.rfrec import rfrec_run
+from bench.experiments.rfrec import renyi_divergence, renyi_epsilon, rfrec_run
 from bench.experiments.rows import Row, flat, measured, options_of
 from bench.run_all import USERS, write_data
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
@@ -196,3 +198,19 @@ def test_a_recipe_without_negatives_is_refused() -> None:
     federation = Federation(random_data().train, "privirec-k", {"items": THINGS, "components": 4}, cohort_size=10)
     with pytest.raises(TypeError, match="no negatives"):
         exclude(federation, np.zeros((PEOPLE, 1), np.int32))
+
+
+def test_laplace_noise_of_every_value_of_every_round_costs_what_the_recipes_page_says() -> None:
+    assert round(renyi_epsilon(2 * 0.2 / 0.04, 3706 * 20 * 100, 1e-5)) == 66_730_939
+    assert round(renyi_epsilon(2 * 1 / 0.5, 3706 * 16 * 100, 1e-5)) == 17_916_484
+
+
+@pytest.mark.parametrize(("epsilon", "order"), [(0.1, 1.5), (1.0, 2.0), (3.0, 8.0), (10.0, 1.01)])
+def test_renyi_divergence_is_that_of_two_laplace_laws(epsilon: float, order: float) -> None:
+    here, there = scipy.stats.laplace(), scipy.stats.laplace(loc=epsilon)
+
+    def ratio(x: float) -> float:
+        return float(np.exp(order * here.logpdf(x) + (1 - order) * there.logpdf(x)))
+
+    moment = sum(scipy.integrate.quad(ratio, a, b)[0] for a, b in ((-50, 0), (0, epsilon), (epsilon, epsilon + 50)))
+    assert renyi_divergence(epsilon, order) == pytest.approx(math.log(moment) / (order - 1), rel=1e-7)

@@ -27,7 +27,7 @@ WORKS = {
     "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
     "organiser,plots,data": "import client_sdk.organiser.app, client_sdk.lab.data.tables; "
     "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
-    "privacy": "from client_sdk.cli.privacy_plan import loss_epsilon; from dp_accounting import GaussianDpEvent; "
+    "privacy": "from client_sdk.cli.privacy import loss_epsilon; from dp_accounting import GaussianDpEvent; "
     "assert 0 < loss_epsilon(GaussianDpEvent(4), 1, 1e-6) < 2",
     "demo": "import client_sdk.lab.demo.arms, client_sdk.lab.demo.report, client_sdk.lab.demo.spectrum",
     "server,postgres,s3,cluster,otel": "import psycopg, opentelemetry.sdk, aggregator_service.app; "

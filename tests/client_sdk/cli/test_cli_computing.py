@@ -95,41 +95,6 @@ def test_without_the_extra_a_plan_has_our_bounds_and_says_how_to_install_it(monk
     assert "the same, Gaussian" not in out
 
 
-# --- privacy laplace -------------------------------------------------------------------------------------------------
-
-
-def test_table_shows_the_costs_and_the_papers_claim() -> None:
-    shape = ("--items", "3706", "--dim", "20", "--rounds", "100")
-    code, out, _ = hushrec("privacy", "laplace", "--recipe", "rfrec", "--clip", "0.2", "--scale", "0.04", *shape)
-    assert code == 0
-    found = rows(out)
-    assert found["one coordinate, one round"] == ["10", "22,026 to 1", "10"]
-    assert found["one round, all coordinates"] == ["741,200", "10^321,899 to 1", "nothing"]
-    assert found["100 rounds, all coordinates"] == ["74,120,000", "10^32,189,907 to 1", "nothing"]
-    assert found["the same, at delta 1e-05"][0] == "66,730,939"
-    words = " ".join(out.split())
-    assert "0.00073 per coordinate" in words
-    assert "adds it to every entry" in words
-    code, out, _ = hushrec("privacy", "laplace", "--values", "5", "--clip", "0.01", "--scale", "1", "--rounds", "3")
-    assert rows(out)["3 rounds, all coordinates"] == ["0.3", "1.35 to 1"]
-    assert (code, "RFRec" in out) == (0, False)
-
-
-def test_clip_and_scale_default_to_the_papers() -> None:
-    found = document("privacy", "laplace", "--recipe", "rfrecf")
-    assert (found["clip"], found["scale"], found["coordinates"]) == (0.2, 0.06, 3706 * 20)
-    assert found["paper"]["epsilon"] == pytest.approx(6.667, abs=1e-3)
-    calibrated = document("privacy", "laplace", "--recipe", "pfedclr", "--clip", "1")
-    assert (calibrated["scale"], calibrated["coordinates"]) == (0.5, 3706 * 16)
-    assert calibrated["paper"]["epsilon"] is None
-    options = ("--values", "1000", "--clip", "0.005", "--scale", "1", "--rounds", "10", "--clients", "200")
-    found = document("privacy", "laplace", *options)
-    assert found["paper"] is None
-    assert [found["epsilon"][of] for of in ("coordinate", "round", "total")] == pytest.approx([0.01, 10, 100])
-    assert found["epsilon"]["total_at_delta"] == found["epsilon"]["renyi_composition"] < 10
-    assert (found["scale_for_epsilon_1"], found["noise_of_mean"]) == pytest.approx((100, 0.1))
-
-
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 PLAN = "privacy plan " + " ".join(MILLION)
@@ -148,14 +113,6 @@ PLAN = "privacy plan " + " ".join(MILLION)
         (f"{PLAN} --min-clients 90000 --recipe colr", "no round could complete"),
         (f"{PLAN} --corrupt 0.9 --recipe colr", "lower corrupt"),
         (f"{PLAN} --delta 0.5", "delta: must be less than 0.01"),
-        ("privacy laplace --clip 1", "--scale must be given"),
-        ("privacy laplace --scale 1", "--clip must be given"),
-        ("privacy laplace --recipe pfedclr", "--clip must be given: the paper does not state it"),
-        ("privacy laplace --recipe colr --clip 1 --scale 1", "choose one of pfedclr, rfrec, rfrecf"),
-        ("privacy laplace --clip 0 --scale 1", "clip: must be greater than 0"),
-        ("privacy laplace --clip 1 --scale nan", "scale: must be a finite number"),
-        ("privacy laplace --recipe rfrec --values 5 --dim 3", "either --values, or --items and --dim"),
-        ("privacy laplace --recipe rfrec --delta 0", "delta must be a probability"),
     ],
 )
 def test_what_cannot_be_computed_is_refused_in_one_sentence(command: str, words: str) -> None:
