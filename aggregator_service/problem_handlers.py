@@ -91,15 +91,15 @@ def _methods(request: Request) -> str:
 
 
 class _Rule(NamedTuple):
-    """How an exception is answered. detail: None for the exception's text. log: what happened, "" to log nothing.
-
-    named: what of the exception is logged: its text, or, where that holds values from a statement, the driver's type.
-    """
+    """How an exception is answered."""
 
     slug: str
     detail: str | None = None
+    """None for the exception's text."""
     log: str = ""
+    """What happened, "" to log nothing."""
     named: Callable[[Exception], str] = str
+    """What of the exception is logged: its text, or, where that holds values from a statement, the driver's type."""
     level: int = logging.ERROR
     retry_after: str | None = None
 

@@ -42,20 +42,20 @@ MOST_CONSTANTS: Final = 0.2
 
 
 class RecipeConformance:
-    """Inherit it with the name and small parameters of a recipe; pytest runs every test.
-
-    clients: contributions of a sum. sums: sums that are played. mechanisms: those over which a sum is compared with the
-    plain one; None for CKKS, if it carries the recipe. Masked and one-shot sums use the plans of the others. reveals:
-    segments of sums of class trained that hold constants of a client, and the parameter by which a task consents.
-    """
+    """Inherit it with the name and small parameters of a recipe; pytest runs every test."""
 
     name: ClassVar[str]
     parameters: ClassVar[Mapping[str, Any]]
     clients: ClassVar[int] = 5
+    """Contributions of a sum."""
     sums: ClassVar[int] = 3
+    """Sums that are played."""
     training: ClassVar[TrainingConfig | None] = None
     mechanisms: ClassVar[tuple[str, ...] | None] = None
+    """Those over which a sum is compared with the plain one; None for CKKS, if it carries the recipe. Masked and
+    one-shot sums use the plans of the others."""
     reveals: ClassVar[Mapping[str, str]] = {}
+    """Segments of sums of class trained that hold constants of a client, and the parameter by which a task consents."""
 
     def make(self) -> Recipe:
         """Return the recipe."""

@@ -33,14 +33,13 @@ TakeAhead = Callable[[int], Sequence[Any]]
 
 @dataclass(frozen=True)
 class TaskSum:
-    """One sum of a task, as all parties compute it. plan: that of `spec` (`protocols.sums.participation.plan_of_task`).
-
-    recipe: with the evaluation and the privacy block of the task.
-    """
+    """One sum of a task, as all parties compute it."""
 
     recipe: Recipe
+    """With the evaluation and the privacy block of the task."""
     mechanism: Mechanism
     plan: SumPlan
+    """That of `spec` (`protocols.sums.participation.plan_of_task`)."""
     spec: RoundSpec
 
     def route(self, client_id: str) -> Route:
@@ -50,14 +49,12 @@ class TaskSum:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A contribution as it leaves the device.
-
-    contribution: the blocks that are in it: with noise, in a task with a privacy block. payload: the message, or the
-    ring elements (layout.length,).
-    """
+    """A contribution as it leaves the device."""
 
     contribution: Contribution
+    """The blocks that are in it: with noise, in a task with a privacy block."""
     payload: bytes | Elements
+    """The message, or the ring elements (layout.length,)."""
 
     @property
     def message(self) -> bytes:

@@ -60,17 +60,17 @@ def check_capabilities(who: str, named: Collection[Capability]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A recipe or a mechanism in its registry.
-
-    name: the name by which tasks choose it. version: raised when equal parameters mean something else than before, or
-    another wire form; server and clients must agree on it. text: what it is, in a few words for lists. source: where it
-    comes from, for the page of parameters.
-    """
+    """A recipe or a mechanism in its registry."""
 
     name: str
+    """The name by which tasks choose it."""
     version: int = 1
+    """Raised when equal parameters mean something else than before, or another wire form; server and clients must agree
+    on it."""
     text: str = ""
+    """What it is, in a few words for lists."""
     source: str = ""
+    """Where it comes from, for the page of parameters."""
 
 
 E = TypeVar("E", bound=Entry)

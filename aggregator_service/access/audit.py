@@ -42,16 +42,15 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """An operator who acts.
-
-    name: of the token; at the command line the account of the operating system. address: the client's IP address; at
-    the command line the name of the machine. at: seconds since the epoch.
-    """
+    """An operator who acts."""
 
     name: str
+    """Of the token; at the command line the account of the operating system."""
     via: Via
     address: str
+    """The client's IP address; at the command line the name of the machine."""
     at: float
+    """Seconds since the epoch."""
 
 
 def record(
@@ -122,19 +121,21 @@ def relay(database: Database) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A kind of refused attempt. operator: `NOBODY` without a valid token. refused: slug of the problem type."""
+    """A kind of refused attempt."""
 
     operator: str
+    """`NOBODY` without a valid token."""
     via: Via
     address: str
     action: str
     refused: str
+    """Slug of the problem type."""
     task_id: str | None = None
 
 
 @dataclass
 class _Count:
-    """How often a kind of attempt was made in a day. row: of the database, None until it is stored."""
+    """How often a kind of attempt was made in a day."""
 
     day: int
     first: float
@@ -142,6 +143,7 @@ class _Count:
     times: int = 0
     stored: int = 0
     row: int | None = None
+    """Of the database, None until it is stored."""
 
 
 @dataclass
@@ -239,17 +241,18 @@ def refused_row(kind: Attempt, first: float, last: float, times: int = 1) -> Aud
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which entries of the trail are wanted; None and "" for any.
-
-    operator: a name. task: a name or an id. target: what was changed, such as a client id. outcome: those that were
-    done, or refused. since: seconds since the epoch.
-    """
+    """Which entries of the trail are wanted; None and "" for any."""
 
     operator: str = ""
+    """A name."""
     task: str = ""
+    """A name or an id."""
     outcome: Literal["", "done", "refused"] = ""
+    """Those that were done, or refused."""
     since: float | None = None
+    """Seconds since the epoch."""
     target: str = ""
+    """What was changed, such as a client id."""
 
 
 def audit_page(session: Session, wanted: Wanted, limit: int, *, after: int = 0) -> AuditPage:

@@ -26,24 +26,24 @@ _NO_TASK = "there is no such task"
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of the aggregator. name: the name of the token, `environment` for the one in the settings."""
+    """An operator of the aggregator."""
 
     name: str
+    """The name of the token, `environment` for the one in the settings."""
     role: OperatorRole
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """A client of one task.
-
-    device_group: its device group, 0 in tasks without groups. identity_key: its Ed25519 public key, 32 bytes.
-    """
+    """A client of one task."""
 
     client_id: str
     task_id: str
     role: Role
     device_group: int = 0
+    """Its device group, 0 in tasks without groups."""
     identity_key: bytes = field(default=b"", repr=False)
+    """Its Ed25519 public key, 32 bytes."""
 
 
 Principal = Operator | Enrolled

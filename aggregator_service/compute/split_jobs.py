@@ -48,13 +48,11 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True)
 class SplitJobs:
-    """Runs a round's jobs on `workers`, in parts where that is faster.
-
-    split_bytes: the fewest bytes of contributions that a part reads, or of mask streams that it makes.
-    """
+    """Runs a round's jobs on `workers`, in parts where that is faster."""
 
     workers: Workers
     split_bytes: int = SPLIT_BYTES
+    """The fewest bytes of contributions that a part reads, or of mask streams that it makes."""
 
     async def fold(self, job: FoldJob) -> BlobRef:
         """Run a fold; return the new partial sum. Raises as `jobs.fold_batch` and `Workers.run` do."""

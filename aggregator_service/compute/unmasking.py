@@ -27,16 +27,18 @@ from protocols.sums.wire import Ring
 class Masks:
     """What is needed to remove the masks of a round.
 
-    roster: the encoded roster. shares, replies: the messages by client id. survivors: client ids. threads: how many to
-    use.
+    shares, replies: the messages by client id.
     """
 
     context: RoundContext
     roster: bytes = field(repr=False)
+    """The encoded roster."""
     shares: Mapping[str, bytes] = field(repr=False)
     survivors: tuple[str, ...] = field(repr=False)
+    """Client ids."""
     replies: Mapping[str, bytes] = field(repr=False)
     threads: int = 1
+    """How many to use."""
 
     @property
     def sharers(self) -> tuple[str, ...]:
@@ -67,13 +69,14 @@ class Masks:
 
 @dataclass(frozen=True)
 class SomeMasks:
-    """A part of `Masks`. held: the shares of the secrets from which its masks are made."""
+    """A part of `Masks`."""
 
     context: RoundContext
     roster: bytes = field(repr=False)
     sharers: tuple[str, ...] = field(repr=False)
     survivors: tuple[str, ...] = field(repr=False)
     held: server.HeldShares = field(repr=False)
+    """The shares of the secrets from which its masks are made."""
     threads: int = 1
 
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:
@@ -110,16 +113,15 @@ class SumUnopenedError(Exception):
 
 @dataclass(frozen=True)
 class OneshotMasks:
-    """What is needed to take the masks off the sum of a round.
-
-    keys: the encoded keys of the committee. survivors: digest of the set that the committee confirmed. shares: member
-    id -> summed share with its signature.
-    """
+    """What is needed to take the masks off the sum of a round."""
 
     context: OneshotContext
     keys: tuple[bytes, ...] = field(repr=False)
+    """The encoded keys of the committee."""
     survivors: bytes
+    """Digest of the set that the committee confirmed."""
     shares: Mapping[str, bytes] = field(repr=False)
+    """Member id -> summed share with its signature."""
 
     def unmask(self, partial: Buffer, contributions: int) -> tuple[bytes, tuple[str, ...]]:
         """Return the aggregate, and the ids of members whose summed shares are wrong.

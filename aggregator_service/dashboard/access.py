@@ -32,12 +32,14 @@ from aggregator_service.storage.schema import SignInRow
 
 @dataclass(frozen=True)
 class Visitor:
-    """A signed-in operator. secret_hash: key of the sign-in's row; form_token: CSRF token of this sign-in's forms."""
+    """A signed-in operator."""
 
     operator: Operator
     secret_hash: str
+    """Key of the sign-in's row."""
     token_hash: str
     form_token: str
+    """CSRF token of this sign-in's forms."""
 
     @property
     def may_act(self) -> bool:

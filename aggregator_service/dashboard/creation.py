@@ -48,15 +48,14 @@ _BY_COMMAND: Final = ("start_from", "start_weight")
 
 @dataclass(frozen=True)
 class FieldGroup:
-    """Fields under one heading.
-
-    prefix: of their names in the form. folded: shown only when it is opened.
-    """
+    """Fields under one heading."""
 
     title: str
     prefix: str
+    """Of their names in the form."""
     rows: Sequence[ParameterRow]
     folded: bool = True
+    """Shown only when it is opened."""
 
 
 def _text(entry: Entry) -> str:

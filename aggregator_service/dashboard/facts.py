@@ -33,13 +33,7 @@ ROUNDS_SHOWN: Final = 25
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports.
-
-    members: counts of those who are enrolled, revoked, retired (left the task permanently) and waiting (for keys).
-    invited: uses of the invitations: all places, those taken, and those still free. committee: None if the mechanism
-    has none. privacy: None without a privacy block. sums: how many the task can release at most. ends_in: seconds until
-    then at the pace of the newest rounds; None while that is not known, and once the task is over.
-    """
+    """A task, its rounds (newest first), its member counts, and the metrics its recipe reports."""
 
     row: TaskRow
     view: TaskView
@@ -48,12 +42,18 @@ class TaskFacts:
     older: int | None
     newest: bool
     members: Row[int, int, int, int]
+    """Counts of those who are enrolled, revoked, retired (left the task permanently) and waiting (for keys)."""
     invited: Row[int, int, int]
+    """Uses of the invitations: all places, those taken, and those still free."""
     quality: Sequence[Series]
     committee: CommitteeView | None = None
+    """None if the mechanism has none."""
     privacy: PrivacyView | None = None
+    """None without a privacy block."""
     sums: int = 0
+    """How many the task can release at most."""
     ends_in: float | None = None
+    """Seconds until then at the pace of the newest rounds; None while that is not known, and once the task is over."""
 
 
 _PACE: Final = 20
@@ -137,11 +137,7 @@ class TaskLine:
 
 @dataclass(frozen=True)
 class Overview:
-    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number.
-
-    search, state: only tasks in this state, whose name, recipe, mechanism or data set has this text; "" for all. found:
-    how many these are.
-    """
+    """One page of tasks (open ones first, then the newest), the number of tasks by state, and the page number."""
 
     lines: list[TaskLine]
     states: dict[str, int]
@@ -149,7 +145,9 @@ class Overview:
     more: bool
     search: str = ""
     state: str = ""
+    """Only tasks in this state, whose name, recipe, mechanism or data set has this text; "" for all."""
     found: int = 0
+    """How many these are."""
 
 
 def overview(session: Session, page: int = 1, search: str = "", state: str = "") -> Overview:
@@ -184,12 +182,13 @@ _LIBRARIES: Final = ("fastapi", "uvicorn", "sqlalchemy", "numpy", "cryptography"
 
 @dataclass(frozen=True)
 class Check:
-    """The result of checking one component. timing: response time, which differs at each check."""
+    """The result of checking one component."""
 
     name: str
     level: Level
     text: str
     timing: str = ""
+    """Response time, which differs at each check."""
 
 
 @dataclass(frozen=True)

@@ -57,15 +57,13 @@ class ScreenContent:
 
 @dataclass(frozen=True)
 class Screen:
-    """A page: its template, the names of its live fragments, and a function that loads its content.
-
-    task_id: a change of this task triggers an update at once; other changes are found by polling.
-    """
+    """A page: its template, the names of its live fragments, and a function that loads its content."""
 
     template: str
     fragments: tuple[str, ...]
     load: Callable[[Services], ScreenContent]
     task_id: str = ""
+    """A change of this task triggers an update at once; other changes are found by polling."""
 
     def response(self, request: Request, services: Services, visitor: Visitor) -> Response:
         """Render the whole page."""

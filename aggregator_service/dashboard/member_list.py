@@ -28,11 +28,7 @@ Order = Literal[
 
 @dataclass(frozen=True)
 class MemberLine:
-    """One member: its number in the order of enrolment, the serial of its certificate, and what it did.
-
-    sent: bytes of its contributions and of its messages in masked and one-shot rounds, without requests that carry no
-    data of a round. seen_at: when the newest of these arrived, seconds since the epoch; None without one.
-    """
+    """One member: its number in the order of enrolment, the serial of its certificate, and what it did."""
 
     number: int
     serial: str
@@ -41,8 +37,11 @@ class MemberLine:
     asked: int
     contributed: int
     sent: int
+    """Bytes of its contributions and of its messages in masked and one-shot rounds, without requests that carry no data
+    of a round."""
     enrolled_at: float
     seen_at: float | None
+    """When the newest of these arrived, seconds since the epoch; None without one."""
 
     @property
     def share(self) -> float | None:
@@ -52,11 +51,13 @@ class MemberLine:
 
 @dataclass(frozen=True)
 class MemberList:
-    """A page of the members that match. page: its number, from 1. found: how many match. more: whether pages follow."""
+    """A page of the members that match. more: whether pages follow."""
 
     lines: list[MemberLine]
     page: int
+    """Its number, from 1."""
     found: int
+    """How many match."""
     state: MemberState
     serial: str
     order: Order

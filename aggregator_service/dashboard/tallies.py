@@ -19,29 +19,29 @@ Status = Literal["done", "now", "ahead", "failed"]
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the funnel: a number of clients. count: None while it is not known yet."""
+    """One step of the funnel: a number of clients."""
 
     name: str
     count: int | None
+    """None while it is not known yet."""
     note: str
 
 
 @dataclass(frozen=True)
 class StateFacts:
-    """One state of a round.
-
-    entered_at, left_at: seconds since the epoch. expected, delivered: clients, None if the state waits for no client.
-    received, handed_out: bytes of all clients together.
-    """
+    """One state of a round."""
 
     state: str
     status: Status
     entered_at: float | None = None
     left_at: float | None = None
+    """Seconds since the epoch."""
     expected: int | None = None
     delivered: int | None = None
+    """Clients, None if the state waits for no client."""
     received: int = 0
     handed_out: int = 0
+    """Bytes of all clients together."""
 
     @property
     def missing(self) -> int | None:
@@ -57,17 +57,17 @@ class StateFacts:
 
 @dataclass
 class Tally:
-    """A round and its counts.
-
-    parts: message name to (clients, bytes). uploads: clients with an incomplete upload. entered: states in order.
-    refusals: clients that refused the round, by reason.
-    """
+    """A round and its counts."""
 
     round: RoundRow
     parts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Message name to (clients, bytes)."""
     uploads: int = 0
+    """Clients with an incomplete upload."""
     entered: list[RoundStateRow] = field(default_factory=list)
+    """States in order."""
     refusals: dict[str, int] = field(default_factory=dict)
+    """Clients that refused the round, by reason."""
 
     @property
     def active(self) -> bool:

@@ -224,14 +224,12 @@ _MARGIN: Final = 8.0
 
 @dataclass(frozen=True)
 class Series:
-    """One metric over the rounds: points (round number, value), ascending by round.
-
-    popularity: the same metric of the ranking by item counts, to be drawn beside it; empty without one.
-    """
+    """One metric over the rounds: points (round number, value), ascending by round."""
 
     name: str
     points: Sequence[tuple[int, float]]
     popularity: Sequence[tuple[int, float]] = ()
+    """The same metric of the ranking by item counts, to be drawn beside it; empty without one."""
 
     @property
     def low(self) -> float:

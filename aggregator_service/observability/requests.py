@@ -50,31 +50,35 @@ _CLIENT_ID: Final = re.compile(r"^c_[0-9a-f]{20}$")
 
 @dataclass
 class RequestRecord:
-    """Facts about one request. It holds no query, no header and no body.
-
-    method: one of the HTTP methods, or `OTHER`. route: the route's path template, `_NO_ROUTE` where no route matched.
-    status: 0 when no response was started. problem: slug of the problem type. received, sent: bytes of the bodies.
-    milliseconds: from the request's headers to the end of the response. task, round, client: ids in the path, None
-    where the text in the path does not have the form of an id; after an enrolment those of the new client, with its
-    role. digest: SHA-256 (hex) announced for the body. operator: name of the operator's token. address: where a request
-    came from that was refused and that no client made. waited: whether it was a long poll or an event stream.
-    """
+    """Facts about one request. It holds no query, no header and no body."""
 
     method: str
+    """One of the HTTP methods, or `OTHER`."""
     route: str = _NO_ROUTE
+    """The route's path template, `_NO_ROUTE` where no route matched."""
     status: int = 0
+    """0 when no response was started."""
     problem: str | None = None
+    """Slug of the problem type."""
     received: int = 0
     sent: int = 0
+    """Bytes of the bodies."""
     milliseconds: float = 0.0
+    """From the request's headers to the end of the response."""
     task: str | None = None
     round: int | None = None
     client: str | None = None
+    """Ids in the path, None where the text in the path does not have the form of an id; after an enrolment those of the
+    new client, with its role."""
     role: str | None = None
     digest: str | None = None
+    """SHA-256 (hex) announced for the body."""
     operator: str | None = None
+    """Name of the operator's token."""
     address: str | None = None
+    """Where a request came from that was refused and that no client made."""
     waited: bool = False
+    """Whether it was a long poll or an event stream."""
 
     def complete(self, scope: Scope) -> None:
         """Fill in route, problem and ids from the ASGI scope of the finished request."""

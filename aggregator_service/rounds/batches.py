@@ -94,21 +94,21 @@ def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, str, byt
 
 @dataclass(frozen=True)
 class ActiveRound:
-    """The active round of a task, as one transaction read it.
-
-    missing: clients whose message the state still waits for. batch, is_last: see `Batches.next`. partial: the partial
-    sum, None before the first fold. folded: contributions in it.
-    """
+    """The active round of a task, as one transaction read it."""
 
     terms: TaskTerms
     task_seed: bytes
     opened_by_anyone: bool
     round: RoundRow
     missing: int
+    """Clients whose message the state still waits for."""
     batch: Batch
     is_last: bool
+    """See `Batches.next`."""
     partial: BlobRef | None
+    """The partial sum, None before the first fold."""
     folded: int
+    """Contributions in it."""
 
 
 def partial_of(row: RoundRow) -> BlobRef | None:

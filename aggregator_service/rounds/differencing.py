@@ -44,14 +44,13 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TooSimilar:
-    """The round's sum must not be released. remaining: members that are left for the same sum over fewer clients.
-
-    counts: whether the round counts towards `max_failed_rounds`, because nobody left the task.
-    """
+    """The round's sum must not be released."""
 
     reason: str
     remaining: int
+    """Members that are left for the same sum over fewer clients."""
     counts: bool = False
+    """Whether the round counts towards `max_failed_rounds`, because nobody left the task."""
 
 
 def retire_if_too_similar(

@@ -126,12 +126,10 @@ _TELL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True)
 class CommitListeners:
-    """The parts of a process that have to know of commits, its own and those of other processes.
-
-    loop: the event loop in which `notifier` and `engine` run. The methods may be called in any thread.
-    """
+    """The parts of a process that have to know of commits, its own and those of other processes."""
 
     loop: asyncio.AbstractEventLoop
+    """The event loop in which `notifier` and `engine` run. The methods may be called in any thread."""
     task_cache: TaskCache
     notifier: Notifier
     engine: RoundEngine

@@ -51,9 +51,10 @@ REPEATS: Final = 2
 
 @dataclass(frozen=True)
 class Repeated:
-    """A sum that is asked again of the same clients. first: number of the round that fixed them first."""
+    """A sum that is asked again of the same clients."""
 
     first: int
+    """Number of the round that fixed them first."""
     clients: list[str]
 
 

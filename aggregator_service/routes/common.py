@@ -206,10 +206,11 @@ class CheckedRoute(APIRoute):
     """A route whose JSON body is checked before FastAPI parses it: length, time, digest and media type.
 
     A route that asks for `RawBody` receives its body itself. Starlette's limit of body sizes is not used: it replaces
-    every response to a body that is too long by plain text. takes_json: False where bodies are forms.
+    every response to a body that is too long by plain text.
     """
 
     takes_json: ClassVar[bool] = True
+    """False where bodies are forms."""
 
     async def longest_body(self, request: Request) -> int:
         """Return the length in bytes of the longest body; called before any of it is read."""

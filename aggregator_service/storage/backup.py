@@ -48,11 +48,12 @@ class BackupError(HushRecError, RuntimeError):
 
 @dataclass(frozen=True)
 class Backup:
-    """A finished backup. damaged: keys of blobs that were already missing or damaged in the store."""
+    """A finished backup."""
 
     path: Path
     blobs: int
     damaged: list[str]
+    """Keys of blobs that were already missing or damaged in the store."""
 
 
 def back_up(database: Database, blobs: DirectoryBlobs, target: Path) -> Backup:

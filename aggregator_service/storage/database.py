@@ -64,11 +64,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Announcement:
-    """A change of a task, and the topics that it concerns. version: None for progress that only the engine needs."""
+    """A change of a task, and the topics that it concerns."""
 
     task_id: str
     topics: tuple[str, ...]
     version: int | None
+    """None for progress that only the engine needs."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,18 @@ class Delivery:
 
 @dataclass
 class Effects:
-    """What follows a commit.
-
-    voided: hashes of tokens that are void. orphans: keys of blobs to delete. outcomes: of rounds that ended, for
-    metrics. dropouts: round state and number of clients whose message did not arrive, for metrics.
-    """
+    """What follows a commit."""
 
     announcements: list[Announcement] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     voided: list[str] = field(default_factory=list)
+    """Hashes of tokens that are void."""
     orphans: list[str] = field(default_factory=list)
+    """Keys of blobs to delete."""
     outcomes: list[str] = field(default_factory=list)
+    """Of rounds that ended, for metrics."""
     dropouts: list[tuple[str, int]] = field(default_factory=list)
+    """Round state and number of clients whose message did not arrive, for metrics."""
 
 
 _FULL_SECONDS: Final = 30.0

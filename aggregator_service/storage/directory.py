@@ -34,13 +34,11 @@ _MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True)
 class DirectoryBlobs:
-    """A `BlobStore` of files below `root`: written to a temporary file, synced, renamed, and the directory synced.
-
-    store_id: the id that the store must have; empty: any.
-    """
+    """A `BlobStore` of files below `root`: written to a temporary file, synced, renamed, and the directory synced."""
 
     root: Path
     store_id: str = field(default="", kw_only=True)
+    """The id that the store must have; empty: any."""
 
     def prepare(self, store_id: str = "") -> str:
         marker = self.root / _MARKER

@@ -27,13 +27,14 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Write:
-    """A write that waits for its group. failure: what it or its commit raised."""
+    """A write that waits for its group."""
 
     work: Callable[[Session], Any]
     future: asyncio.Future[Any]
     context: Context
     result: Any = None
     failure: BaseException | None = None
+    """What it or its commit raised."""
 
     def answer(self) -> None:
         """Resume the caller, unless its request was cancelled."""

@@ -38,16 +38,15 @@ _BLOBS: Final = {
 
 @dataclass(frozen=True)
 class Growth:
-    """What was stored when it was measured last, and bytes a day by which it grew.
-
-    kinds: bytes of blobs and bodies by kind. database_a_day, blobs_a_day: None while there is nothing to compare with.
-    """
+    """What was stored when it was measured last, and bytes a day by which it grew."""
 
     measured_at: float
     database: int
     kinds: Mapping[str, int]
+    """Bytes of blobs and bodies by kind."""
     database_a_day: float | None = None
     blobs_a_day: float | None = None
+    """None while there is nothing to compare with."""
 
     @property
     def blobs(self) -> int:

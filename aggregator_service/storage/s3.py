@@ -68,16 +68,17 @@ _TURN: Final = threading.Lock()
 
 @dataclass(frozen=True)
 class S3Blobs:
-    """A `BlobStore` of objects below `prefix` in `bucket`.
-
-    scratch: directory for the unnamed temporary file of a blob that is being read. A machine without this directory
-    uses its own for temporary files (TMPDIR). store_id: the id that the store must have; empty: any.
-    """
+    """A `BlobStore` of objects below `prefix` in `bucket`."""
 
     bucket: str
     prefix: str
     scratch: Path
+    """Directory for the unnamed temporary file of a blob that is being read.
+
+    A machine without this directory uses its own for temporary files (TMPDIR).
+    """
     store_id: str = field(default="", kw_only=True)
+    """The id that the store must have; empty: any."""
 
     def prepare(self, store_id: str = "") -> str:
         with _reporting_errors():

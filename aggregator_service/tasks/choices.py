@@ -153,19 +153,19 @@ _LENGTHS: Final = (("min_length", "at least"), ("max_length", "at most"))
 
 @dataclass(frozen=True)
 class ParameterRow:
-    """One parameter. default: as it is written on the command line, "required" if there is none.
-
-    bounds: in words, "" for none. declared_in: module of the class that declares the parameter in its present form.
-    recommended: what a new task gets where its maker names no value, None if that is the default.
-    """
+    """One parameter."""
 
     name: str
     type: str
     default: str
+    """As it is written on the command line, "required" if there is none."""
     bounds: str
+    """In words, "" for none."""
     meaning: str
     declared_in: str
+    """Module of the class that declares the parameter in its present form."""
     recommended: str | None = None
+    """What a new task gets where its maker names no value, None if that is the default."""
 
 
 def parameter_rows(model: type[BaseModel], recommended: Mapping[str, Any] | None = None) -> list[ParameterRow]:

@@ -36,11 +36,13 @@ from protocols.sums.oneshot.wire import CommitteeKey
 
 
 class StatedContribution(NamedTuple):
-    """A contribution of a one-shot round. statement: encoded. key: of the blob with the whole upload."""
+    """A contribution of a one-shot round."""
 
     client_id: str
     statement: bytes
+    """Encoded."""
     key: str
+    """Of the blob with the whole upload."""
 
 
 def published_keys(session: Session, task_id: str, number: int) -> Sequence[tuple[CommitteeKeyRow, ClientRow]]:

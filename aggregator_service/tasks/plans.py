@@ -29,11 +29,7 @@ if TYPE_CHECKING:  # workers make plans, too, and need no database
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON.
-
-    evaluation: the evaluation block as JSON and the rounds of the schedule; None without one. privacy: the privacy
-    block as JSON, and rounds and min_clients of the schedule; None without one.
-    """
+    """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON."""
 
     recipe_name: str
     recipe_parameters: str
@@ -41,7 +37,9 @@ class TaskTerms:
     mechanism_parameters: str
     cohort_size: int
     evaluation: tuple[str, int] | None = None
+    """The evaluation block as JSON and the rounds of the schedule; None without one."""
     privacy: tuple[str, int, int] | None = None
+    """The privacy block as JSON, and rounds and min_clients of the schedule; None without one."""
 
 
 @dataclass(frozen=True)

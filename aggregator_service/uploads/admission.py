@@ -38,20 +38,20 @@ _PART: Final = 4 * 1024 * 1024
 
 @dataclass
 class Admission:
-    """A client that may contribute to a round.
-
-    length: exact bytes of its upload. stored: the contribution that is stored already, if any. status: bytes
-    stored of an upload in chunks, and the number of chunks. attestation: see `ContributionRow`; the route sets it.
-    """
+    """A client that may contribute to a round."""
 
     round: RoundRow
     plan: TaskPlan
     route: Route
     length: int
+    """Exact bytes of its upload."""
     client: Enrolled
     stored: ContributionRow | None
+    """The contribution that is stored already, if any."""
     status: tuple[int, int] = (0, 0)
+    """Bytes stored of an upload in chunks, and the number of chunks."""
     attestation: str | None = None
+    """See `ContributionRow`; the route sets it."""
 
     def check(self, body: memoryview) -> None:
         """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""

@@ -31,10 +31,12 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, repr=False)
 class Proxy:
-    """A proxy of the environment. url: may hold a password. variable: where it was found. Its text has no password."""
+    """A proxy of the environment."""
 
     url: str
+    """May hold a password."""
     variable: str
+    """Where it was found. Its text has no password."""
 
     @property
     def scheme(self) -> str:

@@ -62,14 +62,14 @@ _HEADERS: Final = {"accept-encoding": "identity", "user-agent": f"hushrec python
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds.
-
-    connect: to open a connection. read: without a byte received; a long poll adds its wait. write: without a byte sent.
-    """
+    """Timeouts in seconds."""
 
     connect: float = 10.0
+    """To open a connection."""
     read: float = 60.0
+    """Without a byte received; a long poll adds its wait."""
     write: float = 60.0
+    """Without a byte sent."""
 
     def of(self, request: Request) -> httpx.Timeout:
         """Return the httpx timeouts for `request`."""
@@ -356,14 +356,12 @@ class SyncDriver(_Connections, Closed):
 
 @dataclass(frozen=True)
 class _LoopPool:
-    """A connection pool of one event loop, which alone can use its connections.
-
-    keeper: closes them when it ends. The loop ends it, as it ends all asynchronous generators, before it closes.
-    """
+    """A connection pool of one event loop, which alone can use its connections."""
 
     http: httpx.AsyncClient
     proxy: Proxy | None
     keeper: AsyncGenerator[None, None]
+    """Closes them when it ends. The loop ends it, as it ends all asynchronous generators, before it closes."""
 
 
 async def _keep_open(http: httpx.AsyncClient) -> AsyncGenerator[None, None]:

@@ -43,22 +43,24 @@ LONGEST_ENTRY: Final = 4096
 class ApiRequests:
     """The requests of one client or operator. Each call returns a program; see `client_sdk.api.wire`.
 
-    url: address of the server. token: bearer token; None before enrolment. retry: when a failed request is repeated.
-    chunk_bytes: contributions longer than this are uploaded in chunks. signer: signs the requests of an enrolled
-    client; None for operators. time: the server's clock, shared with every `signer` made by `enrolled`. allow_http:
-    whether `url` may begin with http:// when its host is not this machine; `ParameterError` otherwise.
-
     Calls raise the `ApiError` of the problem document, `ContractBroken` for an answer that the API does not allow,
     `ConnectionFailed` without an answer, and `GaveUp` after the last retry.
     """
 
     url: str
+    """Address of the server."""
     token: str | None = None
+    """Bearer token; None before enrolment."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """When a failed request is repeated."""
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    """Contributions longer than this are uploaded in chunks."""
     signer: Signer | None = None
+    """Signs the requests of an enrolled client; None for operators."""
     time: ServerTime = field(default_factory=ServerTime)
+    """The server's clock, shared with every `signer` made by `enrolled`."""
     allow_http: bool = False
+    """Whether `url` may begin with http:// when its host is not this machine; `ParameterError` otherwise."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", base_url(self.url))

@@ -59,20 +59,22 @@ def _random_unit() -> float:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a request is attempted, and how long the pauses between the attempts are.
-
-    attempts: attempts in total, at least 1. None: 6 without those that the server refuses (429, 503) with the time to
-    come again; and where a program waits for its server (`take_part`, `serve`, fleets), any number while there is none.
-    base_seconds: upper bound of the first pause, doubled after each attempt up to `cap_seconds`. longest_wait: a
-    Retry-After of more seconds, or pauses of more seconds in all after such refusals, end the attempts, unless any
-    number is made. jitter: returns a number uniform in [0, 1) that the bound is multiplied by.
-    """
+    """How often a request is attempted, and how long the pauses between the attempts are."""
 
     attempts: int | None = None
+    """Attempts in total, at least 1.
+
+    None: 6 without those that the server refuses (429, 503) with the time to come again; and where a program waits for
+    its server (`take_part`, `serve`, fleets), any number while there is none.
+    """
     base_seconds: float = 0.25
+    """Upper bound of the first pause, doubled after each attempt up to `cap_seconds`."""
     cap_seconds: float = 20.0
     longest_wait: float = 120.0
+    """A Retry-After of more seconds, or pauses of more seconds in all after such refusals, end the attempts, unless any
+    number is made."""
     jitter: Callable[[], float] = field(default=_random_unit, repr=False)
+    """Returns a number uniform in [0, 1) that the bound is multiplied by."""
 
     def __post_init__(self) -> None:
         if (self.attempts is not None and self.attempts < 1) or self.base_seconds < 0 or self.cap_seconds < 0:
@@ -262,7 +264,7 @@ _OFFSET_CORRECTIONS: Final = 2
 
 @dataclass(repr=False)
 class Upload:
-    """One upload of a contribution. sent: bytes of the body that may have reached the server."""
+    """One upload of a contribution."""
 
     url: str
     headers: Mapping[str, str]
@@ -271,6 +273,7 @@ class Upload:
     chunk_bytes: int
     signer: Signer | None
     sent: int = 0
+    """Bytes of the body that may have reached the server."""
 
     def run(self) -> Program[UploadReceipt]:
         """Store `body` as this client's contribution and return the server's receipt: the body is then durable.

@@ -40,22 +40,21 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Request:
-    """One HTTP request. Its repr omits the headers, which may hold a token.
-
-    read_seconds: seconds to wait for the answer in addition to the driver's read timeout (long polls). signer: signs
-    the request each time it is sent, so that every attempt has its own time; None for no signature. max_bytes: largest
-    body that a successful answer may have; the driver stops reading beyond it and raises `ContractBroken`.
-    sink: receives the body of a successful answer, whose own body is then empty; None keeps it in the answer.
-    """
+    """One HTTP request. Its repr omits the headers, which may hold a token."""
 
     method: Method
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | memoryview = b""
     read_seconds: float = 0.0
+    """Seconds to wait for the answer in addition to the driver's read timeout (long polls)."""
     signer: Signer | None = None
+    """Signs the request each time it is sent, so that every attempt has its own time; None for no signature."""
     max_bytes: int = LONGEST_JSON
+    """Largest body that a successful answer may have; the driver stops reading beyond it and raises `ContractBroken`.
+    """
     sink: Sink | None = None
+    """Receives the body of a successful answer, whose own body is then empty; None keeps it in the answer."""
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url} {len(self.body)} bytes>"

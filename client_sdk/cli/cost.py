@@ -214,12 +214,13 @@ def _print_server_cost(options: CostOptions, chosen: Recipe) -> None:
 
 @dataclass(frozen=True)
 class _Prices:
-    """Prices of an hour of a machine with `cores` and of a gigabyte sent. listed: whether they are `LIST_PRICES`."""
+    """Prices of an hour of a machine with `cores` and of a gigabyte sent."""
 
     hour: float
     cores: int
     gigabyte: float
     listed: bool
+    """Whether they are `LIST_PRICES`."""
 
     @classmethod
     def of(cls, options: CostOptions) -> _Prices:

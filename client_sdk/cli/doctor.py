@@ -46,17 +46,18 @@ _PACKAGES: Final = (
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
-
-    name: what was checked. ok: whether it is present and works. needed: whether HushRec requires it; other components
-    are optional. found: version or problem. remedy: a command that installs or fixes it, "" if there is none.
-    """
+    """The result of one check."""
 
     name: str
+    """What was checked."""
     ok: bool
+    """Whether it is present and works."""
     needed: bool
+    """Whether HushRec requires it; other components are optional."""
     found: str
+    """Version or problem."""
     remedy: str = ""
+    """A command that installs or fixes it, "" if there is none."""
 
 
 def examine(data_dir: Path | None = None) -> list[Finding]:

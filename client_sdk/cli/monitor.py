@@ -101,17 +101,16 @@ logging.getLogger("client_sdk.rounds").addHandler(logging.NullHandler())  # the 
 
 @dataclass
 class Monitor:
-    """Counts a participant's events and displays them while the `with` block runs.
-
-    title: heading of the panel and of the summary. counts: of events, of named clients for `ClientsNamed`. ended: the
-    state of the task once it has ended.
-    """
+    """Counts a participant's events and displays them while the `with` block runs."""
 
     title: str
+    """Heading of the panel and of the summary."""
     reports: list[RoundReport] = field(default_factory=list)
     measured: list[ModelMeasured] = field(default_factory=list)
     counts: Counter[type[Event]] = field(default_factory=Counter)
+    """Of events, of named clients for `ClientsNamed`."""
     ended: str = ""
+    """The state of the task once it has ended."""
     _recent: deque[str] = field(default_factory=lambda: deque(maxlen=5))
     _live: Live | None = None
 

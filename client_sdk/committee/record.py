@@ -57,26 +57,26 @@ _Sets = tuple[Annotated[frozenset[str], PlainValidator(_split), PlainSerializer(
 
 @dataclass(frozen=True)
 class CommitteeRecord(Record):
-    """The record of one member in one task.
-
-    round_number: newest round in which it signed; 0 for none. sum_index: the sum of that round. released: sets of
-    client tags whose sums over the same data it helped to open, the newest last. signed: digest of the survivors that
-    it signed in that round. summed: whether it has sent, or may have sent, its summed share; the newest set of
-    `released` is then final. closed: newest round that is over for this member: its key is deleted, and no key for it
-    is made again. data: for a sum of class `repeated`, the data that it sums again. again: by data, such sets of
-    earlier sums, while the newest round is of another sum. kept: other sums, whose sets are stored under names of their
-    own (`load_sets`).
-    """
+    """The record of one member in one task."""
 
     round_number: int = 0
+    """Newest round in which it signed; 0 for none."""
     sum_index: int = 0
+    """The sum of that round."""
     released: _Sets = ()
+    """Sets of client tags whose sums over the same data it helped to open, the newest last."""
     signed: _Digest | None = None
+    """Digest of the survivors that it signed in that round."""
     summed: bool = False
+    """Whether it has sent, or may have sent, its summed share; the newest set of `released` is then final."""
     closed: int = 0
+    """Newest round that is over for this member: its key is deleted, and no key for it is made again."""
     data: Data | None = None
+    """For a sum of class `repeated`, the data that it sums again."""
     again: Mapping[Data, _Sets] = field(default_factory=dict)
+    """By data, such sets of earlier sums, while the newest round is of another sum."""
     kept: frozenset[int] = frozenset()
+    """Other sums, whose sets are stored under names of their own (`load_sets`)."""
 
     def ledger_of(self, round_number: int, sum_index: int, data: Data | None, stored: _Sets = ()) -> Ledger:
         """Return the ledger with which this member judges a set in a round.

@@ -45,11 +45,12 @@ class RunAll(Protocol):
 
 @dataclass(frozen=True)
 class CohortMember:
-    """A client in a cohort. drops: whether it drops out of this round."""
+    """A client in a cohort."""
 
     client: FleetPart
     history: History
     drops: bool
+    """Whether it drops out of this round."""
 
     def view(self, seen: RoundView) -> RoundView:
         """Return `seen`, the round as client 0 sees it, as this client sees it."""
@@ -59,22 +60,23 @@ class CohortMember:
 
 @dataclass(frozen=True)
 class FleetRound:
-    """The outcome and the cost of one round, for all clients of the cohort together.
-
-    failure: the reason when `state` is "failed". asked: clients in the cohort. reports: one per contribution. missed:
-    clients that dropped out, were refused or came too late. seconds: wall clock from the poll that returned the round
-    to the new model. Bytes are of bodies; bytes_spared: that a shared model saved the cohort from downloading.
-    """
+    """The outcome and the cost of one round, for all clients of the cohort together."""
 
     number: int
     state: Literal["complete", "failed"]
     failure: str | None
+    """The reason when `state` is "failed"."""
     asked: int
+    """Clients in the cohort."""
     survivors: int
     reports: tuple[RoundReport, ...]
+    """One per contribution."""
     missed: tuple[RoundMissed, ...]
+    """Clients that dropped out, were refused or came too late."""
     seconds: float
+    """Wall clock from the poll that returned the round to the new model. Bytes are of bodies."""
     bytes_spared: int = 0
+    """That a shared model saved the cohort from downloading."""
 
     def _sum(self, name: str) -> float:
         return float(sum(getattr(report, name) for report in self.reports))
@@ -156,11 +158,12 @@ def play_masked_round(
 
 @dataclass
 class _MaskedMember:
-    """One client in a masked round. missed: why it did not contribute, if so."""
+    """One client in a masked round."""
 
     member: CohortMember
     round: MaskedRound
     missed: str | None = None
+    """Why it did not contribute, if so."""
 
     def send_message(self, view: RoundView) -> Program[None]:
         try:
@@ -193,40 +196,38 @@ _ANY_MECHANISM: Final = Policy(mechanisms=frozenset(OWN), reveal_gram=True, trus
 
 @dataclass(frozen=True, eq=False)
 class FleetOptions:
-    """Options of a `Fleet`. Raises `ParameterError` for values out of range.
-
-    training: training parameters; None uses the defaults of the task's recipe.
-    policy: every client's policy; by default it allows every mechanism.
-    seed: fixes the training draws of every client; None draws fresh randomness.
-    workers: worker threads, each with one connection.
-    cohort: returns the ids of the clients in a round's cohort, as `Operator.cohort` does; by default every client of
-    the fleet asks for itself, as members do.
-    downloads: "each": every client downloads and checks all that it would need alone; "once": only the watcher does.
-    dropout: share of each cohort that drops out, 0 <= dropout < 1. The round then waits for its deadline.
-    dropout_rng: decides which clients drop out; only its `random(size)` method is called.
-    dropout_stage: first stage of a masked round to which these clients send no message.
-    identities: one per client; None generates fresh ones. A task with the same seed asks the same identities in the
-    same rounds.
-    device_groups: the device group of each client. Required when the recipe has several groups.
-    client: retries, timeouts and chunk size of every client.
-    patience: seconds for which an unreachable server is waited for, each time; None waits as long as it takes.
-    progress: receives `ServerUnreachable` and `ServerBack`, from the workers' threads.
-    """
+    """Options of a `Fleet`. Raises `ParameterError` for values out of range."""
 
     training: TrainingConfig | None = None
+    """Training parameters; None uses the defaults of the task's recipe."""
     policy: Policy = _ANY_MECHANISM
+    """Every client's policy; by default it allows every mechanism."""
     seed: int | None = None
+    """Fixes the training draws of every client; None draws fresh randomness."""
     workers: int = 2
+    """Worker threads, each with one connection."""
     cohort: Callable[[int], Iterable[str]] | None = None
+    """Returns the ids of the clients in a round's cohort, as `Operator.cohort` does; by default every client of the
+    fleet asks for itself, as members do."""
     downloads: Literal["each", "once"] = "each"
+    """"each": every client downloads and checks all that it would need alone; "once": only the watcher does."""
     dropout: float = 0.0
+    """Share of each cohort that drops out, 0 <= dropout < 1. The round then waits for its deadline."""
     dropout_rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+    """Decides which clients drop out; only its `random(size)` method is called."""
     dropout_stage: str = "collecting"
+    """First stage of a masked round to which these clients send no message."""
     identities: Sequence[Identity] | None = field(default=None, repr=False)
+    """One per client; None generates fresh ones. A task with the same seed asks the same identities in the same rounds.
+    """
     device_groups: Sequence[int] | None = None
+    """The device group of each client. Required when the recipe has several groups."""
     client: ClientOptions = field(default_factory=ClientOptions)
+    """Retries, timeouts and chunk size of every client."""
     patience: float | None = None
+    """Seconds for which an unreachable server is waited for, each time; None waits as long as it takes."""
     progress: Progress | None = field(default=None, repr=False)
+    """Receives `ServerUnreachable` and `ServerBack`, from the workers' threads."""
 
     def __post_init__(self) -> None:
         Outage(self.patience)  # checks it

@@ -84,13 +84,11 @@ def predictions(
 
 @dataclass(frozen=True)
 class OneHeldOut:
-    """Ranks of one held-out item: among all items that a user does not have (full), and among 99 negatives.
-
-    negatives: int32 (n_users, 99), or None for full ranking only.
-    """
+    """Ranks of one held-out item: among all items that a user does not have (full), and among 99 negatives."""
 
     data: LeaveOneOut
     negatives: NDArray[np.int32] | None
+    """int32 (n_users, 99), or None for full ranking only."""
 
     @property
     def words(self) -> str:
@@ -204,20 +202,23 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Advised:
-    """What the verdict may suggest, and from where. recipe: that of `choose`, if it is another one. start: whether a
-    start from privirec-k was possible and not used. noisy: whether the sums have noise, so that only measurements with
-    noise count. vectors: of the spectrum that was trained; 0 for other recipes. expected: what the plan expects the
-    noise to leave; None without a plan. trains: whether the model is trained, so that rounds differ and more of them
-    may help; otherwise the last round's counts. validated: what the members chose by a sum of validation, a sentence.
-    """
+    """What the verdict may suggest, and from where."""
 
     recipe: str | None = None
+    """That of `choose`, if it is another one."""
     start: bool = False
+    """Whether a start from privirec-k was possible and not used."""
     noisy: bool = False
+    """Whether the sums have noise, so that only measurements with noise count."""
     vectors: int = 0
+    """That of the spectrum that was trained; 0 for other recipes."""
     expected: Left | None = None
+    """What the plan expects the noise to leave; None without a plan."""
     trains: bool = True
+    """Whether the model is trained, so that rounds differ and more of them may help; otherwise the last round's counts.
+    """
     validated: str = ""
+    """What the members chose by a sum of validation, a sentence."""
 
 
 _ABOVE_CONTROL: Final[Mapping[Left, int]] = {"nothing": -1, "popularity": 0, "part": 1, "most": 1}

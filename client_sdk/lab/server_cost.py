@@ -24,21 +24,21 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True)
 class Measured:
-    """Constants of one mechanism. Times in milliseconds of a core, of the server and its fold worker.
-
-    joining: to enrol one member. round: of a round, whoever takes part: its committee among others. member: of one
-    member's part in a round, without its bytes. megabyte: for each that it uploads. rows: bytes of the database that
-    this leaves, at most: pages of deleted messages are used again. round_log, log: bytes of the log, at level info, for
-    a round and for a member's part in it.
-    """
+    """Constants of one mechanism. Times in milliseconds of a core, of the server and its fold worker."""
 
     joining: float
+    """To enrol one member."""
     round: float
+    """Of a round, whoever takes part: its committee among others."""
     member: float
+    """Of one member's part in a round, without its bytes."""
     megabyte: float
+    """For each that it uploads."""
     rows: int
+    """Bytes of the database that this leaves, at most: pages of deleted messages are used again."""
     round_log: int
     log: int
+    """Bytes of the log, at level info, for a round and for a member's part in it."""
 
     def round_seconds(self, members: int, up_bytes: float) -> float:
         """Return the processor seconds of a round of `members` that upload so many bytes each."""
@@ -60,22 +60,22 @@ _BODIES: Final = 8
 
 @dataclass(frozen=True)
 class ServerCost:
-    """Costs of a task at its server; all but `memory_bytes` and `disk_bytes` over all rounds.
-
-    cpu_seconds: of one core. memory_bytes: peak of server and fold worker. received_bytes, sent_bytes: bodies, and as
-    much as if every member followed the model through all rounds.
-    disk_bytes: what a round's contributions take until it ends, at most. kept_bytes: released sums and rows, if nothing
-    is deleted. log_bytes: at level info.
-    """
+    """Costs of a task at its server; all but `memory_bytes` and `disk_bytes` over all rounds."""
 
     rounds: int
     cpu_seconds: float
+    """Of one core."""
     memory_bytes: float
+    """Peak of server and fold worker."""
     received_bytes: float
     sent_bytes: float
+    """Bodies, and as much as if every member followed the model through all rounds."""
     disk_bytes: float
+    """What a round's contributions take until it ends, at most."""
     kept_bytes: float
+    """Released sums and rows, if nothing is deleted."""
     log_bytes: float
+    """At level info."""
 
 
 def server_cost(

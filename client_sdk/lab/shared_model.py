@@ -27,13 +27,13 @@ class ModelCache:
     Each state is kept once a follower has made it, so that an aggregate is opened once; states of different device
     groups are kept apart where the groups follow their own views. Use it only for clients that trust each other with
     the model, such as a fleet or a test.
-
-    downloads: "each": every follower downloads and checks all that it would need alone; "once": a follower whose state
-    is kept here downloads nothing, and counts the bytes in `spared`. keep: states kept for each group.
     """
 
     downloads: Literal["each", "once"] = "each"
+    """"each": every follower downloads and checks all that it would need alone; "once": a follower whose state is kept
+    here downloads nothing, and counts the bytes in `spared`."""
     keep: int = 4
+    """States kept for each group."""
     _states: dict[_Followed, OrderedDict[int, FollowedState]] = field(default_factory=dict, repr=False)
     _missed: dict[_Followed, MissedRounds] = field(default_factory=dict, repr=False)
     _checked: set[tuple[str, int]] = field(default_factory=set, repr=False)
@@ -80,13 +80,11 @@ class ModelCache:
 
 @dataclass
 class SharedFollower(ModelFollower):
-    """A position in the states that a `ModelCache` keeps for all followers of a task; it holds no state of its own.
-
-    spared: bytes that the cache saved this follower.
-    """
+    """A position in the states that a `ModelCache` keeps for all followers of a task; it holds no state of its own."""
 
     cache: ModelCache = field(default_factory=ModelCache)
     spared: int = 0
+    """Bytes that the cache saved this follower."""
     _known: int = field(default=0, init=False)
 
     @property

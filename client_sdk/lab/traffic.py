@@ -51,15 +51,13 @@ class Link:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each.
-
-    model_bytes: the part of `down_bytes` that a client receives who only follows the model: sums or snapshots.
-    """
+    """Bytes that one client sends and receives over `rounds` rounds if it is asked in each."""
 
     rounds: int
     up_bytes: int
     down_bytes: int
     model_bytes: int
+    """The part of `down_bytes` that a client receives who only follows the model: sums or snapshots."""
 
     def up_minutes(self, link: Link) -> float:
         """Return the minutes to send `up_bytes` over `link`."""

@@ -53,14 +53,12 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True)
 class CaughtUp:
-    """A model state, and the plan that led to it.
-
-    rejected: the rounds of encrypted sums whose aggregates the state lacks, and why they did not open.
-    """
+    """A model state, and the plan that led to it."""
 
     followed: FollowedState
     plan: SyncPlan
     rejected: Mapping[int, str] = field(default_factory=dict)
+    """The rounds of encrypted sums whose aggregates the state lacks, and why they did not open."""
 
     @property
     def state(self) -> ModelState:
@@ -70,17 +68,15 @@ class CaughtUp:
 
 @dataclass
 class ModelFollower:
-    """One client's copy of the model, brought up to date by `follow`, in memory and on the device.
-
-    client_store: where the state is kept on the device; None for memory only. device_group: the group of the recipe
-    that the client is in.
-    """
+    """One client's copy of the model, brought up to date by `follow`, in memory and on the device."""
 
     calls: ApiCalls
     terms: TaskTerms
     client_store: ClientStore | None = None
+    """Where the state is kept on the device; None for memory only."""
     keyring: Keyring | None = None
     device_group: int = 0
+    """The group of the recipe that the client is in."""
     replays_all: bool = field(default=False, init=False)
     _forgotten: bool = field(default=False, init=False)
     _gone: int = field(default=0, init=False)

@@ -28,17 +28,15 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True)
 class MissedRounds:
-    """What the server offers for catching up to the end of round `upto`.
-
-    completed: completed rounds in ascending order, from some known round on. snapshot: the newest one that the client
-    may use, see `fetch_missed`; None when there is none or it cannot be of use. gone: number of the newest round
-    whose aggregate the server is known to have deleted.
-    """
+    """What the server offers for catching up to the end of round `upto`."""
 
     upto: int
     completed: tuple[RoundView, ...]
+    """Completed rounds in ascending order, from some known round on."""
     snapshot: SnapshotView | None
+    """The newest one that the client may use, see `fetch_missed`; None when there is none or it cannot be of use."""
     gone: int = 0
+    """Number of the newest round whose aggregate the server is known to have deleted."""
 
 
 def fetch_missed(
@@ -112,14 +110,12 @@ def _check_completed(terms: TaskTerms, view: RoundView, after: int) -> None:
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """What to download: first the snapshot, if any, then the aggregates of `rounds`, in ascending order.
-
-    snapshot_round: the completed round of the snapshot; None without a snapshot, and where the list lacks the round.
-    """
+    """What to download: first the snapshot, if any, then the aggregates of `rounds`, in ascending order."""
 
     snapshot: SnapshotView | None = None
     rounds: tuple[RoundView, ...] = ()
     snapshot_round: RoundView | None = None
+    """The completed round of the snapshot; None without a snapshot, and where the list lacks the round."""
 
     @property
     def bytes(self) -> int:

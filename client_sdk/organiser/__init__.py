@@ -60,14 +60,13 @@ def check_lifetime(seconds: int) -> None:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Organiser:
-    """Certifies and revokes clients' keys. Its `repr` shows only the public key.
-
-    issued: the ledger. clock: returns seconds since the epoch; the system clock by default.
-    """
+    """Certifies and revokes clients' keys. Its `repr` shows only the public key."""
 
     signing_key: Ed25519PrivateKey
     issued: IssuedCertificates
+    """The ledger."""
     clock: Callable[[], float] = field(default=time.time)
+    """Returns seconds since the epoch; the system clock by default."""
 
     def __repr__(self) -> str:
         return f"<Organiser {b64encode(self.public_key)}>"
@@ -222,13 +221,14 @@ _CODE_PREFIX: Final = "hoc_"
 
 @dataclass(frozen=True)
 class IssuedRecord:
-    """One subject's certified keys. not_after: expiry of the newest certificate, seconds since the epoch."""
+    """One subject's certified keys."""
 
     subject: str
     identity_key: bytes
     mailbox_key: bytes
     serial: int
     not_after: int
+    """Expiry of the newest certificate, seconds since the epoch."""
 
 
 class IssuedCertificates:
@@ -424,13 +424,14 @@ class TrialOrganiser:
     """Certifies the keys of every request, for the one role that the caller states. It has no ledger, so one person can
     become many members.
 
-    Use it only for trials and tests. It is a `CertificateSource` of members. lifetime: validity of a certificate, in
-    seconds. role: the one that it certifies.
+    Use it only for trials and tests. It is a `CertificateSource` of members.
     """
 
     scope: str = "trial"
     lifetime: int = 24 * 3600
+    """Validity of a certificate, in seconds."""
     role: CertifiedRole = "member"
+    """The one that it certifies."""
     _key: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
 
     def __repr__(self) -> str:

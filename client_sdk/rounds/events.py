@@ -166,14 +166,12 @@ class ServerBack:
 
 @dataclass(frozen=True)
 class ServerRestored:
-    """The server's newest round is `round`, and this client has seen round `known`: it was restored from a backup.
-
-    then: what this client does, or what its task needs.
-    """
+    """The server's newest round is `round`, and this client has seen round `known`: it was restored from a backup."""
 
     round: int
     known: int
     then: str
+    """What this client does, or what its task needs."""
 
 
 @dataclass(frozen=True)
@@ -204,15 +202,15 @@ def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:
 
 @dataclass(frozen=True)
 class ModelMeasured:
-    """The members of a round measured the model after round `model_round`.
-
-    clients: how many. metrics: by name, such as hr@10. best_round: round after which the model was best so far.
-    """
+    """The members of a round measured the model after round `model_round`."""
 
     model_round: int
     clients: int
+    """How many measured."""
     metrics: Mapping[str, float]
+    """By name, such as hr@10."""
     best_round: int
+    """Round after which the model was best so far."""
 
 
 _OfContributors = RoundReport | RoundMissed | RoundAbstained | AggregateRejected | TrainingFailed | ClipWarning

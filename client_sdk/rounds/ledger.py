@@ -27,15 +27,14 @@ from protocols.recipes.private import Private
 
 @dataclass(frozen=True)
 class OwnLedger:
-    """The released sums that contain this client's data.
-
-    entries: the server's list, in order of rounds. warnings: where the client's own records differ from it.
-    """
+    """The released sums that contain this client's data."""
 
     task_id: str
     task_name: str
     entries: tuple[LedgerEntry, ...]
+    """The server's list, in order of rounds."""
     warnings: tuple[str, ...]
+    """Where the client's own records differ from it."""
 
 
 def listed_sums(calls: ApiCalls, task_id: str) -> Program[tuple[list[LedgerEntry], int]]:
@@ -84,34 +83,32 @@ def _difference(entry: LedgerEntry, recorded: OwnContribution | None) -> str | N
 
 @dataclass(frozen=True)
 class TaskCost:
-    """What one task with a privacy block costs this client's data.
-
-    sums: contributions sent, of `most_sums` that the task allows. spent: epsilon of what was sent. reserved: epsilon of
-    what counts towards the budget: of `most_sums` contributions while the task goes on, of what was spent once it has
-    ended.
-    """
+    """What one task with a privacy block costs this client's data."""
 
     task_id: str
     task_name: str
     sums: int
+    """Contributions sent, of `most_sums` that the task allows."""
     most_sums: int
     spent: float
+    """Epsilon of what was sent."""
     reserved: float
+    """Epsilon of what counts towards the budget: of `most_sums` contributions while the task goes on, of what was spent
+    once it has ended."""
     ended: bool
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What all tasks with a privacy block cost this identity's data, by its own records of all servers.
-
-    spent, reserved: epsilon of all tasks together, at `delta`, as for `TaskCost`; smaller than the sum of the tasks'
-    figures, because it is Renyi divergences that add up. max_epsilon: what the policy allows to be reserved.
-    """
+    """What all tasks with a privacy block cost this identity's data, by its own records of all servers."""
 
     tasks: tuple[TaskCost, ...]
     spent: float
     reserved: float
+    """Epsilon of all tasks together, at `delta`, as for `TaskCost`; smaller than the sum of the tasks' figures, because
+    it is Renyi divergences that add up."""
     max_epsilon: float
+    """What the policy allows to be reserved."""
     delta: float
 
 

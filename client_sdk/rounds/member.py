@@ -45,19 +45,20 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Member:
-    """One client of one task: a contributor, the key holder, or a member of the committee.
-
-    calls: the API with the client's token, signed by its identity. terms: of the task, as this client agreed to them.
-    store: what it keeps. policy: what it agrees to. check: who else is a member.
-    """
+    """One client of one task: a contributor, the key holder, or a member of the committee."""
 
     calls: ApiCalls
+    """The API with the client's token, signed by its identity."""
     terms: TaskTerms
+    """Those of the task, as this client agreed to them."""
     membership: Membership
     identity: Identity
     store: ClientStore
+    """What it keeps."""
     policy: Policy
+    """What it agrees to."""
     check: MembershipCheck = field(repr=False)
+    """Who else is a member."""
 
     @property
     def task_id(self) -> str:

@@ -80,17 +80,18 @@ def named_arrays(part: Part) -> Program[dict[str, NDArray[np.float32]]]:
 
 @dataclass(frozen=True, eq=False)
 class Recommendations:
-    """The best items for one user.
-
-    items: int32 (k,), item numbers, best first. scores: float32 (k,), the recipe's scores (logits q_i . p for factor
-    models). ids, titles: the app's own of each item, in tasks with an item catalogue. Iterating yields pairs of item
-    and score: the item's id where it has one, otherwise its number.
-    """
+    """The best items for one user."""
 
     items: NDArray[np.int32]
+    """int32 (k,), item numbers, best first."""
     scores: NDArray[np.float32]
+    """float32 (k,), the recipe's scores (logits q_i . p for factor models)."""
     ids: tuple[str, ...] | None = None
     titles: tuple[str, ...] | None = None
+    """The app's own of each item, in tasks with an item catalogue.
+
+    Iterating yields pairs of item and score: the item's id where it has one, otherwise its number.
+    """
 
     def __len__(self) -> int:
         return int(self.items.size)

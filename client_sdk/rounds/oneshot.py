@@ -107,13 +107,13 @@ def committee_of(member: Member, context: OneshotContext) -> Program[Committee]:
 class SeenCommittees:
     """The committees, each a set of tags of identity keys, that a client accepted for sum `sum_index`; none at first.
 
-    Where all sums of a task are over the same data, those of all its sums. earlier: the other sums to which it sent its
-    data, and sends none any more: it does not remember their committees.
+    Where all sums of a task are over the same data, those of all its sums.
     """
 
     sum_index: int = 0
     committees: tuple[frozenset[str], ...] = ()
     earlier: frozenset[int] = frozenset()
+    """The other sums to which it sent its data, and sends none any more: it does not remember their committees."""
 
     def with_committee(self, sum_index: int, members: frozenset[str], most_new: int, same_data: bool) -> SeenCommittees:
         """Return the record after `members` is accepted for sum `sum_index`.

@@ -33,24 +33,25 @@ _CATALOGUE_PAUSE: Final = 1.0
 
 @dataclass
 class Part:
-    """What one client does in the rounds of one task.
-
-    follower: its copy of the model. half: the client side of the recipe. rng: random numbers of training only; keys and
-    ciphertexts use the system's generator. seen: the interactions of the last `take_part`. final: the best model of a
-    task that ended with it. catalogue: the app's ids of the items, once `load_catalogue` has run. take_ahead: takes at
-    most so many pieces of the next seal, made in idle time. is_joined: False for a task as it is stored, which cannot
-    be taken part in.
-    """
+    """What one client does in the rounds of one task."""
 
     member: Member
     follower: ModelFollower
+    """Its copy of the model."""
     half: ClientHalf
+    """The client side of the recipe."""
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    """Random numbers of training only; keys and ciphertexts use the system's generator."""
     seen: History | None = None
+    """The interactions of the last `take_part`."""
     final: ModelState | None = None
+    """The best model of a task that ended with it."""
     catalogue: Catalogue | None = field(default=None, repr=False)
+    """The app's ids of the items, once `load_catalogue` has run."""
     take_ahead: Callable[[int], list[Any]] | None = field(default=None, repr=False)
+    """Takes at most so many pieces of the next seal, made in idle time."""
     is_joined: bool = True
+    """False for a task as it is stored, which cannot be taken part in."""
     _client_state: ClientState | None = field(default=None, repr=False)
     _reported_point: int = field(default=0, repr=False)
 

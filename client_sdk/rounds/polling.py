@@ -143,20 +143,18 @@ _SETTLE_SECONDS: Final = 3.0
 
 @dataclass
 class SeenRounds:
-    """The rounds that one client has seen, in this process or as its records say, compared with the server's newest.
-
-    known: returns the newest round that the client's records name, and the newest that is over by them; 0 for none.
-    go_on: called with the server's newest round once the server was restored; returns what the client does then.
-    number, completed: newest round that this process has seen, and the newest one that was over; 0 at first.
-    """
+    """The rounds that one client has seen, in this process or as its records say, compared with the server's newest."""
 
     calls: ApiCalls
     terms: TaskTerms
     known: Callable[[], tuple[int, int]]
+    """Returns the newest round that the client's records name, and the newest that is over by them; 0 for none."""
     go_on: Callable[[int], str]
+    """Called with the server's newest round once the server was restored; returns what the client does then."""
     progress: Progress = ignore_event
     number: int = 0
     completed: int = 0
+    """Newest round that this process has seen, and the newest one that was over; 0 at first."""
     _told: int = field(default=0, init=False)
     _views: tuple[RoundView, ...] = field(default=(), init=False, repr=False)
     """The newest round that this process has seen, and the newest that it has seen to be over."""
@@ -245,18 +243,19 @@ class Outage:
 
     A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
     first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
-
-    patience: seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a
-    Retry-After asks for more; None waits without limit. progress: receives `ServerUnreachable` and `ServerBack`. stop:
-    asked before each pause; `StoppedInOutage` ends the program when it returns True. longest_pause: seconds between two
-    requests, beyond those that a Retry-After asks for; None for the retry policy's. clock: seconds that only increase.
     """
 
     patience: float | None = None
+    """Seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a Retry-After
+    asks for more; None waits without limit."""
     progress: Progress = ignore_event
+    """Receives `ServerUnreachable` and `ServerBack`."""
     stop: Callable[[], bool] | None = None
+    """Asked before each pause; `StoppedInOutage` ends the program when it returns True."""
     longest_pause: float | None = None
+    """Seconds between two requests, beyond those that a Retry-After asks for; None for the retry policy's."""
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    """Seconds that only increase."""
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
     _attempts: int = field(default=0, init=False)
     _since: float = field(default=0.0, init=False)

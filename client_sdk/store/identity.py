@@ -109,10 +109,7 @@ _Certificate = Annotated[
 
 @dataclass(frozen=True, repr=False)
 class Membership(Record):
-    """One client's membership of one task. Its repr omits the token.
-
-    device_group: the recipe's group of clients that it is in; 0 for recipes with one group.
-    """
+    """One client's membership of one task. Its repr omits the token."""
 
     url: str
     task_id: str
@@ -123,6 +120,7 @@ class Membership(Record):
     certificate: _Certificate | None = None
     organiser: OrganiserPin | None = None
     device_group: int = 0
+    """The recipe's group of clients that it is in; 0 for recipes with one group."""
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"

@@ -31,18 +31,18 @@ ClientState = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class FollowedState:
-    """A model state. chain: of the aggregates up to its round; None in tasks that have no chain.
-
-    from_snapshot: whether another member's snapshot is the source of the chain, or of its beginning. unattested:
-    whether a part of the chain before the last round is the server's word so far: aggregates of several rounds at once,
-    or a snapshot. stored_at: when it was stored on this device, seconds since the epoch; None before.
-    """
+    """A model state."""
 
     state: ModelState
     chain: AggregateChain | None = None
+    """Of the aggregates up to its round; None in tasks that have no chain."""
     from_snapshot: bool = False
+    """Whether another member's snapshot is the source of the chain, or of its beginning."""
     unattested: bool = False
+    """Whether a part of the chain before the last round is the server's word so far: aggregates of several rounds at
+    once, or a snapshot."""
     stored_at: float | None = field(default=None, compare=False)
+    """When it was stored on this device, seconds since the epoch; None before."""
 
 
 # --- the survivor set that a client signed last in a task, so that the same data are not summed over other sets -------
@@ -110,17 +110,14 @@ _Tags = Annotated[frozenset[bytes], PlainValidator(split_tags), PlainSerializer(
 
 @dataclass(frozen=True)
 class SignedSets(Record):
-    """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet.
-
-    universe: if all sums of the task are over the same data, the first roster in which this client contributed.
-    earlier: the other sums for which it signed a set, and takes no part in any more; empty if all are over the same
-    data.
-    """
+    """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet."""
 
     sum_index: int = 0
     members: _Tags = frozenset()
     universe: _Tags = frozenset()
+    """If all sums of the task are over the same data, the first roster in which this client contributed."""
     earlier: frozenset[int] = frozenset()
+    """The other sums for which it signed a set, and takes no part in any more; empty if all are over the same data."""
 
     def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
         """Return the record after this client contributes within `roster` to a task that sums the same data again.
@@ -261,19 +258,21 @@ _StoredCurve = Annotated[Curve, PlainValidator(_curve), PlainSerializer(np.ndarr
 
 @dataclass(frozen=True)
 class Spending(Record):
-    """What one task costs this client's data.
-
-    sums: contributions sent. most_sums: that the task allows. spent: curve of what was sent; reserved: of all that the
-    task allows. over: whether the task has ended, so that nothing more will be sent. orders: of the divergences.
-    """
+    """What one task costs this client's data."""
 
     task_name: str
     most_sums: int
+    """Those that the task allows."""
     reserved: _StoredCurve
+    """Of all that the task allows."""
     sums: int = 0
+    """Contributions sent."""
     spent: _StoredCurve = field(default_factory=lambda: np.zeros(len(ORDERS)))
+    """Curve of what was sent."""
     over: bool = False
+    """Whether the task has ended, so that nothing more will be sent."""
     orders: Annotated[tuple[int, ...], AfterValidator(_known_orders)] = ORDERS
+    """Of the divergences."""
 
     @property
     def counted(self) -> Curve:

@@ -70,14 +70,12 @@ In `plain` tasks its error ends the client's part in the task (`client_sdk.round
 
 @dataclass(frozen=True, eq=False)
 class OwnTrainer(History):
-    """A trainer in place of interactions: the application keeps its data to itself.
-
-    trainer: None if the application trains in a loop of its own: it has a turn in each round, before the round's
-    training is asked for (`ask`).
-    """
+    """A trainer in place of interactions: the application keeps its data to itself."""
 
     items: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     trainer: Trainer | None = field(kw_only=True, default=None)
+    """None if the application trains in a loop of its own: it has a turn in each round, before the round's training is
+    asked for (`ask`)."""
     _asked: list[ArraysRound] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:

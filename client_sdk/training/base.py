@@ -23,20 +23,22 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class LocalResult:
-    """The result of one round on a client.
-
-    contribution: what is sent. client_state: state to store when the server has accepted the contribution. loss: mean
-    training loss, NaN for recipes that do not train. samples: number of training samples. finish: training that can
-    run after the contribution has been sent, or None; it returns the state to store instead of `client_state`. failure:
-    why training failed, None if it did not; the contribution is zeros then (`client_sdk.rounds.contribution.train`).
-    """
+    """The result of one round on a client."""
 
     contribution: Contribution
+    """What is sent."""
     client_state: ClientState
+    """State to store when the server has accepted the contribution."""
     loss: float
+    """Mean training loss, NaN for recipes that do not train."""
     samples: int
+    """Number of training samples."""
     finish: Callable[[], ClientState] | None = None
+    """Training that can run after the contribution has been sent, or None; it returns the state to store instead of
+    `client_state`."""
     failure: str | None = None
+    """Why training failed, None if it did not; the contribution is zeros then (`client_sdk.rounds.contribution.train`).
+    """
 
     @property
     def blocks(self) -> Sequence[NDArray[np.float64]]:

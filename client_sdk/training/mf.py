@@ -78,26 +78,27 @@ def draw_negatives(positives: NDArray[np.int32], n_items: int, count: int, rng: 
 class LocalUpdate(Update):
     """The result of one round of local training: changes of the rows, or rows of A, and what stays on the device.
 
-    items: of the samples, ascending. user_factor: float32 (d,), never sent. loss: mean cross entropy of the batches of
-    the last epoch, each before its step. samples: number of positives and negatives.
+    items: of the samples, ascending.
     """
 
     user_factor: NDArray[np.float32]
+    """float32 (d,), never sent."""
     loss: float
+    """Mean cross entropy of the batches of the last epoch, each before its step."""
     samples: int
+    """Number of positives and negatives."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """A client's samples in one round.
-
-    items: int32 (k,), distinct, ascending. rows: intp (n,), index of each sample's item in `items`. labels: float32
-    (n,), 1 for a positive and 0 for a negative.
-    """
+    """A client's samples in one round."""
 
     items: NDArray[np.int32]
+    """int32 (k,), distinct, ascending."""
     rows: NDArray[np.intp]
+    """intp (n,), index of each sample's item in `items`."""
     labels: NDArray[np.float32]
+    """float32 (n,), 1 for a positive and 0 for a negative."""
 
 
 def check_shapes(item_factors: NDArray[np.float32], user_factor: NDArray[np.float32], n_items: int) -> None:
@@ -133,18 +134,18 @@ def draw_samples(
 
 
 class _Batch(NamedTuple):
-    """The samples of a step, and which distinct rows they have.
-
-    rows, labels, fixed: of each sample, (n,); fixed is the offset of its logit. used: the distinct rows (t,),
-    ascending. places: index in `used` of each sample's row. counts: samples of each distinct row (t,).
-    """
+    """The samples of a step, and which distinct rows they have."""
 
     rows: NDArray[np.intp]
     labels: NDArray[np.float32]
     fixed: NDArray[np.float32] | None
+    """Of each sample, (n,); fixed is the offset of its logit."""
     used: NDArray[np.intp]
+    """The distinct rows (t,), ascending."""
     places: NDArray[np.intp]
+    """Index in `used` of each sample's row."""
     counts: NDArray[np.intp]
+    """Samples of each distinct row (t,)."""
 
 
 def _batches(samples: Samples, offsets: NDArray[np.float32] | None, size: int, rng: Rng) -> Iterator[_Batch]:

@@ -170,16 +170,14 @@ def descend(
 
 @dataclass(frozen=True)
 class PFedCLRHalf(ClientHalf):
-    """Steps 1 and 2 of a client.
-
-    entropy: source of random bytes for the noise of tasks with local differential privacy. draw: draws the
-    training negatives.
-    """
+    """Steps 1 and 2 of a client."""
 
     recipe: PFedCLR
     training: PFedCLRConfig = field(default_factory=PFedCLRConfig)
     entropy: Callable[[int], bytes] = os.urandom
+    """Source of random bytes for the noise of tasks with local differential privacy."""
     draw: NegativeSampler = draw_negatives
+    """Draws the training negatives."""
 
     def initial_client_state(self, rng: Rng) -> ClientState:
         """Return p and B from N(0, 1), equal for all clients or the client's own, and A or W zero.

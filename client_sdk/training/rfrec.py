@@ -48,11 +48,13 @@ _ADAM_STEPS: Final = "adam_steps"
 
 @dataclass
 class _Device:
-    """A client's model in training. known: the last known average. sum_index: the last sum it is trained for."""
+    """A client's model in training."""
 
     model: LocalModel
     known: Array
+    """The last known average."""
     sum_index: int
+    """The last sum it is trained for."""
 
 
 @dataclass(frozen=True)
@@ -220,16 +222,16 @@ def _sigmoid(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Ratings:
-    """A device's k ratings, ordered by item.
-
-    users: intp (k,), index of the user on the device. items: int32 (k,), ascending. targets: float32 (k,), ratings on
-    the fitted scale. count: number of users on the device.
-    """
+    """A device's k ratings, ordered by item."""
 
     users: NDArray[np.intp]
+    """intp (k,), index of the user on the device."""
     items: NDArray[np.int32]
+    """int32 (k,), ascending."""
     targets: Array
+    """float32 (k,), ratings on the fitted scale."""
     count: int = 1
+    """Number of users on the device."""
     offsets: Array | None = None
     """Added to the logit of each rating, float32 (k,); None for zeros."""
 
@@ -259,14 +261,12 @@ class Ratings:
 
 @dataclass
 class LocalModel:
-    """A device's user factors, float32 (users, dim), and item factors, float32 (items, dim), trained in place.
-
-    adam: updates these arrays, if the rule is Adam.
-    """
+    """A device's user factors, float32 (users, dim), and item factors, float32 (items, dim), trained in place."""
 
     users: Array
     items: Array
     adam: Adam | None = None
+    """Updates these arrays, if the rule is Adam."""
 
     def gradients(self, ratings: Ratings, rule: LocalRule) -> tuple[Array, Array, Array]:
         """Return the gradients of users (users, dim) and of rated items without the pull, and the residuals y - q

@@ -29,13 +29,13 @@ _REMEMBERED: Final = 1024
 
 @dataclass(frozen=True)
 class AggregateChain:
-    """What a member has absorbed after a completed round: `digest`, 32 bytes.
-
-    before: the digest before that round, 32 bytes, which the contributions to that round state. Both are equal before
-    the first completed round. Neither is secret.
-    """
+    """What a member has absorbed after a completed round: `digest`, 32 bytes."""
 
     before: bytes
+    """The digest before that round, 32 bytes, which the contributions to that round state.
+
+    Both are equal before the first completed round. Neither is secret.
+    """
     digest: bytes
 
     @classmethod
@@ -78,18 +78,18 @@ def extend_chain(before: bytes, round_number: int, aggregate_digest: bytes, stat
 
 @dataclass(frozen=True)
 class StatedChain:
-    """The signed components of a contribution's request, as another member gets them from the server.
-
-    method: PUT, or PATCH for a chunk. authority: host and port that it was signed for. fields: the covered header
-    fields by lower-case name. signature_input, signature: the two fields of the signature.
-    """
+    """The signed components of a contribution's request, as another member gets them from the server."""
 
     client_id: str
     method: str
+    """PUT, or PATCH for a chunk."""
     authority: str
+    """Host and port that it was signed for."""
     fields: Mapping[str, str]
+    """The covered header fields by lower-case name."""
     signature_input: str
     signature: str
+    """The two fields of the signature."""
 
 
 def stated_chain(stated: StatedChain, identity_key: bytes, task_id: str, round_number: int) -> tuple[bytes, int]:

@@ -44,15 +44,16 @@ LONGEST_REVOCATIONS: Final = _LIST_HEAD.size + MOST_REVOKED * _SERIAL.size + SIG
 
 @dataclass(frozen=True)
 class Certificate:
-    """An organiser's statement about one client's keys. The keys and the scope are not fields; see `check_certificate`.
+    """An organiser's statement about one client's keys.
 
-    serial: identifies the subject among the organiser's, and the certificate in a revocation list. not_after: last
-    second of validity, since the epoch.
+    The keys and the scope are not fields; see `check_certificate`.
     """
 
     role: CertifiedRole
     serial: int
+    """Identifies the subject among the organiser's, and the certificate in a revocation list."""
     not_after: int
+    """Last second of validity, since the epoch."""
     signature: bytes
 
     def encode(self) -> bytes:
@@ -131,15 +132,14 @@ def check_certificate(
 
 @dataclass(frozen=True)
 class RevocationList:
-    """The revoked certificates of one scope, signed by the organiser.
-
-    issued_at: seconds since the epoch; a newer list replaces an older one. serials: those of the revoked certificates.
-    signature: Ed25519, 64 bytes.
-    """
+    """The revoked certificates of one scope, signed by the organiser."""
 
     issued_at: int
+    """Seconds since the epoch; a newer list replaces an older one."""
     serials: frozenset[int]
+    """Those of the revoked certificates."""
     signature: bytes
+    """Ed25519, 64 bytes."""
 
     def covers(self, certificate: Certificate) -> bool:
         """Whether the certificate is revoked."""

@@ -96,18 +96,17 @@ _FORM: Final = 'hushrec=(...);created=<seconds>;keyid="<client id>";tag="hushrec
 
 @dataclass(frozen=True)
 class SignedRequest:
-    """The parts of a request that are signed.
-
-    authority: host and port of the server, see `format_authority`. path: as on the wire, percent-encoded, from the
-    first slash. query: the text after the "?", or "". fields: values by lower-case name, at least those of
-    `SIGNED_FIELDS` that the request has; others are ignored.
-    """
+    """The parts of a request that are signed."""
 
     method: str
     authority: str
+    """Host and port of the server, see `format_authority`."""
     path: str
+    """As on the wire, percent-encoded, from the first slash."""
     query: str = ""
+    """The text after the "?", or ""."""
     fields: Mapping[str, str] = field(default_factory=dict)
+    """Values by lower-case name, at least those of `SIGNED_FIELDS` that the request has; others are ignored."""
 
     def components(self) -> tuple[str, str]:
         """Return the names of the covered components, as in Signature-Input, and their lines of the signature base.

@@ -45,14 +45,13 @@ _FIXED: Final = X25519PrivateKey.from_private_bytes(digest("masked key check"))
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SealingKey:
-    """The secret key that messages are sealed to. seed: 32 secret bytes, from which both key pairs follow.
-
-    agreement: its X25519 key, with which its owner can seal messages of its own, too.
-    """
+    """The secret key that messages are sealed to."""
 
     seed: bytes
+    """32 secret bytes, from which both key pairs follow."""
     _kem: MLKEM768PrivateKey = field(init=False)
     agreement: X25519PrivateKey = field(init=False)
+    """Its X25519 key, with which its owner can seal messages of its own, too."""
 
     def __post_init__(self) -> None:
         if len(self.seed) != SEED_BYTES:

@@ -25,10 +25,11 @@ class Message(BaseModel):
 class SparseMessage(Message):
     """A message that leaves fields out that say nothing: clients that do not know a field refuse it.
 
-    And digests of terms are what they were before there was the field. left_out: name -> value that says nothing.
+    And digests of terms are what they were before there was the field.
     """
 
     left_out: ClassVar[Mapping[str, Any]]
+    """Name -> value that says nothing."""
 
     @model_serializer(mode="wrap")
     def _without_left_out(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]

@@ -55,24 +55,20 @@ class Allowed:
 
 @dataclass(frozen=True)
 class TooSimilar:
-    """The sum must not be released: an earlier one differs by `difference` clients, below the threshold.
-
-    leave_out: survivors that must leave as well; the sum over the others may be released.
-    """
+    """The sum must not be released: an earlier one differs by `difference` clients, below the threshold."""
 
     difference: int
     leave_out: frozenset[str]
+    """Survivors that must leave as well; the sum over the others may be released."""
 
 
 @dataclass(frozen=True)
 class Isolating:
-    """The sum must not be released: together with earlier ones it isolates a sum over `clients` clients, too few.
-
-    leave_out: as in `TooSimilar`.
-    """
+    """The sum must not be released: together with earlier ones it isolates a sum over `clients` clients, too few."""
 
     clients: int
     leave_out: frozenset[str]
+    """As in `TooSimilar`."""
 
 
 @dataclass(frozen=True)

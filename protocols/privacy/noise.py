@@ -126,13 +126,15 @@ _DIGITS: Final = 50
 class SumNoise:
     """The noise in one kind of sum; all figures in steps, the whole numbers in which the sum is computed.
 
-    bound: L2 norm of a contribution, at most. l1: its L1 norm, at most. share: variance of what each client adds to
-    each value. largest: size of a value of a contribution with its noise, at most.
+    largest: size of a value of a contribution with its noise, at most.
     """
 
     bound: float
+    """L2 norm of a contribution, at most."""
     l1: float
+    """Its L1 norm, at most."""
     share: float
+    """Variance of what each client adds to each value."""
 
     @property
     def largest(self) -> int:
@@ -163,12 +165,14 @@ def within_steps(bound: int) -> int:
 
 @dataclass(frozen=True)
 class NoiseTerms:
-    """What the noise of a task follows from. sums: most contributions of one client. honest: clients counted on."""
+    """What the noise of a task follows from."""
 
     epsilon: float
     delta: float
     sums: int
+    """Most contributions of one client."""
     honest: int
+    """Clients counted on."""
 
     @classmethod
     def of(

@@ -43,51 +43,51 @@ MOVES_ALIKE: Final = (
 
 @dataclass(frozen=True)
 class RoundSpec:
-    """What the server broadcasts for a round.
-
-    number: number of the round, from 1. seed: 32 public random bytes. sum_index: index of the sum among the task's
-    sums, from 1; a round that fails is followed by one with the same index, or, if its sum is abandoned, the next.
-    levels: the levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in
-    which all clients have one route, and where clients keep the levels that they draw. size: rows, columns and values
-    of the sum, where they follow from earlier sums (`Recipe.size_after`); empty for other sums. noise: standard
-    deviation of the noise in every value of the sum that `absorb` is given; 0.0 for a task without a privacy block.
-    """
+    """What the server broadcasts for a round."""
 
     number: int
+    """Number of the round, from 1."""
     seed: bytes
+    """32 public random bytes."""
     sum_index: int
+    """Index of the sum among the task's sums, from 1; a round that fails is followed by one with the same index, or, if
+    its sum is abandoned, the next."""
     levels: tuple[int, ...] = ()
+    """The levels in use, which the server computes for the cohort (`Recipe.levels_in_use`); empty for sums in which all
+    clients have one route, and where clients keep the levels that they draw."""
     size: tuple[int, ...] = ()
+    """Rows, columns and values of the sum, where they follow from earlier sums (`Recipe.size_after`); empty for other
+    sums."""
     noise: float = 0.0
+    """Standard deviation of the noise in every value of the sum that `absorb` is given; 0.0 for a task without a
+    privacy block."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What bounds the change of a sum when one client's contribution is replaced by zeros.
-
-    l2: bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts.
-    counts: all values are 0 or 1, so that a contribution is limited to the task's `most_items` ones. per_item: values
-    that are not 0 for each item of a client; 0 if all may be. It decides how fine steps are, not how private sums are.
-    """
+    """What bounds the change of a sum when one client's contribution is replaced by zeros."""
 
     l2: float | None = None
+    """Bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts."""
     counts: bool = False
+    """All values are 0 or 1, so that a contribution is limited to the task's `most_items` ones."""
     per_item: int = 0
+    """Values that are not 0 for each item of a client; 0 if all may be. It decides how fine steps are, not how private
+    sums are."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How far the sums of a task can move its model: what a client checks a state by that it did not compute itself.
-
-    sums: sums that can be in the state. fewest, most: contributions to a sum. largest: size of a value of a
-    contribution in the recipe's units, noise included, in a task with a privacy block; None: the recipe's clip bounds
-    it.
-    """
+    """How far the sums of a task can move its model: what a client checks a state by that it did not compute itself."""
 
     sums: int
+    """Sums that can be in the state."""
     fewest: int
     most: int
+    """Contributions to a sum."""
     largest: float | None = None
+    """Size of a value of a contribution in the recipe's units, noise included, in a task with a privacy block; None:
+    the recipe's clip bounds it."""
 
     @property
     def of_mean(self) -> float:
@@ -103,12 +103,13 @@ class Reach:
 class ModelState:
     """The shared model after `round_number` rounds; that of 0 rounds follows from the task's seed.
 
-    Recipes define subclasses that hold their arrays. l2_clip: the L2 bound on a client's next update, in tasks with a
-    privacy block (`protocols.recipes.private`); 0.0 without.
+    Recipes define subclasses that hold their arrays.
     """
 
     round_number: int
     l2_clip: float = field(default=0.0, kw_only=True)
+    """The L2 bound on a client's next update, in tasks with a privacy block (`protocols.recipes.private`); 0.0 without.
+    """
 
     @property
     def sums(self) -> int:
@@ -132,45 +133,42 @@ class FactorState(ModelState):
 
 @dataclass(frozen=True)
 class Update:
-    """The result of local training: rows of change for the items that a client touched.
-
-    items: int32 (k,), distinct; every item that took part in training, sampled negatives included.
-    values: float32 (k, width), width = dim for FedMF, rank for CoLR, the client's own rank for SCoLR.
-    """
+    """The result of local training: rows of change for the items that a client touched."""
 
     items: NDArray[np.int32]
+    """int32 (k,), distinct; every item that took part in training, sampled negatives included."""
     values: NDArray[np.float32]
+    """float32 (k, width), width = dim for FedMF, rank for CoLR, the client's own rank for SCoLR."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a client has for a sum, usually from its training: the input of `Recipe.contribute`.
-
-    update: in the form that the recipe's `contribute` states. client_id: "" where the route does not depend on it.
-    examples: number of the client's interactions or examples; None if it states none. entropy: n -> n secret random
-    bytes for noise, different in every call. rng: for draws that need not be secret.
-    """
+    """What a client has for a sum, usually from its training: the input of `Recipe.contribute`."""
 
     update: Any
+    """In the form that the recipe's `contribute` states."""
     client_id: str = ""
+    """Empty where the route does not depend on it."""
     examples: float | None = None
+    """Number of the client's interactions or examples; None if it states none."""
     entropy: Callable[[int], bytes] = field(default=os.urandom, repr=False)
+    """n -> n secret random bytes for noise, different in every call."""
     rng: np.random.Generator = field(default_factory=np.random.default_rng, repr=False)
+    """For draws that need not be secret."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """What a client adds to a sum.
-
-    blocks: float64 vectors within their clips, one for each entry of the route. clipped: how many values were clipped.
-    scaled: factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not. sent: where only a
-    part of the update is sent, that part in the update's shape; empty otherwise.
-    """
+    """What a client adds to a sum."""
 
     blocks: Sequence[Floats]
+    """float64 vectors within their clips, one for each entry of the route."""
     clipped: int = 0
+    """How many values were clipped."""
     scaled: float = 1.0
+    """Factor by which the whole update was scaled to a bound on its norm, 1.0 if it was not."""
     sent: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Where only a part of the update is sent, that part in the update's shape; empty otherwise."""
 
     @property
     def vector(self) -> Floats:

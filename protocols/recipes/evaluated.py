@@ -85,11 +85,12 @@ class EvaluatedState(ModelState):
 
 @dataclass(frozen=True)
 class Evaluated(RecipeAround):
-    """`inner`, a recipe with one device group, whose model is measured. rounds: sums of the task's schedule."""
+    """`inner`, a recipe with one device group, whose model is measured."""
 
     inner: Recipe
     evaluation: Evaluation
     rounds: int
+    """Sums of the task's schedule."""
 
     @property
     def main_sum(self) -> int:

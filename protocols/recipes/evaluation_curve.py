@@ -27,28 +27,27 @@ MEASURES: Final = {"ranking": ("hr@10", NDCG), "ratings": (_SQUARED, _ABSOLUTE)}
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One measurement: sums over clients.
-
-    model_round: the measured model is that after this round. round: the round of the measurement. clients: how many
-    measured, 0 where it was abandoned or could not be opened. sums: of each value, in the order of the measures.
-    """
+    """One measurement: sums over clients."""
 
     model_round: int
+    """The measured model is that after this round."""
     round: int
+    """The round of the measurement."""
     clients: float
+    """How many measured, 0 where it was abandoned or could not be opened."""
     sums: tuple[float, ...]
+    """Of each value, in the order of the measures."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The measurements of a task, oldest first. measures: names of the summed values.
-
-    popularity: sums of the first measurement for the ranking by item counts, by name; empty without item counts.
-    """
+    """The measurements of a task, oldest first."""
 
     measures: tuple[str, ...]
+    """Names of the summed values."""
     points: tuple[CurvePoint, ...]
     popularity: Mapping[str, float] = field(default_factory=dict)
+    """Sums of the first measurement for the ranking by item counts, by name; empty without item counts."""
 
     def metrics(self, point: CurvePoint) -> dict[str, float]:
         """Return the metrics of a measurement by name; empty if no client measured.

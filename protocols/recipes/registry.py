@@ -18,17 +18,20 @@ from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
 class RecipeEntry(Entry):
     """One recipe.
 
-    parameters: the model of its parameters. make: returns the recipe for validated parameters. half: "module:function"
-    of its client half, which only clients import; the function is called with the recipe, the training settings and the
-    name of a graph filter (both None where the user gave none). needs: what a mechanism must be able to do. why_not:
-    why mechanisms that cannot are impossible. Raises `ParameterError` for an unknown capability.
+    Raises `ParameterError` for an unknown capability.
     """
 
     parameters: type[RecipeParameters]
+    """The model of its parameters."""
     make: Callable[[Any], Recipe]
+    """Returns the recipe for validated parameters."""
     half: str
+    """"module:function" of its client half, which only clients import; the function is called with the recipe, the
+    training settings and the name of a graph filter (both None where the user gave none)."""
     needs: frozenset[Capability] = frozenset[Capability]({"dense"})
+    """What a mechanism must be able to do."""
     why_not: str = ""
+    """Why mechanisms that cannot are impossible."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"recipe {self.name!r} needs", self.needs)

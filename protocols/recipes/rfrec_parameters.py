@@ -37,20 +37,20 @@ Moves = Literal["coin", "run"]
 
 @dataclass(frozen=True)
 class LocalRule:
-    """How a client trains its user factor u and its own item factors V.
-
-    released: whether steps are Adam's, with moments kept between rounds, and a rating is predicted as sigmoid(u.v);
-    otherwise plain gradient steps and u.v. rate: step size for u and V. pull: the gradient with respect to V
-    includes pull * (V - average). decay: the gradient with respect to u includes decay * u, or decay * u / |u| if
-    `by_norm`. move: fraction of the distance covered by one move towards the average, V += move * (average - V).
-    """
+    """How a client trains its user factor u and its own item factors V."""
 
     released: bool
+    """Whether steps are Adam's, with moments kept between rounds, and a rating is predicted as sigmoid(u.v); otherwise
+    plain gradient steps and u.v."""
     rate: float
+    """Step size for u and V."""
     pull: float
+    """The gradient with respect to V includes pull * (V - average)."""
     decay: float
+    """The gradient with respect to u includes decay * u, or decay * u / |u| if `by_norm`."""
     by_norm: bool
     move: float
+    """Fraction of the distance covered by one move towards the average, V += move * (average - V)."""
 
 
 class RFRecParameters(FactorParameters):
@@ -188,15 +188,14 @@ class RFRecFParameters(RFRecParameters):
 
 @dataclass(frozen=True)
 class Stretch:
-    """The iterations that belong to one sum.
-
-    local: local training steps before the sum. moves: moves towards the average after it. until: number of the task's
-    iterations that are complete after the moves.
-    """
+    """The iterations that belong to one sum."""
 
     local: int
+    """Local training steps before the sum."""
     moves: int
+    """Moves towards the average after it."""
     until: int
+    """Number of the task's iterations that are complete after the moves."""
 
 
 def tosses(seed: bytes, iterations: int, probability: float) -> tuple[bool, ...]:

@@ -38,13 +38,12 @@ from protocols.layout import Floats
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Approximate eigenvectors and eigenvalues of P.
-
-    vectors: float64 (m, K), orthonormal columns. eigenvalues: float64 (K,), none negative.
-    """
+    """Approximate eigenvectors and eigenvalues of P."""
 
     vectors: Floats
+    """float64 (m, K), orthonormal columns."""
     eigenvalues: Floats
+    """float64 (K,), none negative."""
 
 
 def start_basis(seed: bytes, items: int, columns: int, lengths: Floats | None = None) -> Floats:

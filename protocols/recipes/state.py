@@ -23,11 +23,13 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class StateField:
-    """One value of a state. dtype: of its encoding; "u1" is a byte string. shape: () for a single number."""
+    """One value of a state."""
 
     name: str
     dtype: Literal["<f4", "<f8", "<u4", "u1"]
+    """That of its encoding; "u1" is a byte string."""
     shape: tuple[int, ...] = ()
+    """Empty for a single number."""
 
     @property
     def bytes(self) -> int:

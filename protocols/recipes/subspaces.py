@@ -86,14 +86,12 @@ def chunks(count: int) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class Subspace:
-    """A space with `buckets` buckets for a vector of `elements` values; the vector itself if the two are equal.
-
-    key: the hash's initial state, see `hash_key`. Methods need no more memory than their arguments and a chunk.
-    """
+    """A space with `buckets` buckets for a vector of `elements` values; the vector itself if the two are equal."""
 
     elements: int
     buckets: int
     key: int
+    """The hash's initial state, see `hash_key`. Methods need no more memory than their arguments and a chunk."""
 
     @property
     def whole(self) -> bool:
@@ -171,13 +169,12 @@ Mixing = Literal["replace", "add"]
 
 @dataclass(frozen=True, eq=False)
 class GroupSum:
-    """The sum of one device group's contributions to one item table.
-
-    weight: W_c. change: D_c, float64 (m_c,), m_c the buckets of the group's space; m_c = n where nothing is hashed.
-    """
+    """The sum of one device group's contributions to one item table."""
 
     weight: float
+    """W_c."""
     change: Floats
+    """D_c, float64 (m_c,), m_c the buckets of the group's space; m_c = n where nothing is hashed."""
 
 
 def average_table(

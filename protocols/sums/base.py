@@ -43,15 +43,17 @@ class SumPlan(ABC):
     """How vectors of one layout are summed over at most `max_contributions` contributions: all lengths and the error.
 
     Plans are subclasses, frozen and hashable. Each party computes them from the task's parameters, never takes them
-    from the wire. layout: of the aggregate. max_contributions: at least 1, or `ParameterError`; a fold beyond it raises
-    `BudgetError`. mechanism: name of the mechanism that made the plan. opened_by: who can open the aggregate: anyone,
-    or every member (ckks, paillier).
+    from the wire.
     """
 
     layout: VectorLayout
+    """Of the aggregate."""
     max_contributions: int
+    """At least 1, or `ParameterError`; a fold beyond it raises `BudgetError`."""
     mechanism: ClassVar[str]
+    """Name of the mechanism that made the plan."""
     opened_by: ClassVar[OpenedBy] = "anyone"
+    """Who can open the aggregate: anyone, or every member (ckks, paillier)."""
 
     def __post_init__(self) -> None:
         if self.max_contributions < 1:
@@ -238,19 +240,20 @@ def _route_ciphertexts(plan: CiphertextPlan, route: Route) -> int:
 
 
 class Mechanism(ABC):
-    """A sum mechanism: what is true of all. Stateless singletons, found by name in `protocols.sums.registry`.
-
-    name: by which tasks choose it, such as `plain` or `ckks`. interactive: whether a round needs several messages from
-    each client (`SeveralMessages`); otherwise it is a `OneMessage`. needs_keyring: whether members share keys that a
-    key holder makes once per task. names_public_key: whether the server needs the holder's public key, which does not
-    exist yet when the task is created. The holder publishes it once, before any client contributes. From then on the
-    task's parameters name it, and a contribution under another key is refused when it arrives.
-    """
+    """A sum mechanism: what is true of all. Stateless singletons, found by name in `protocols.sums.registry`."""
 
     name: ClassVar[str]
+    """By which tasks choose it, such as `plain` or `ckks`."""
     interactive: ClassVar[bool]
+    """Whether a round needs several messages from each client (`SeveralMessages`); otherwise it is a `OneMessage`."""
     needs_keyring: ClassVar[bool] = False
+    """Whether members share keys that a key holder makes once per task."""
     names_public_key: ClassVar[bool] = False
+    """Whether the server needs the holder's public key, which does not exist yet when the task is created.
+
+    The holder publishes it once, before any client contributes. From then on the task's parameters name it, and a
+    contribution under another key is refused when it arrives.
+    """
 
     @abstractmethod
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> SumPlan:

@@ -21,18 +21,20 @@ from protocols.sums.base import Mechanism
 class MechanismEntry(Entry):
     """One mechanism.
 
-    mechanism: "module:attribute" of the `Mechanism`. parameters: "module:class" of the model of its parameters, None if
-    it has none. carries: what it can do. most_values, most_chosen: largest sums, in values and in blocks that
-    contributions choose; None for no limit. too_large: why larger ones are refused. Raises `ParameterError` for an
-    unknown capability.
+    Raises `ParameterError` for an unknown capability.
     """
 
     mechanism: str
+    """"module:attribute" of the `Mechanism`."""
     parameters: str | None = None
+    """"module:class" of the model of its parameters, None if it has none."""
     carries: frozenset[Capability] = frozenset[Capability]({"dense"})
+    """What it can do."""
     most_values: int | None = None
     most_chosen: int | None = None
+    """Largest sums, in values and in blocks that contributions choose; None for no limit."""
     too_large: str = ""
+    """Why larger ones are refused."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"{self.name!r} carries", self.carries)

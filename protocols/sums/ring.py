@@ -37,17 +37,16 @@ _PIECE: Final = 8192
 class FixedPoint:
     """The encoding of a value x as the ring element round(x * scale) mod 2^bits.
 
-    bits: size of the ring, 16 to 64; arrays have the narrowest of uint16, uint32 and uint64 that holds it.
-    bound: largest size of any coordinate of the TRUE SUM. Intermediate sums may wrap around, which cancels.
-    scale: ring steps per 1.0.
-
     Invariant: bound * scale < 2^(bits-1). A recipe may prove a bound on the sum that is far below contributions * clip,
     so only the bound counts. Raises `ParameterError` for invalid fields, `BudgetError` if the invariant does not hold.
     """
 
     bits: int
+    """Size of the ring, 16 to 64; arrays have the narrowest of uint16, uint32 and uint64 that holds it."""
     bound: float
+    """Largest size of any coordinate of the TRUE SUM. Intermediate sums may wrap around, which cancels."""
     scale: float
+    """Ring steps per 1.0."""
 
     def __post_init__(self) -> None:
         ring_dtype(self.bits)  # raises for a width that no ring has

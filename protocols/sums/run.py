@@ -15,14 +15,14 @@ from protocols.sums.base import Mechanism, SumPlan, new_keyring, one_message
 
 @dataclass(frozen=True)
 class SumTranscript:
-    """What was sent, and the opened sum.
-
-    contributions: each client's body. aggregate: the released aggregate. total: float64 (layout.length,).
-    """
+    """What was sent, and the opened sum."""
 
     contributions: tuple[bytes, ...]
+    """Each client's body."""
     aggregate: bytes
+    """The released aggregate."""
     total: NDArray[np.float64]
+    """float64 (layout.length,)."""
 
 
 def split_along(plan: SumPlan, route: Route, vector: NDArray[np.float64]) -> list[NDArray[np.float64]]:

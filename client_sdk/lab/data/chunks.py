@@ -43,10 +43,12 @@ _LONGEST_QUOTED: Final = 1 << 24
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole rows of a file. data: UTF-8 without NUL, ends with a line feed. line: number of the first line, from 1."""
+    """Whole rows of a file."""
 
     data: bytes
+    """UTF-8 without NUL, ends with a line feed."""
     line: int
+    """Number of the first line, from 1."""
 
 
 def chunks(path: Path, size: int | None = None, quoted: bool = True) -> Generator[Chunk, None, None]:

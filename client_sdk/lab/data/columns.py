@@ -138,15 +138,15 @@ _OTHERS: Final = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file is.
-
-    header: the headings, or None. rows: the first rows without the header, as text. separator: of a table in text.
-    """
+    """What a file is."""
 
     kind: Literal["text", "json", "parquet", "lists"]
     header: tuple[str, ...] | None
+    """The headings, or None."""
     rows: Sequence[Sequence[str]]
+    """The first rows without the header, as text."""
     separator: str = ""
+    """That of a table in text."""
 
     @property
     def width(self) -> int:

@@ -29,17 +29,17 @@ F. M. Harper, J. A. Konstan: The MovieLens Datasets: History and Context. ACM Ti
 
 @dataclass(frozen=True)
 class DownloadableSet:
-    """A data set that can be downloaded as one archive.
-
-    name: also of the only top-level folder in the archive. size: bytes of the archive. sha256: recorded by TensorFlow
-    Datasets for the same address and size. terms: terms of use.
-    """
+    """A data set that can be downloaded as one archive."""
 
     name: str
+    """Also of the only top-level folder in the archive."""
     url: str
     size: int
+    """Bytes of the archive."""
     sha256: str
+    """Recorded by TensorFlow Datasets for the same address and size."""
     terms: str
+    """Terms of use."""
 
 
 DOWNLOADS: Final[dict[str, DownloadableSet]] = {

@@ -39,15 +39,13 @@ _SHARE: Final = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Training and test interactions of the same users and items, and how they were split, in words.
-
-    one_each: the split as `LeaveOneOut`, if every user has at most one test interaction.
-    """
+    """Training and test interactions of the same users and items, and how they were split, in words."""
 
     train: Interactions
     test: Interactions
     words: str
     one_each: LeaveOneOut | None = None
+    """The split as `LeaveOneOut`, if every user has at most one test interaction."""
 
 
 def load_split(

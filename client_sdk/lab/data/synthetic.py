@@ -22,19 +22,18 @@ from protocols.errors import ParameterError
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """Parameters of synthetic data. Equal configurations give identical data. Raises `ParameterError` if invalid.
-
-    positives: mean number of interactions per user; each user has between half and twice as many. clusters: number of
-    cluster centres, which is the rank of the inner products. affinity: weight of the inner product relative to
-    popularity, 0 for popularity alone. skew: Zipf exponent of popularity, 0 for items that are equally popular.
-    """
+    """Parameters of synthetic data. Equal configurations give identical data. Raises `ParameterError` if invalid."""
 
     users: int = 400
     items: int = 500
     positives: int = 30
+    """Mean number of interactions per user; each user has between half and twice as many."""
     clusters: int = 5
+    """Number of cluster centres, which is the rank of the inner products."""
     affinity: float = 8.0
+    """Weight of the inner product relative to popularity, 0 for popularity alone."""
     skew: float = 1.2
+    """Zipf exponent of popularity, 0 for items that are equally popular."""
     seed: int = 0
 
     def __post_init__(self) -> None:

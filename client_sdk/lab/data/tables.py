@@ -63,12 +63,7 @@ Lines = NDArray[np.int64] | range
 
 @dataclass
 class TableRows:
-    """Collects the rows of a file part by part.
-
-    count: number of rows that were read. left_out: line, column and fault of the first rows that were not, of
-    `bad` rows in all. categories: number the ids; files that share them can be numbered together. alone: users of lists
-    without items.
-    """
+    """Collects the rows of a file part by part."""
 
     path: Path
     layout: Layout
@@ -76,10 +71,14 @@ class TableRows:
     why: str
     integer_ids: bool = False
     categories: dict[Role, pl.Categories] = field(default_factory=lambda: {r: pl.Categories.random() for r in _IDS})
+    """Number the ids; files that share them can be numbered together."""
     alone: Sequence[int] = ()
+    """Users of lists without items."""
     count: int = 0
+    """Number of rows that were read."""
     bad: int = 0
     left_out: list[DataError] = field(default_factory=list)
+    """Line, column and fault of the first rows that were not, of `bad` rows in all."""
     dates: bool | None = None
     """Whether times are dates, in microseconds; None before the first."""
     ids: dict[Role, list[pl.Series]] = field(default_factory=dict)

@@ -29,27 +29,28 @@ MOST_USERS: Final = 1000
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """What the user asked for. None: the setting of the data set, or the mechanism of the recipe.
-
-    recipe: colr, privirec-k or privirec. rounds: of each arm; power iterations with PriviRec. cohort: clients in a
-    round; PriviRec has all. rank: of the update; with PriviRec the number of singular vectors. dropout: share of a
-    cohort that does not contribute; with PriviRec, of all clients that have dropped out when the task ends. server_dir:
-    data directory of the server.
-    """
+    """What the user asked for. None: the setting of the data set, or the mechanism of the recipe."""
 
     dataset: str = "synthetic"
     data_dir: Path | None = None
     columns: Columns | None = None
     skip_bad: int = 0
     recipe: str = "colr"
+    """One of colr, privirec-k and privirec."""
     rounds: int | None = None
+    """Of each arm; power iterations with PriviRec."""
     cohort: int | None = None
+    """Clients in a round; PriviRec has all."""
     rank: int | None = None
+    """Of the update; with PriviRec the number of singular vectors."""
     mechanism: str | None = None
     parameter_set: str = "standard"
     dropout: float = 0.0
+    """Share of a cohort that does not contribute; with PriviRec, of all clients that have dropped out when the task
+    ends."""
     seed: int = 0
     server_dir: Path = Path("hushrec-demo/server")
+    """Data directory of the server."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +64,28 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """Measurements of one arm, or of a control, which has no costs.
-
-    measured: metrics after the last round, and what each user adds to the first of them. bytes_up, bytes_down: mean
-    bytes of HTTP bodies of one client in one round. seconds: wall-clock time of all rounds without measuring. clipped:
-    values that were clipped. dropouts: contributions that were missing. phases: mean milliseconds of one client in one
-    round, by phase. contributions: those of all rounds, 0 for a control. enrol_seconds: wall-clock time in which all
-    clients enrolled and received their keys.
-    """
+    """Measurements of one arm, or of a control, which has no costs."""
 
     name: str
     measured: Measured
+    """Metrics after the last round, and what each user adds to the first of them."""
     bytes_up: float = 0.0
     bytes_down: float = 0.0
+    """Mean bytes of HTTP bodies of one client in one round."""
     seconds: float = 0.0
+    """Wall-clock time of all rounds without measuring."""
     clipped: int = 0
+    """Values that were clipped."""
     dropouts: int = 0
+    """Contributions that were missing."""
     curve: Sequence[CurvePoint] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
+    """Mean milliseconds of one client in one round, by phase."""
     note: str = ""
     contributions: int = 0
+    """Those of all rounds, 0 for a control."""
     enrol_seconds: float = 0.0
+    """Wall-clock time in which all clients enrolled and received their keys."""
 
     @property
     def first(self) -> float:
@@ -93,35 +95,31 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class SumResult:
-    """One round of PriviRec, completed or failed.
-
-    number: the round's number. sum_index: index of the sum among the task's sums, from 1. kind: degrees, lists,
-    iteration or gram. survivors: clients in the sum. seconds: wall-clock time. bytes_up: mean bytes of HTTP bodies that
-    one client sent. failure: the reason if the round failed. captured, change, singular_values: of the model after a
-    completed iteration; None and () otherwise.
-    """
+    """One round of PriviRec, completed or failed."""
 
     number: int
+    """The round's number."""
     sum_index: int
+    """Index of the sum among the task's sums, from 1."""
     kind: str
+    """One of degrees, lists, iteration and gram."""
     survivors: int
+    """Clients in the sum."""
     seconds: float
+    """Wall-clock time."""
     bytes_up: float
+    """Mean bytes of HTTP bodies that one client sent."""
     failure: str | None = None
+    """The reason if the round failed."""
     captured: float | None = None
     change: float | None = None
     singular_values: Sequence[float] = ()
+    """Of the model after a completed iteration; None and () otherwise."""
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Results of a complete demo.
-
-    recipe, mechanism: of the first arm. rounds, cohort: of each arm. plan: the first task's sum plan. arms: the first
-    one is the demo's subject, and the last one popularity. evaluation: the protocol of the figures, in words. next:
-    what the verdict may suggest. usual_rounds: rounds after which training on this data set is finished. sums: every
-    round of PriviRec. parameters: of the recipe, where they are shown. warnings: what the first task reveals.
-    """
+    """Results of a complete demo."""
 
     dataset: str
     users: int
@@ -129,16 +127,26 @@ class DemoResult:
     interactions: int
     recipe: str
     mechanism: str
+    """That of the first arm."""
     rounds: int
     cohort: int
+    """That of each arm."""
     plan: Mapping[str, object]
+    """The first task's sum plan."""
     arms: Sequence[ArmResult]
+    """The first one is the demo's subject, and the last one popularity."""
     evaluation: str
+    """The protocol of the figures, in words."""
     next: Advised
+    """What the verdict may suggest."""
     usual_rounds: int = 0
+    """Rounds after which training on this data set is finished."""
     sums: Sequence[SumResult] = ()
+    """Every round of PriviRec."""
     parameters: Mapping[str, object] = field(default_factory=dict)
+    """Of the recipe, where they are shown."""
     warnings: Sequence[str] = ()
+    """What the first task reveals."""
     machine: Mapping[str, object] = field(
         default_factory=lambda: {
             "processor": platform.processor() or platform.machine(),

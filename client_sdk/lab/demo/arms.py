@@ -58,9 +58,10 @@ in a cohort many rounds ago."""
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training: recipe and mechanism with their parameters. name: label in tables and plots."""
+    """One way of training: recipe and mechanism with their parameters."""
 
     name: str
+    """Label in tables and plots."""
     recipe: str
     recipe_parameters: dict[str, Any]
     mechanism: str
@@ -69,39 +70,41 @@ class Arm:
 
 @dataclass(frozen=True)
 class FactorSettings:
-    """Settings for one data set.
-
-    dim: length of an item's factor. rank: rank of the update. clip: bound of each value of an update. rounds: rounds of
-    each arm. cohort: clients in each round. evaluate_every: rounds between two measurements.
-    """
+    """Settings for one data set."""
 
     dim: int
+    """Length of an item's factor."""
     rank: int
+    """Rank of the update."""
     clip: float
+    """Bound of each value of an update."""
     rounds: int
+    """Rounds of each arm."""
     cohort: int
+    """Clients in each round."""
     evaluate_every: int
+    """Rounds between two measurements."""
     training: MFConfig
 
 
 @dataclass(frozen=True)
 class SharedSetup:
-    """What all arms share: data, clients, training and schedule.
-
-    candidates: int32 (users, 99), the negatives against which the held-out items are ranked. identities: one for each
-    user with training interactions. collect_seconds: deadline of a round. dropout: share of a cohort that does not
-    contribute. workers: threads of the fleet; the server commits what several clients send at once in one transaction,
-    so with 6 it needs a quarter less processor time than with 2.
-    """
+    """What all arms share: data, clients, training and schedule."""
 
     data: LeaveOneOut
     candidates: NDArray[np.int32]
+    """int32 (users, 99), the negatives against which the held-out items are ranked."""
     identities: Sequence[Identity]
+    """One for each user with training interactions."""
     settings: FactorSettings
     collect_seconds: float
+    """Deadline of a round."""
     dropout: float
+    """Share of a cohort that does not contribute."""
     seed: int
     workers: int = 6
+    """Threads of the fleet; the server commits what several clients send at once in one transaction, so with 6 it needs
+    a quarter less processor time than with 2."""
     organiser: TrialOrganiser = field(default_factory=TrialOrganiser)
 
 

@@ -87,15 +87,14 @@ def random_scores(train: Interactions, rng: np.random.Generator) -> FullScorer:
 
 @dataclass(frozen=True)
 class ControlRow:
-    """The values of one control under one protocol, one for each metric of the table.
-
-    name: such as popularity or random. against: what the test items were ranked against, in words; "" if nothing was
-    ranked. tested: number of users, or of ratings.
-    """
+    """The values of one control under one protocol, one for each metric of the table."""
 
     name: str
+    """Such as popularity or random."""
     against: str
+    """What the test items were ranked against, in words; "" if nothing was ranked."""
     tested: int
+    """Number of users, or of ratings."""
     values: tuple[float, ...]
 
 

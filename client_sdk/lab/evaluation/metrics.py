@@ -30,18 +30,16 @@ FullScorer = Callable[[NDArray[np.intp]], NDArray[np.floating]]
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """HR@k and NDCG@k, means over `users` users with a held-out item.
-
-    protocol: what it was ranked against: "full ranking" or "99 sampled negatives". ranks: of each user's held-out item,
-    from 1, int64 (users,).
-    """
+    """HR@k and NDCG@k, means over `users` users with a held-out item."""
 
     hr: float
     ndcg: float
     k: int
     users: int
     protocol: str
+    """What it was ranked against: "full ranking" or "99 sampled negatives"."""
     ranks: NDArray[np.int64] = field(compare=False, repr=False)
+    """Of each user's held-out item, from 1, int64 (users,)."""
 
 
 class Candidates(NamedTuple):
@@ -283,17 +281,16 @@ def _check(ranks: NDArray[np.int64], k: int) -> None:
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Means over `users` users with a test item; user_ndcg: NDCG@k of each of them, float64 (users,).
-
-    recall: test items among the first k, divided by all test items of the user. ndcg: the ideal ranking begins with
-    min(k, test items) hits.
-    """
+    """Means over `users` users with a test item."""
 
     recall: float
+    """Test items among the first k, divided by all test items of the user."""
     ndcg: float
+    """The ideal ranking begins with min(k, test items) hits."""
     k: int
     users: int
     user_ndcg: NDArray[np.float64] = field(compare=False, repr=False)
+    """NDCG@k of each of them, float64 (users,)."""
 
 
 def rank_all(

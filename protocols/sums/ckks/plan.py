@@ -46,15 +46,13 @@ SetName = Literal["compact", "standard", "precise"]
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """A prime modulus q and how its residues are split into byte planes.
-
-    plane_dtypes: numpy dtypes of the planes, least significant first; together they have the width of q in whole bytes.
-    """
+    """A prime modulus q and how its residues are split into byte planes."""
 
     name: SetName
     modulus_bits: int
     modulus: int
     plane_dtypes: tuple[str, ...]
+    """Numpy dtypes of the planes, least significant first; together they have the width of q in whole bytes."""
 
     @cached_property
     def residue_bytes(self) -> int:

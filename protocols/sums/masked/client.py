@@ -128,12 +128,10 @@ def _names(state: _HoldsShares, places: Iterable[int]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Opened(_HoldsShares):
-    """The state after `open_inbox`: the neighbours' shares are here; this client's vector comes next.
-
-    secrets: neighbour that shared -> the secret of the mask in common with it; no entry if it did not open.
-    """
+    """The state after `open_inbox`: the neighbours' shares are here; this client's vector comes next."""
 
     secrets: dict[int, bytes]
+    """Neighbour that shared -> the secret of the mask in common with it; no entry if it did not open."""
     seed: bytes
 
     @property

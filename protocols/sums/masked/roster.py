@@ -72,18 +72,17 @@ _LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, ADVERTISEMENT_BYTES)
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A member of the roster.
-
-    identity_key: Ed25519, 32 bytes. mailbox_key: name of a sealing key, 32 bytes. certificate: the organiser's
-    membership certificate, 81 bytes, zeros for none (`protocols.crypto.certificates`). advertisement: the signed keys
-    of this round, 2,528 bytes.
-    """
+    """A member of the roster."""
 
     client_id: str
     identity_key: bytes
+    """Ed25519, 32 bytes."""
     mailbox_key: bytes
+    """Name of a sealing key, 32 bytes."""
     certificate: bytes
+    """The organiser's membership certificate, 81 bytes, zeros for none (`protocols.crypto.certificates`)."""
     advertisement: bytes
+    """The signed keys of this round, 2,528 bytes."""
 
     def encode(self) -> bytes:
         """Return the bytes of this member in the roster; `ParameterError` unless every field has its length."""
@@ -100,9 +99,7 @@ class RosterEntry:
 class Roster:
     """The members in order of their ids, and the neighbour graph derived from them and the round's seed.
 
-    A member's index is its place in the roster, from 0; its Shamir point is index + 1. adjacency: int32 (members,
-    degree), row i the neighbours of member i, ascending. groups: int32 (members,), the group of each member, of which
-    its neighbours are; 0 without groups. Create it with `make_roster` or `open_roster`.
+    A member's index is its place in the roster, from 0; its Shamir point is index + 1.
     """
 
     context: RoundContext
@@ -111,7 +108,10 @@ class Roster:
     digest: bytes = field(repr=False)
     neighbourhood: Neighbourhood
     adjacency: NDArray[np.int32] = field(repr=False, compare=False)
+    """int32 (members, degree), row i the neighbours of member i, ascending."""
     groups: NDArray[np.int32] = field(repr=False, compare=False)
+    """int32 (members,), the group of each member, of which its neighbours are; 0 without groups. Create it with
+    `make_roster` or `open_roster`."""
 
     @property
     def degree(self) -> int:

@@ -28,21 +28,23 @@ class MaskedRun:
     """All parties of one round. A method plays a stage without the clients in `without`, and returns the run.
 
     Stages fill the fields of states and messages in turn, by client id; `open` the total, float64 (layout.length,).
-    Between two stages a caller can change them, as attackers do. encoded: a client's ring elements, (layout.length,).
-    entry: the roster entry of a client and its advertisement. random: randomness for a label. contexts: what single
-    clients take the round to be, if not `context`. checks: whether the server checks messages and sets, as an honest
-    one does.
+    Between two stages a caller can change them, as attackers do.
     """
 
     context: RoundContext
     identities: Mapping[str, Ed25519PrivateKey]
     policy: ClientPolicy
     encoded: Callable[[str], NDArray[np.unsignedinteger[Any]]]
+    """A client's ring elements, (layout.length,)."""
     entry: Callable[[str, bytes], RosterEntry]
+    """The roster entry of a client and its advertisement."""
     is_member: Callable[[RosterEntry], bool]
     random: Callable[[str], Randomness] = lambda _: os.urandom
+    """Randomness for a label."""
     contexts: Mapping[str, RoundContext] = field(default_factory=dict)
+    """What single clients take the round to be, if not `context`."""
     checks: bool = True
+    """Whether the server checks messages and sets, as an honest one does."""
     advertised: dict[str, client.Advertised] = field(default_factory=dict)
     entries: dict[str, RosterEntry] = field(default_factory=dict)
     roster: Roster = field(init=False)

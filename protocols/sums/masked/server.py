@@ -45,13 +45,12 @@ class BadShare:
 
 @dataclass(frozen=True)
 class Unmasking:
-    """The result of unmasking.
-
-    correction: ring elements (layout.length,) to add to the sum of the contributions. bad_shares: shares found wrong.
-    """
+    """The result of unmasking."""
 
     correction: NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    """Ring elements (layout.length,) to add to the sum of the contributions."""
     bad_shares: tuple[BadShare, ...]
+    """Shares found wrong."""
 
 
 def check_advertisement(context: RoundContext, client_id: str, identity_key: bytes, body: Buffer) -> None:
@@ -223,14 +222,12 @@ def unmask(
 
 @dataclass(frozen=True)
 class Held:
-    """What the server has to make the masks of one owner.
-
-    shares: holder's Shamir point -> share of the owner's seed or mask key (secret), and the owner's commitment to it.
-    secrets: of an owner that dropped out, each surviving neighbour's place -> the sealed secret of their mask.
-    """
+    """What the server has to make the masks of one owner."""
 
     shares: Mapping[int, tuple[bytes, bytes]] = field(repr=False)
+    """holder's Shamir point -> share of the owner's seed or mask key (secret), and the owner's commitment to it."""
     secrets: Mapping[int, bytes] = field(repr=False)
+    """Of an owner that dropped out, each surviving neighbour's place -> the sealed secret of their mask."""
 
 
 HeldShares = Mapping[int, Held]

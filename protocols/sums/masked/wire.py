@@ -39,15 +39,15 @@ PAIR_BYTES: Final = KEY_BYTES + SEALED_OVERHEAD + COMMITMENT_BYTES
 
 @dataclass(frozen=True)
 class Advertisement:
-    """A client's public keys for one round and the commitment to its self-mask seed, signed with its identity key.
-
-    mask_key, sealing_key: public sealing keys, 1,216 bytes each. commitment: 32 bytes. signature: 64 bytes.
-    """
+    """A client's public keys for one round and the commitment to its self-mask seed, signed with its identity key."""
 
     mask_key: bytes
     sealing_key: bytes
+    """Public sealing keys, 1,216 bytes each."""
     commitment: bytes
+    """32 bytes."""
     signature: bytes
+    """64 bytes."""
 
     @property
     def keys(self) -> tuple[bytes, bytes]:

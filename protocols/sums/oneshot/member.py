@@ -113,14 +113,12 @@ IsClient = Callable[[Statement], bool]
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a member has signed, to be stored by the caller; see `Ledger.begin`.
-
-    released: sets of client ids whose sums over the same data (the same step) it helped to open. signed: digest of the
-    survivors that it signed in this round, None before it signed.
-    """
+    """What a member has signed, to be stored by the caller; see `Ledger.begin`."""
 
     released: tuple[frozenset[str], ...] = ()
+    """Sets of client ids whose sums over the same data (the same step) it helped to open."""
     signed: bytes | None = None
+    """Digest of the survivors that it signed in this round, None before it signed."""
 
     def begin(self) -> Ledger:
         """Return the ledger with which the next round over the same data starts."""
@@ -140,16 +138,14 @@ class Ready:
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """What a member found in a proposed set of survivors.
-
-    bad: ids whose statement or share is not acceptable; they must be taken out before anything is signed. summed: the
-    sum of the shares that opened, modulo the first prime.
-    """
+    """What a member found in a proposed set of survivors."""
 
     clients: frozenset[str]
     digest: bytes
     bad: tuple[str, ...]
+    """Ids whose statement or share is not acceptable; they must be taken out before anything is signed."""
     summed: NDArray[np.uint32] = field(repr=False)
+    """The sum of the shares that opened, modulo the first prime."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -76,15 +76,17 @@ class OneshotParameters(BaseModel):
 class OneshotPolicy:
     """Minimum requirements; a party refuses a round that does not meet them.
 
-    min_cohort: fewest clients asked, and fewest survivors. min_committee: fewest members of the committee. min_corrupt:
-    fewest corrupt members that the task withstands. min_bits: fewest bits of a sum. Raises `ParameterError` for a
-    min_cohort below 2.
+    Raises `ParameterError` for a min_cohort below 2.
     """
 
     min_cohort: int = 3
+    """Fewest clients asked, and fewest survivors."""
     min_committee: int = 3
+    """Fewest members of the committee."""
     min_corrupt: int = 1
+    """Fewest corrupt members that the task withstands."""
     min_bits: int = 16
+    """Fewest bits of a sum."""
 
     def __post_init__(self) -> None:
         if self.min_cohort < 2:
@@ -251,18 +253,20 @@ def encode(plan: OneshotPlan, route: Route, blocks: Sequence[NDArray[np.float64]
 class OneshotContext:
     """One round of one task, as one party sees it.
 
-    step: which sum of the task the round computes; sums of one step are over the same data. model_digest: digest of
-    the task's parameters and the broadcast, which THIS party computed itself and did not take from the wire
-    (`protocols.task_terms.broadcast_digest`): a client with another model masks with other polynomials,
-    and its shares do not open. cohort: number of clients asked. Raises `ParameterError` for values out of range.
+    Raises `ParameterError` for values out of range.
     """
 
     task_id: str
     round_number: int
     step: int
+    """Which sum of the task the round computes; sums of one step are over the same data."""
     plan: OneshotPlan
     model_digest: bytes
+    """Digest of the task's parameters and the broadcast, which THIS party computed itself and did not take from the
+    wire (`protocols.task_terms.broadcast_digest`): a client with another model masks with other polynomials, and its
+    shares do not open."""
     cohort: int
+    """Number of clients asked."""
 
     def __post_init__(self) -> None:
         if len(self.model_digest) != DIGEST_BYTES:

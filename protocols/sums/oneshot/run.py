@@ -36,21 +36,22 @@ class OneshotTranscript:
 
 @dataclass
 class OneshotRun:
-    """All parties of one round, which a caller can change between two steps, as attackers do.
-
-    members: ids of the committee. encoded: a client's whole steps, int64 (layout.length,). mailbox, certificate: of
-    every party. is_certified: whether a certificate is of the organiser and of a role. random: randomness for a label.
-    """
+    """All parties of one round, which a caller can change between two steps, as attackers do."""
 
     context: OneshotContext
     members: Sequence[str]
+    """Ids of the committee."""
     identities: Mapping[str, Ed25519PrivateKey]
     policy: OneshotPolicy
     encoded: Callable[[str], NDArray[np.int64]]
+    """A client's whole steps, int64 (layout.length,)."""
     mailbox: bytes = bytes(KEY_BYTES)
     certificate: Callable[[str, CertifiedRole], bytes] = lambda *_: NO_CERTIFICATE
+    """Of every party."""
     is_certified: Callable[[CommitteeKey | Statement, CertifiedRole], bool] = lambda *_: True
+    """Whether a certificate is of the organiser and of a role."""
     random: Callable[[str], Randomness] = lambda _: os.urandom
+    """Randomness for a label."""
     secrets: dict[str, SealingKey] = field(default_factory=dict)
     keys: dict[str, CommitteeKey] = field(default_factory=dict)
     committee: Committee = field(init=False)

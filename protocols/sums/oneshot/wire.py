@@ -39,19 +39,20 @@ def body_digest(body: Buffer) -> bytes:
 
 @dataclass(frozen=True)
 class CommitteeKey:
-    """A member's key for one round, which its identity signed; see `protocols.sums.oneshot.committee`.
-
-    member_id: 1 to 64 bytes of UTF-8. identity_key: Ed25519; mailbox_key: name of a sealing key, 32 bytes each.
-    round_key: a public sealing key, 1,216 bytes. certificate: the organiser's, for the role "committee", 81 bytes,
-    zeros for none. signature: Ed25519, 64 bytes.
-    """
+    """A member's key for one round, which its identity signed; see `protocols.sums.oneshot.committee`."""
 
     member_id: str
+    """1 to 64 bytes of UTF-8."""
     identity_key: bytes
+    """Ed25519."""
     mailbox_key: bytes
+    """Name of a sealing key, 32 bytes each."""
     certificate: bytes
+    """The organiser's, for the role "committee", 81 bytes, zeros for none."""
     round_key: bytes
+    """A public sealing key, 1,216 bytes."""
     signature: bytes
+    """Ed25519, 64 bytes."""
 
     def encode(self) -> bytes:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
