@@ -20,6 +20,7 @@ from aggregator_service.access.audit import NOBODY, Attempt, Refusals
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
+from aggregator_service.commits import CommitListeners
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
 from aggregator_service.dashboard import creation, people, records
 from aggregator_service.dashboard import routes as dashboard
@@ -35,7 +36,7 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problem_handlers import install_problem_handlers
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.leadership import CommitListeners, Leadership
+from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.rounds.outages import OutageWatch
 from aggregator_service.routes import (
     audit,

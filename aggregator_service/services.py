@@ -85,7 +85,7 @@ class Services:
     readiness: Readiness = field(default_factory=Readiness)
 
     @property
-    def alone(self) -> bool:
+    def is_only_server(self) -> bool:
         """Whether no other process serves this database, so that this process's caches are complete."""
         return self.settings.database_url is None
 

@@ -33,9 +33,9 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, partial_of
-from aggregator_service.rounds.masked_stages import MASKED_STAGES, fail_at_fault, read_masks, roster_of
-from aggregator_service.rounds.oneshot_stages import ONESHOT_STAGES, fail_committee_absent, read_oneshot_masks
-from aggregator_service.rounds.openings import open_round
+from aggregator_service.rounds.masked import MASKED_STAGES, fail_at_fault, read_masks, roster_of
+from aggregator_service.rounds.oneshot import ONESHOT_STAGES, fail_committee_absent, read_oneshot_masks
+from aggregator_service.rounds.opening import open_round
 from aggregator_service.rounds.transactions import (
     PLAIN_STAGES,
     LostRaceError,

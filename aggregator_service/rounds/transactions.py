@@ -12,8 +12,9 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef, Released, StoredState
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent, next_state
-from aggregator_service.rounds.differencing import count_contributions, least_cohort, retire_if_too_similar
-from aggregator_service.rounds.unopened import counts_as_failure
+from aggregator_service.rounds.cohorts import count_contributions, least_cohort
+from aggregator_service.rounds.repeats import counts_as_failure
+from aggregator_service.rounds.same_data import retire_if_too_similar
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
 from aggregator_service.storage.database import (
     announce,
@@ -155,7 +156,7 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     if similar is None:
         return True
     reason, floor = similar.reason, least_cohort(task, plan_round(task, round_))
-    # a sum of class `once` waits for new members, and a measurement is abandoned (`unopened`)
+    # a sum of class `once` waits for new members, and a measurement is abandoned (`repeats`)
     if similar.remaining < floor and round_.sum_rule == "repeated" and round_.sum_data != "held-out":
         reason += f"; the task fails, since it needs at least {floor}"
         task.state = "failed"

@@ -12,8 +12,8 @@ from aggregator_service.access.principals import Enrolled, Principal, member_of,
 from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.masked_stages import report_shares
-from aggregator_service.rounds.oneshot_stages import report_sealed_shares
+from aggregator_service.rounds.masked import report_shares
+from aggregator_service.rounds.oneshot import report_sealed_shares
 from aggregator_service.routes.common import (
     AnswerOf,
     ClientId,

@@ -130,7 +130,7 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
             return None
         status = None if cached_round is None else cached_round.status(principal.client_id)
         # Another server may just have stored what the round still awaits from this client here: then ask the database.
-        if cached_round is not None and status is not None and (services.alone or not status.is_awaited):
+        if cached_round is not None and status is not None and (services.is_only_server or not status.is_awaited):
             return _RoundAnswer(lambda: cached_round.view(status, services.clock.now()), cached_round.etag(status))
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 

@@ -213,8 +213,8 @@ class TaskRow(Base, table="tasks"):
     keep_rounds, ended_days: how long its data are kept, in place of the server's settings (`tasks.retention`).
     tidied_upto: number of the round up to which the rows of members are deleted. ended_at: when it was first seen to
     have ended; null while it is open.
-    abandoned_sums: sums that the task went on without (`rounds.unopened`). ended: why the task ended before its last
-    sum (`rounds.differencing`); null for other reasons. version: raised by each change that long polls wait for, in any
+    abandoned_sums: sums that the task went on without (`rounds.repeats`). ended: why the task ended before its last
+    sum (`rounds.cohorts`); null for other reasons. version: raised by each change that long polls wait for, in any
     process.
     """
 
@@ -348,7 +348,7 @@ class RoundRow(Base, table="rounds"):
     the aggregates before this round (`protocols.crypto.aggregate_chain`), hex; null where they state nothing.
     state_digest: SHA-256 of the state after the round, hex; null before, and where the server cannot open the sum.
     again: number of the round that failed with fixed survivors, if all of them are asked for the same sum again
-    (`rounds.unopened`); else null. tally: counts of the rows of members, once these are deleted (`tasks.tidying`):
+    (`rounds.repeats`); else null. tally: counts of the rows of members, once these are deleted (`tasks.tidying`):
     clients and bytes by message, and refusals by reason.
     """
 

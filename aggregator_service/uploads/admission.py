@@ -16,7 +16,7 @@ from aggregator_service.access.principals import Enrolled, Principal, member_of,
 from aggregator_service.http.authentication import signed_request
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.oneshot_stages import committee_of
+from aggregator_service.rounds.oneshot import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import forget_pages
 from aggregator_service.storage.rounds import find_contribution

@@ -19,8 +19,8 @@ from aggregator_service.access.principals import Enrolled, Principal, member_of,
 from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.masked_stages import roster_of, round_context, survivors_of
-from aggregator_service.rounds.oneshot_stages import committee_of, oneshot_context, proposed_survivors
+from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
+from aggregator_service.rounds.oneshot import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError
 from aggregator_service.storage.database import Delivery, changed_rows, progress

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from aggregator_service.access.principals import hash_token
-from aggregator_service.rounds.masked_stages import round_context
+from aggregator_service.rounds.masked import round_context
 from aggregator_service.storage.rounds import cohort_clients, last_round
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.tasks.members import able_members

@@ -33,7 +33,7 @@ from aggregator_service.access import principals
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
-from aggregator_service.rounds import differencing, disputes, openings
+from aggregator_service.rounds import cohorts, disputes, same_data
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
@@ -270,7 +270,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
         for module in (blob_keys, principals):
             patch.setattr(module, "secrets", seeded)
         patch.setattr(GroupCommit, "_in_thread", lambda self, group: in_line(self._commit, group))
-        patch.setattr(differencing, "os", seeded)
-        for module in (openings, disputes):
+        patch.setattr(same_data, "os", seeded)
+        for module in (cohorts, disputes):
             patch.setattr(module, "_RANDOM", choose)
         yield

@@ -22,7 +22,7 @@ from aggregator_service.observability.metrics import Instruments
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
-from aggregator_service.rounds.masked_stages import report_shares
+from aggregator_service.rounds.masked import report_shares
 from aggregator_service.routes import contributions, stages
 from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services

@@ -19,7 +19,7 @@ from typing import Any, Final, get_args
 import pytest
 
 from aggregator_service.compute import jobs
-from aggregator_service.rounds import differencing, openings, transactions
+from aggregator_service.rounds import cohorts, opening, transactions
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.storage import stores
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -90,7 +90,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         }),
     ]),
     "a round releases a sum over any number of clients": (2, {3}, [
-        (differencing.least_cohort, {"schedule.min_clients": "1"}),
+        (cohorts.least_cohort, {"schedule.min_clients": "1"}),
         (transactions.end_collecting, {"received < floor": "received < 1"}),
         (transactions.record_release, {"round_.folded < schedule.min_clients or ": ""}),
     ]),
@@ -116,13 +116,13 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (transactions.enforce_min_difference, {"retire_if_too_similar(session, task, round_)": "None"}),
     ]),
     "a cohort is drawn from all groups": (5, {10}, [
-        (openings.draw_cohort, {"ClientRow.device_group == device_group,": ""}),
+        (cohorts.draw_cohort, {"ClientRow.device_group == device_group,": ""}),
     ]),
     "the same bytes again are refused as a conflict": (0, {8}, [
         (contributions.same_or_conflict, {"stored.digest != digest": "True"}),
     ]),
     "a sum that was not opened is asked of a new cohort": (34, {8}, [
-        (openings.open_round, {"repeat_or_abandon(session, task, previous)": "None"}),
+        (opening.open_round, {"repeat_or_abandon(session, task, previous)": "None"}),
     ]),
     "a round that fails with fixed survivors counts towards the end of the task": (34, {11}, [
         (transactions.fail_round, {"counts and counts_as_failure(session, task, round_)": "counts"}),

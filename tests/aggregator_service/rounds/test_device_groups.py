@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
-from aggregator_service.rounds.openings import enough_members
+from aggregator_service.rounds.opening import enough_members
 from aggregator_service.storage.rounds import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
 from aggregator_service.storage.stores import named_blobs

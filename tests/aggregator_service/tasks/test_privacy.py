@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.differencing import count_contributions
+from aggregator_service.rounds.cohorts import count_contributions
 from aggregator_service.rounds.interventions import abort_round, close_task, resume_task
 from aggregator_service.storage.schema import ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks import plans

@@ -18,9 +18,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled
+from aggregator_service.commits import CommitListeners
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
-from aggregator_service.rounds.leadership import CommitListeners, Leadership
+from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow, TaskRow

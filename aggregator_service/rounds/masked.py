@@ -21,7 +21,7 @@ from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds.differencing import retire_at_fault
+from aggregator_service.rounds.cohorts import retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.round_states import ACTIVE, RoundEvent
-from aggregator_service.rounds.differencing import end_at_budget, frozen_cohort, least_cohort, update_clients
+from aggregator_service.rounds.cohorts import (
+    draw_cohort,
+    end_at_budget,
+    enough_members,
+    frozen_cohort,
+    least_cohort,
+    update_clients,
+)
 from aggregator_service.rounds.disputes import kept_apart, openable
-from aggregator_service.rounds.oneshot_stages import absent_members
+from aggregator_service.rounds.oneshot import absent_members
+from aggregator_service.rounds.repeats import abandon_sum, repeat_or_abandon
 from aggregator_service.rounds.transactions import fail_round
-from aggregator_service.rounds.unopened import abandon_sum, repeat_or_abandon
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee import choose_committee, delete_keys_before
-from aggregator_service.tasks.members import able_members, eligible_clause
+from aggregator_service.tasks.members import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms
 from aggregator_service.tasks.starts import awaited_catalogue
 from aggregator_service.tasks.tasks import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
-from protocols.layout import SumClass
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
 from protocols.task_terms import states_chain
 
 _LOG = logging.getLogger(__name__)
-_RANDOM = secrets.SystemRandom()
 
 
 def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
@@ -40,7 +44,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
 
     Returns None when a round is active, the task is over, its item catalogue is not uploaded, too few members can
     contribute, or the committee has not published the round's keys. A task also ends here when the last sum of its
-    schedule is abandoned (`unopened`), when its privacy block pays for too few members (`end_at_budget`), and when too
+    schedule is abandoned (`repeats`), when its privacy block pays for too few members (`end_at_budget`), and when too
     few clients of its frozen cohort are left. Each cohort has at least `least_cohort` clients.
     """
     previous = last_round(session, task.id)
@@ -211,38 +215,6 @@ def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: i
         return None
     drawn = draw_cohort(session, task, schedule, device_group, sum_class, sum_index)
     return kept_apart(session, task.id, drawn, least)
-
-
-def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, least: int, *, first: bool) -> bool:
-    """Whether enough members can contribute for a round over `device_group` to open.
-
-    able: members that can contribute, by device group. least: the smallest cohort of the round (`least_cohort`). first:
-    whether this is the task's first round. It opens when the whole task has `start_clients`, and each group enough for
-    its sums.
-    """
-    if not first:
-        return able[device_group] >= least
-    each = max(least, 0 if schedule.start_clients else schedule.cohort_size)
-    return min(able) >= each and sum(able) >= schedule.start_clients
-
-
-def draw_cohort(
-    session: Session, task: TaskRow, schedule: Schedule, device_group: int, sum_class: SumClass, sum_index: int
-) -> list[str]:
-    """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
-
-    Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
-    """
-    able = select(ClientRow.id).where(
-        ClientRow.task_id == task.id,
-        ClientRow.device_group == device_group,
-        eligible_clause(task, sum_class, sum_index),
-    )
-    if schedule.sampling == "round-robin":
-        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
-        return list(session.execute(ordered).scalars())
-    everyone = list(session.execute(able.order_by(ClientRow.sequence)).scalars())
-    return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
 
 
 def _write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ could not open that sum.
 | `once`, `trained` | some did not answer; all survivors are members | the same sum, of exactly them; `REPEATS` times |
 | `trained` | all answered, a survivor left, not all came back; or groups | the sum is abandoned: next sum, new cohort |
 | `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
-| `repeated` | any | the same sum, of the survivors: their set counts like a released one (`differencing`) |
+| `repeated` | any | the same sum, of the survivors: their set counts like a released one (`same_data`) |
 
 After a restore from a backup the server asks for sums that its clients took part in before. They do not know over whom
 any more, and refuse (`survivors`, before their first message). A sum of class `trained` that too few others are left
@@ -34,7 +34,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
-from aggregator_service.rounds.differencing import least_cohort, mark_retired, remaining_clients, retire_if_too_similar
+from aggregator_service.rounds.cohorts import least_cohort, mark_retired, remaining_clients
+from aggregator_service.rounds.same_data import retire_if_too_similar
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow

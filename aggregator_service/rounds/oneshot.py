@@ -19,7 +19,7 @@ from aggregator_service.compute.unmasking import OneshotMasks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
-from aggregator_service.rounds.differencing import count_contributions, remaining_clients, retire_at_fault
+from aggregator_service.rounds.cohorts import count_contributions, remaining_clients, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.transactions import Stages, enforce_min_difference, fail_round
 from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches

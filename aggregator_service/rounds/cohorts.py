@@ -1,0 +1,179 @@
+"""Who may still be asked for a sum: the members that have not left, the frozen cohort, the smallest one, the drawn one.
+
+A client abstains after as many contributions as a task's privacy block pays for, those to failed rounds included. So
+the server counts them when a round is over, asks nobody any more who has made so many
+(`tasks.members.eligible_clause`), and ends the task once the others are too few for a sum. New members could go on with
+it, but nobody knows whether they come: members would wait for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ColumnElement, Select, select, true, update
+from sqlalchemy.orm import Session
+
+from aggregator_service.logs import fields
+from aggregator_service.storage.database import announce, changed_rows, in_batches
+from aggregator_service.storage.rounds import last_over_same_data
+from aggregator_service.storage.schema import (
+    ClientRow,
+    ContributionRow,
+    RoundRow,
+    TaskRow,
+)
+from aggregator_service.storage.stages import clients_with
+from aggregator_service.tasks.members import able_members, eligible_clause, within_budget
+from aggregator_service.tasks.plans import TaskPlan, row_most_sums
+from protocols.layout import SumClass
+from protocols.messages import Schedule
+
+_LOG = logging.getLogger(__name__)
+_RANDOM = secrets.SystemRandom()
+
+
+def mark_retired(session: Session, clients: Collection[str], number: int) -> None:
+    """Keep clients out of every cohort after round `number`."""
+    update_clients(session, clients, retired_in=number)
+
+
+def retire_at_fault(session: Session, clients: Collection[str], round_: RoundRow) -> None:
+    """Keep clients that were found at fault in a round out of every later cohort, and log who they are."""
+    mark_retired(session, clients, round_.number)
+    for client in sorted(clients):
+        _LOG.warning("client at fault, retired", extra=fields(task=round_.task_id, round=round_.number, client=client))
+
+
+def update_clients(session: Session, clients: Collection[str], **values: int | ColumnElement[int]) -> None:
+    """Set columns of the rows of these clients."""
+    for some in in_batches(clients):
+        changed_rows(session, update(ClientRow).where(ClientRow.id.in_(some)).values(**values))
+
+
+def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan, *, spent: bool = False) -> list[str] | None:
+    """Return the cohort of the next sum of class `repeated` over the data of `plan`; None if it is still to be drawn.
+
+    These are the survivors of the task's last such sum that have not left since. Before the first one of a masked task
+    they are the members of the last roster in which clients were asked to contribute: clients keep to that roster.
+    spent: with those that a privacy block pays for no more.
+    """
+    data = plan.sum_class.data
+    summed = last_over_same_data(session, task.id, data, summed=True)
+    if summed is not None:
+        return remaining_clients(session, task, clients_with(summed.id, "contribute"), spent=spent)
+    collected = last_over_same_data(session, task.id, data, summed=False)
+    if collected is None or not plan.sum_plan.repeated:
+        return None
+    return remaining_clients(session, task, clients_with(collected.id, "advertise"), spent=spent)
+
+
+def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
+    """Return the smallest cohort that can compute a sum of this plan."""
+    schedule, plan = Schedule.model_validate(task.schedule), summed.sum_plan
+    return max(schedule.min_clients * plan.groups, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
+
+
+def remaining_clients(session: Session, task: TaskRow, clients: Select[str], *, spent: bool = False) -> list[str]:
+    """Return the clients among these that have not left, in the order of their enrolment.
+
+    spent: also those that a privacy block pays for no more.
+    """
+    remaining = select(ClientRow.id).where(
+        ClientRow.id.in_(clients),
+        ClientRow.retired_in.is_(None),
+        ClientRow.left_data_in.is_(None),
+        ClientRow.revoked_at.is_(None),
+        true() if spent else within_budget(task),
+    )
+    return list(session.scalars(remaining.order_by(ClientRow.sequence)))
+
+
+def count_contributions(session: Session, task: TaskRow, round_id: int, clients: Collection[str] | None = None) -> None:
+    """Count the stored contributions to a round for their members, in a task with a privacy block.
+
+    Call it once for each contribution: for all when the round is over, and before for `clients` that are taken out of
+    it, whose contributions are deleted.
+    """
+    if task.privacy is None:
+        return
+    counted = ClientRow.times_contributed + 1
+    if clients is not None:
+        update_clients(session, clients, times_contributed=counted)
+        return
+    given = select(ContributionRow.client_id).where(ContributionRow.round_id == round_id)
+    changed_rows(session, update(ClientRow).where(ClientRow.id.in_(given)).values(times_contributed=counted))
+
+
+def end_at_budget(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> bool:
+    """End a task whose next sum has too few members left that its privacy block pays for; return whether it ended.
+
+    plan: of the next sum. The task is then complete, with the model that it has, or failed if it released no sum. It
+    does not end where the members would be too few with a larger budget, too: it waits for others to enrol. Nor does it
+    end at a measurement of the model by a frozen cohort, which is abandoned (`opening`).
+    """
+    most = row_most_sums(task)
+    if most is None:
+        return False
+    if plan.sum_class.data == "held-out" and frozen_cohort(session, task, plan) is not None:
+        return False
+    left, everyone, needed = _counts(session, task, plan, sum_index)
+    if not left < needed <= everyone:
+        return False
+    task.state = "complete" if task.completed_rounds else "failed"
+    task.ended = (
+        f"the privacy block pays for {most} contributions of a member, those to failed rounds included: {left} of "
+        f"{everyone} members may contribute once more, and a sum needs {needed}"
+    )
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.warning("task ended at its privacy budget: %s", task.ended, extra=fields(task=task.id, state=task.state))
+    return True
+
+
+def _counts(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> tuple[int, int, int]:
+    """Return the members that may contribute to a sum, those with any budget, and how many the sum needs."""
+    if plan.sum_class.repeated:
+        cohorts = [frozen_cohort(session, task, plan, spent=spent) for spent in (False, True)]
+        if cohorts[0] is not None and cohorts[1] is not None:
+            return len(cohorts[0]), len(cohorts[1]), least_cohort(task, plan)
+    recipe = plan.recipe
+    group = recipe.device_group_of(sum_index)
+    left, everyone = (
+        able_members(session, task, recipe.device_groups, plan.sum_class, sum_index, spent=spent)[group]
+        for spent in (False, True)
+    )
+    return left, everyone, least_cohort(task, plan)
+
+
+def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, least: int, *, first: bool) -> bool:
+    """Whether enough members can contribute for a round over `device_group` to open.
+
+    able: members that can contribute, by device group. least: the smallest cohort of the round (`least_cohort`). first:
+    whether this is the task's first round. It opens when the whole task has `start_clients`, and each group enough for
+    its sums.
+    """
+    if not first:
+        return able[device_group] >= least
+    each = max(least, 0 if schedule.start_clients else schedule.cohort_size)
+    return min(able) >= each and sum(able) >= schedule.start_clients
+
+
+def draw_cohort(
+    session: Session, task: TaskRow, schedule: Schedule, device_group: int, sum_class: SumClass, sum_index: int
+) -> list[str]:
+    """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
+
+    Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
+    """
+    able = select(ClientRow.id).where(
+        ClientRow.task_id == task.id,
+        ClientRow.device_group == device_group,
+        eligible_clause(task, sum_class, sum_index),
+    )
+    if schedule.sampling == "round-robin":
+        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
+        return list(session.execute(ordered).scalars())
+    everyone = list(session.execute(able.order_by(ClientRow.sequence)).scalars())
+    return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
