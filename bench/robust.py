@@ -16,8 +16,8 @@ finished part of a seed is kept in the folder `--work`, and not measured again.
 |---|---|
 | `open` | the length of a contribution |
 | `checked` | every sum is one that so many honest contributions can have (`protocols.sums.possible`), as in all tasks |
-| `groups<G>` | and of G groups those within 1.2 times the median distance are used (`protocols.sums.groups`) |
-| `groups5wide` | the same within 1.5 times |
+| `groups<G>` | and of G groups those within 1.5 times the median distance are used, by row (`protocols.sums.groups`) |
+| `groups5whole` | the same with every sum as one row: nothing but whole groups is left out |
 
 Groups of `privirec-k` are the same in all its sums, and an item has a row, and the row columns, by what the smallest of
 its parts in a group allows: no task has them, since that costs too much (`InGroups`).
@@ -27,7 +27,8 @@ its parts in a group allows: no task has them, since that costs too much (`InGro
 | `none` | nothing false |
 | `within` | a profile, by the protocol: the item and the most popular ones |
 | `aimed` | what puts the item into all lists, see below |
-| `noise` | normal numbers |
+| `always` | the same in every round |
+| `noise` | normal numbers, in every round |
 
 Aimed are, in Gram matrices and power iterations, s b b^T with b between the item and what most users have; in trained
 rows the mean of the users' factors; in counts as many as pass.
@@ -36,8 +37,8 @@ A liar knows everything: all contributions, the groups, the rule, and what will 
 the largest share (`noise`: the lowest NDCG) among a few, up to the most that the defence lets through; it stays within
 tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
 
-`colr` is measured on MovieLens-100K, with a liar in every cohort of its first 25 rounds; `colr-wide` has the bounds on
-values and rows that recommended tasks had before: 4 and 1, now 1 and 0.5.
+In `colr` a liar is a member like others: it is asked in its turn, once in as many rounds as there are cohorts of other
+members. `always` and `noise` are in every round, whoever's turn it is.
 
 `cost.*`: a masked round with 5 groups by one without, all parties in one process: processor time of the server, with
 opening the sum; bytes of a client.
@@ -79,15 +80,13 @@ from protocols.recipes.rows import RowRecipe
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
-from protocols.sums.groups import TAU, keep_groups, sum_of_kept
+from protocols.sums.groups import TAU, UsedSum, keep_groups, use_groups
 from protocols.sums.possible import require_possible
 
 SETS: Final = ("gowalla", "ml-1m")
-TRAINED_ON: Final = "ml-100k"
-"""The set of `colr`, which trains each client in each round: a smaller one."""
-ROUNDS: Final = 25
-"""Rounds of `colr`, of the 101 that tasks have: what a liar reaches shows early."""
-PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "colr-wide", "cost")
+TRAINED_ON: Final = ("ml-100k", "ml-1m", "gowalla")
+"""The sets of the recipes that train."""
+PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "cost")
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
@@ -150,23 +149,24 @@ def measure(case: Case, scores: FullScorer) -> tuple[float, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Defence:
-    """groups: 0 for one sum over all. checked: whether impossible sums are refused. tau: of the rule."""
+    """groups: 0 for one sum over all. checked: impossible sums are refused. by_row: rows are limited."""
 
     name: str
     checked: bool = True
     groups: int = 0
-    tau: float = TAU
+    by_row: bool = True
 
 
 @dataclass(frozen=True)
 class Lie:
     """kind: see the module's docstring. size: factor of the most that passes, or of a usual size where nothing is
-    checked. tilt: share of the promoted item in b."""
+    checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn."""
 
     kind: str
     liars: int
     size: float = 1.0
     tilt: float = 0.5
+    always: bool = False
 
 
 @dataclass
@@ -184,6 +184,13 @@ class Liars:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng([self.seed, 11])
 
+    def in_groups(self, parts: Sequence[NDArray[np.int64]], everybody: NDArray[np.int64]) -> list[int]:
+        """Return the groups that hold a liar, where the liars are members of `everybody` that are asked in turn."""
+        if self.lie.always:
+            return list(range(min(self.lie.liars, len(parts))))
+        lying = np.random.default_rng([self.seed, 12]).permutation(everybody)[: self.lie.liars]
+        return [group for group, part in enumerate(parts) if np.isin(part, lying).any()]
+
     def parts(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the groups of a cohort, the same for the same cohort; one group without groups."""
         groups = min(self.defence.groups, cohort.size // 3)
@@ -195,11 +202,18 @@ class Liars:
         return self._drawn[1]
 
     def released(
-        self, plan: SumPlan, sums: Sequence[Floats], sizes: Sequence[int], direction: Floats | None, usual: float
+        self,
+        plan: SumPlan,
+        sums: Sequence[Floats],
+        sizes: Sequence[int],
+        direction: Floats | None,
+        usual: float,
+        lying: Sequence[int] | None = None,
     ) -> Floats:
-        """Return the sum that is used: of all, or the mean of the kept groups times the number of clients.
+        """Return the sum that is used: of all, or what the rule makes of the groups.
 
-        direction: of what liars add, None for no lie in this sum. usual: its size where nothing is checked.
+        direction: of what liars add, None for no lie in this sum. usual: its size where nothing is checked. lying: the
+        groups with a liar; None for as many of the first as there are liars.
         """
         sums, lie = list(sums), self.lie
         norm = 0.0 if direction is None else float(np.linalg.norm(direction))
@@ -211,38 +225,64 @@ class Liars:
             largest = self._largest(plan, sums[0], direction, sizes[0]) if self.defence.checked else usual / norm
             return sums[0] + lie.size * largest * direction
         if direction is not None and norm:
-            self._add(plan, sums, sizes, direction)
-        means = [total / count for total, count in zip(sums, sizes, strict=True)]
-        chosen = keep_groups(means, self.defence.tau).kept
-        self.kept = len(chosen) / len(sums)
-        return _whole(plan, sum_of_kept(sums, sizes, chosen))
+            self._add(plan, sums, sizes, direction, range(min(lie.liars, len(sums))) if lying is None else lying)
+        used = self._used(plan, sums, sizes)
+        self.kept = len(used.groups.kept) / len(sums)
+        return used.total
 
-    def _add(self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats) -> None:
+    def _used(self, plan: SumPlan, sums: Sequence[Floats], sizes: Sequence[int]) -> UsedSum:
+        """Return what the rule makes of the sums; all layouts here have one segment."""
+        found = use_groups([_whole(plan, one) for one in sums], sizes, TAU, self._row(plan))
+        return replace(found, total=_whole(plan, found.total))
+
+    def _row(self, plan: SumPlan) -> int:
+        (segment,) = plan.layout.blocks[0].segments
+        return segment.row if segment.row is not None and self.defence.by_row else segment.length
+
+    def _add(
+        self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats, lying: Sequence[int]
+    ) -> None:
         """Add a lie to the sum of one group after the other: as large as the rule and the check let pass."""
         lie = self.lie
         if lie.kind == "within":
             for liar in range(lie.liars):
                 sums[liar % len(sums)] = sums[liar % len(sums)] + direction
             return
-        if lie.liars >= len(sums):  # all groups move alike
+        if self._row(plan) < plan.layout.length and lie.kind == "aimed":
+            self._push(plan, sums, sizes, direction, lying)
+            return
+        if len(lying) >= len(sums):  # all groups move alike
             for group, total in enumerate(sums):
                 sums[group] = total + lie.size * self._largest(plan, total, direction, sizes[group]) * direction
             return
         means = [total / count for total, count in zip(sums, sizes, strict=True)]
         centre = np.median(means, axis=0)
         median = float(np.median([np.linalg.norm(mean - centre) for mean in means]))
-        for group in range(lie.liars):
+        for group in lying:
             off = means[group] - centre
             along = float(off @ direction) / float(direction @ direction)
-            room = (_NEAR * self.defence.tau * median) ** 2 - float(off @ off)
+            room = (_NEAR * TAU * median) ** 2 - float(off @ off)
             reach = -along + np.sqrt(max(along**2 + room / float(direction @ direction), 0.0))
             most = self._largest(plan, sums[group], direction, sizes[group])
             for attempt in range(6):
                 step = lie.size * min(reach * sizes[group] * 0.95**attempt, most)
                 moved = [*means[:group], means[group] + step / sizes[group] * direction, *means[group + 1 :]]
-                if group in keep_groups(moved, self.defence.tau).kept:
+                if group in keep_groups(moved, TAU).kept:
                     sums[group], means[group] = sums[group] + step * direction, moved[group]
                     break
+
+    def _push(
+        self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats, lying: Sequence[int]
+    ) -> None:
+        """Add the lie that moves what is used farthest, of many sizes and the same one in all liars' groups."""
+        most = min(self._largest(plan, sums[group], direction, sizes[group]) for group in lying)
+        best, reached = list(sums), -np.inf
+        for step in most * np.geomspace(1.0, 1e-4, 40):
+            moved = [_whole(plan, one + step * direction) if at in lying else one for at, one in enumerate(sums)]
+            along = float(self._used(plan, moved, sizes).total @ direction)
+            if along > reached:
+                best, reached = moved, along
+        sums[:] = best
 
     def _largest(self, plan: SumPlan, total: Floats, direction: Floats, clients: int) -> float:
         """Return the largest factor with which the sum passes the check, found by halving."""
@@ -364,17 +404,17 @@ class Lied(Federation):
     def _sum_sealed(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: Any) -> Floats:
         parts = self.liars.parts(cohort)
         sums = [super(Lied, self)._sum_sealed(plan, spec, part, tally) for part in parts]
-        lie = self._rows_lie(plan, spec, cohort)
-        usual = 10.0 * cohort.size
-        return self.liars.released(plan, sums, [part.size for part in parts], lie, usual)
+        lying = self.liars.in_groups(parts, self.train.active_users.astype(np.int64))
+        lie = self._rows_lie(spec, cohort, plan.layout.length) if lying else None
+        return self.liars.released(plan, sums, [part.size for part in parts], lie, 10.0 * cohort.size, lying)
 
-    def _rows_lie(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]) -> Floats | None:
+    def _rows_lie(self, spec: RoundSpec, cohort: NDArray[np.int64], length: int) -> Floats | None:
         """Return what is added to a sum of counts, or of trained rows, of CoLR."""
         lie, recipe, target = self.liars.lie, self.recipe, self.case.target
         assert isinstance(recipe, RowRecipe)
         if lie.kind == "none":
             return None
-        added = np.zeros(plan.layout.length)
+        added = np.zeros(length)
         if lie.kind == "noise":
             return None if spec.sum_index <= recipe.parameters.counting else self.liars.rng.standard_normal(added.size)
         if spec.sum_index <= recipe.parameters.counting:
@@ -436,14 +476,13 @@ def counted(_: str, case: Case, defence: Defence, lie: Lie, seed: int, __: bool)
 
 
 def trained(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured:
-    """Measure a task of `colr` in which a liar is in every cohort."""
+    """Measure a task of CoLR in which a liar is in every cohort."""
     train = case.train
     sizes = advise(train.n_items, train.active_users.size, train.size)
-    given = {"items": train.n_items, **({"clip": 4.0, "row_clip": 1.0} if name == "colr-wide" else {})}
-    parameters = parameters_for("colr", given, clients=train.active_users.size)
-    made = Lied(train, "colr", parameters, cohort_size=sizes.cohort_size, seed=seed, sampling="turns")
+    parameters = parameters_for(name, {"items": train.n_items}, clients=train.active_users.size)
+    made = Lied(train, name, parameters, cohort_size=sizes.cohort_size, seed=seed, sampling="turns")
     made.case, made.liars = case, Liars(defence, lie, seed)
-    for _ in made.run(3 if quick else ROUNDS):
+    for _ in made.run(3 if quick else sizes.rounds):
         pass
     factors, biases = state_as(made.state, FactorState).item_factors, item_biases(made.state)
     users_factors = made.user_factors
@@ -459,16 +498,18 @@ MEASURES: Final[dict[str, Callable[..., Measured]]] = {
     "privirec-k": spectral,
     "privirec": spectral,
     "colr": trained,
-    "colr-wide": trained,
 }
 
 
 def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Iterable[Lie]:
     """Yield the sizes of a lie of which the best for the liar counts."""
+    if part.startswith("colr"):
+        yield Lie("aimed" if lie == "always" else lie, liars, always=lie in ("always", "noise"))
+        return
     if lie in ("none", "within") or part == "counts" or quick:
         yield Lie(lie, liars)
         return
-    sizes = (1.0, 0.1) if defence.groups == 0 and not part.startswith("colr") else (1.0,)
+    sizes = (1.0, 0.1) if defence.groups == 0 else (1.0,)
     tilts = (0.2, 0.5) if lie == "aimed" and part.startswith("privirec") else (0.5,)
     for size in sizes:
         for tilt in tilts:
@@ -479,9 +520,9 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
     """Yield the lies that are measured under a defence, and by how many liars; more than one where it matters."""
     yield "none", 0
     if part.startswith("colr"):
-        yield from (("aimed", 1), ("noise", 1))
-        if defence.groups:
-            yield "aimed", 2
+        yield from (("aimed", 1), ("always", 1), ("noise", 1))
+        if defence.groups == 5 and defence.by_row:
+            yield from (("aimed", LIARS[1]), ("aimed", LIARS[2]), ("always", 2))
         return
     if not defence.groups:
         if not defence.checked:
@@ -496,8 +537,12 @@ def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figur
     """Return the figures of a recipe on a data set with one seed."""
     found: dict[str, Figure] = {}
     if part.startswith("colr"):  # its cohorts are small
-        split = Defence("groups3", groups=3), Defence("groups5", groups=5), Defence("groups5wide", groups=5, tau=1.5)
-        defences = [Defence("checked"), *(split if part == "colr" else ())]
+        split = (
+            Defence("groups3", groups=3),
+            Defence("groups5", groups=5),
+            Defence("groups5whole", groups=5, by_row=False),
+        )
+        defences = [Defence("checked"), *split]
     else:
         many = (Defence(f"groups{n}", groups=n) for n in (3, 5, 10))
         defences = [Defence("open", checked=False), Defence("checked"), *many]
@@ -545,7 +590,7 @@ def measured(options: argparse.Namespace) -> dict[str, Figure]:
     """Return all figures, means over the seeds; `<set>.<recipe>.seeds` says how many."""
     figures: dict[str, Figure] = cost(options.quick) if "cost" in options.only else {}
     for part in (one for one in options.only if one != "cost"):
-        for name in ("small",) if options.quick else (TRAINED_ON,) if part.startswith("colr") else SETS:
+        for name in ("small",) if options.quick else TRAINED_ON if part.startswith("colr") else SETS:
             found = [
                 kept(name, part, seed, options) for seed in (options.seeds[:1] if options.quick else options.seeds)
             ]

@@ -171,6 +171,10 @@ _COUNTED: Final = 3
 """Times that an item is counted on average: with fewer, a set of 5,000 users began, and stayed, below popularity."""
 
 
+IN_GROUPS: Final = frozenset({"colr", "fedmf"})
+"""Recipes whose masked sums are split into groups unless a task says otherwise: those measured (`bench/robust.py`)."""
+
+
 class Advice(NamedTuple):
     """Sizes for a task of a factor recipe. rounds: sums in total, the first one, of item counts, included."""
 

@@ -90,8 +90,9 @@ class Segment:
     contributions * clip; a ring needs no more room. norm, sum_norm: bounds on the L2 norm of all `length` values
     together, in one contribution and in a sum; None where the values' own bounds are all that is known. noise: standard
     deviation of the noise in each value of one contribution, which `norm` leaves out. gram: the values are the upper
-    triangle of r^T r, row by row, for a vector r with |r|^2 at most `norm`. Raises `ParameterError` for a length below
-    1 or a bound that is not finite and positive.
+    triangle of r^T r, row by row, for a vector r with |r|^2 at most `norm`. row: number of values that belong to one
+    item, or to one of whatever there are many of; None where the values are not of such parts. Raises `ParameterError`
+    for a length below 1 or that is no multiple of a row, and for a bound that is not finite and positive.
     """
 
     name: str
@@ -104,10 +105,13 @@ class Segment:
     sum_norm: float | None = None
     noise: float = 0.0
     gram: bool = False
+    row: int | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1:
             raise ParameterError(f"segment {self.name!r}: length must be at least 1, got {self.length}")
+        if self.row is not None and (self.row < 1 or self.length % self.row):
+            raise ParameterError(f"segment {self.name!r}: {self.length} values are no rows of {self.row}")
         for name in ("clip", "sum_bound", "norm", "sum_norm"):
             bound = getattr(self, name)
             if bound is not None and not (np.isfinite(bound) and bound > 0):

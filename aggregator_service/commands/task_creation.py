@@ -270,6 +270,14 @@ def task_create(
             catalogue=catalogue,
             start=before,
         )
+        if (groups := request.mechanism.parameters.get("groups", 1)) > 1 and not any(
+            each.startswith("groups=") for each in mechanism_parameter or []
+        ):
+            typer.echo(
+                f"each round has {groups} groups with a sum each, so that one member that lies spoils little: "
+                "-m groups=1 for one sum",
+                err=True,
+            )
         check_start(request)
         if values is not None:
             request, start = with_values(request, values)

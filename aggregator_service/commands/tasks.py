@@ -37,6 +37,7 @@ from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import most_sums, plan_task, task_terms
 from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_view
 from protocols.advice import (
+    IN_GROUPS,
     MESSAGE_BUDGET,
     MOST_FACTORS,
     QUALITY_BY_COMPONENTS,
@@ -51,8 +52,8 @@ from protocols.messages import Extension, InvitationRequest, Role, Schedule, Tas
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
-from protocols.sums.masked.parameters import upload_bytes
-from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.masked.parameters import MaskedParameters, advised_cohort, upload_bytes
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.registry import mechanisms
 
 tasks = command_group("Create, list, show, close, resume and delete tasks.")
@@ -104,14 +105,31 @@ def task_advise(
         schedule = Schedule(cohort_size=sizes.cohort, rounds=sizes.rounds, min_clients=sizes.min_clients)
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
         more = f"-s min_clients={sizes.min_clients} {of_block} "
+    own, split = named_values(mechanism_parameter or []), None
+    if mechanism == MASKED.name and privacy is None and choice.recipe in IN_GROUPS and "groups" not in own:
+        split = advised_cohort(choice.cohort_size, clients, MaskedParameters.model_validate(own))
+    if split is not None:
+        own["groups"] = split.groups
+        choice = choice._replace(cohort_size=split.clients)
+        schedule = schedule.model_copy(update={"cohort_size": split.clients, "min_clients": split.min_clients})
+        more = f"-s min_clients={split.min_clients} "
     typer.echo(f"{choice.recipe}: {choice.rounds} sums of {choice.cohort_size} clients")
+    if split is not None:
+        typer.echo(
+            f"  each in {split.groups} groups with a sum of their own: one member that lies then spoils little "
+            "(docs/security.md#a-member-that-lies); with -m groups=1 it owns the model"
+        )
+    elif privacy is not None and choice.recipe in IN_GROUPS and mechanism == MASKED.name:
+        typer.echo(
+            "  in one group, so one member that lies owns the model: each of G groups would have to reach epsilon "
+            "alone, with sqrt(G) times the noise in the mean"
+        )
     for reason in choice.why:
         typer.echo(f"  {reason}")
     for name, value in sorted(choice.parameters.items()):
         typer.echo(f"  {name} = {value}")
     if choice.recipe == "privirec-k" and privacy is None:
         _say_what_vectors_are_worth(items)
-    own = named_values(mechanism_parameter or [])
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
@@ -134,7 +152,9 @@ def task_advise(
             )
     named = {"items", "components", "item_exponent", "rank", "dim", *settings_of_ratings(items, interactions)}
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
-    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
+    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or []) + (
+        f"-m groups={split.groups} " if split else ""
+    )
     typer.echo(
         f"hushrec-server task create NAME --recipe {choice.recipe} {given}--mechanism {mechanism} {pairs}"
         f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} {more}--organiser KEY"

@@ -292,7 +292,7 @@ def _absorbed(
             return recipe.absorb_parts(state, job.spec, part, survivors), of_groups
         if isinstance(plan, MaskedPlan) and plan.groups > 1:
             opened = MASKED.open_groups(plan, aggregate, survivors)
-            total, of_groups = opened.total(plan.layout), opened.report()
+            total, of_groups = opened.total(), opened.report()
         else:
             total = how.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)

@@ -26,13 +26,15 @@ from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.tasks import create_task
-from protocols.advice import MOST_FACTORS, RECOMMENDED, Variant, parameters_for
+from protocols.advice import IN_GROUPS, MOST_FACTORS, RECOMMENDED, Variant, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.parameter_text import validated
 from protocols.recipes.registry import recipe_entry
+from protocols.sums.masked.parameters import MaskedParameters, advised_split
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.registry import mechanism_entry, parameters_of
 
 Result = TypeVar("Result")
@@ -60,7 +62,8 @@ def requested(
 
     shapes: of the arrays that the task starts with, unless they are given. organiser: its public key. scope: of its
     certificates; None or empty: the task's name. catalogue: of the items, which then says how many they are. start:
-    what the task starts from. Raises `ParameterError`, whose text names what is wrong.
+    what the task starts from. The sums of a masked task that says nothing of groups are split into some where that
+    fits. Raises `ParameterError`, whose text names what is wrong.
     """
     given = dict(parameters) if catalogue is None else _with_items(recipe, parameters, len(catalogue))
     chosen = parameters_for(
@@ -74,6 +77,9 @@ def requested(
     )
     if shapes is not None:
         chosen = {"shapes": shapes, **chosen}
+    apart = privacy is None and data_set is None  # each group would need all noise; groups of a label are not compared
+    if mechanism == MASKED.name and recipe in IN_GROUPS and variant == "recommended" and apart:
+        mechanism_parameters, schedule = _with_groups(mechanism_parameters, schedule)
     values = {
         "name": name,
         "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
@@ -90,6 +96,23 @@ def requested(
         "privacy": privacy,
     }
     return validated("task", TaskRequest, values)
+
+
+def _with_groups(given: Mapping[str, Any], schedule: Schedule) -> tuple[Mapping[str, Any], Schedule]:
+    """Return the parameters of masked sums of training, with groups if they say nothing of them and the cohort fits.
+
+    And the schedule, with the smallest number of clients in a group, if it states none. What is wrong in the parameters
+    is left for the check of the whole request.
+    """
+    try:
+        chosen = MaskedParameters.model_validate(dict(given))
+    except ValidationError:
+        return given, schedule
+    stated = schedule.min_clients if "min_clients" in schedule.model_fields_set else None
+    split = None if "groups" in given else advised_split(schedule.cohort_size, stated, chosen)
+    if split is None:
+        return given, schedule
+    return {**given, "groups": split.groups}, schedule.model_copy(update={"min_clients": split.min_clients})
 
 
 def _with_items(recipe: str, given: Mapping[str, Any], count: int) -> dict[str, Any]:

@@ -168,9 +168,10 @@ def block_of(p: ArraysParameters) -> Block:
     """
     segments, weighted = [], p.max_weight is not None
     for name, place in p.places().items():
-        segments.append(Segment(name, place.stop - place.start, p.clip_of(name), norm=p.l2_clip))
+        row = p.shapes[name][-1] if len(p.shapes[name]) > 1 else 1
+        segments.append(Segment(name, place.stop - place.start, p.clip_of(name), norm=p.l2_clip, row=row))
         if name in p.rows:
-            segments.append(Segment(touched_name(name), p.shapes[name][0], 1.0, integral=not weighted))
+            segments.append(Segment(touched_name(name), p.shapes[name][0], 1.0, integral=not weighted, row=1))
     if weighted:
         segments.append(Segment(weight_name, 1, 1.0))
     return Block("arrays", tuple(segments))

@@ -249,7 +249,7 @@ class CountedFactors(FactorState):
 @lru_cache(maxsize=16)
 def count_layout(items: int) -> VectorLayout:
     """Return the layout of a sum of counts: one block of `items` counts, each 0 or 1 in a contribution."""
-    return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True),)),), sum_class=ONCE_ROWS)
+    return VectorLayout((Block("counts", (Segment("counts", items, 1.0, integral=True, row=1),)),), sum_class=ONCE_ROWS)
 
 
 def item_biases(state: ModelState) -> NDArray[np.float32] | None:
@@ -295,13 +295,15 @@ class WeightedParameters(RecipeParameters):
         return (WEIGHTS_WARNING,) if self.reveal_weights else ()
 
 
-def weighted_block(p: WeightedParameters, name: str, length: int, bound: float, norm: float | None = None) -> Block:
-    """Return a block of `length` values of at most `bound` in size and, with weights, the weight, at most 1.
+def weighted_block(
+    p: WeightedParameters, name: str, rows: int, row: int, bound: float, norm: float | None = None
+) -> Block:
+    """Return a block of rows of values of at most `bound` in size and, with weights, the weight, at most 1.
 
     norm: bound on the L2 norm of the values, None without one.
     """
     weight = () if p.max_interactions is None else (Segment("weight", 1, 1.0),)
-    return Block(name, (Segment("update", length, bound, norm=norm), *weight))
+    return Block(name, (Segment("update", rows * row, bound, norm=norm, row=row), *weight))
 
 
 def weight_of(p: WeightedParameters, interactions: float | None) -> float:

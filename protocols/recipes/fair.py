@@ -197,7 +197,7 @@ class Fair(Recipe):
         """Return one block: changes of the group's two tables and of the small layers; with weights, the weight."""
         length = len(TABLES) * self.buckets[self.device_group_of(sum_index)] + self.dense_values
         return VectorLayout(
-            (weighted_block(self.parameters, "model", length, self.parameters.clip),), sum_class=TRAINED
+            (weighted_block(self.parameters, "model", length, 1, self.parameters.clip),), sum_class=TRAINED
         )
 
     # --- what a device sends -------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class PFedCLR(FactorModel):
     def change_layout(self) -> VectorLayout:
         p = self.parameters
         bound, norm = (p.clip, p.longest_update) if p.noise is None else (p.noise.bound, None)
-        return VectorLayout((weighted_block(p, "items", p.items * p.dim, bound, norm),), sum_class=TRAINED)
+        return VectorLayout((weighted_block(p, "items", p.items, p.dim, bound, norm),), sum_class=TRAINED)
 
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the weighted change, with noise in a task with noise, in which all clients count alike.

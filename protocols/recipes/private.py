@@ -189,7 +189,10 @@ class Private(RecipeAround):
                 "privacy: contributions that choose their blocks reveal the choice, with noise or without"
             )
         blocks = [
-            Block(block.name, tuple(_in_steps(segment.name, segment.length, noise) for segment in block.segments))
+            Block(
+                block.name,
+                tuple(_in_steps(segment.name, segment.length, noise, segment.row) for segment in block.segments),
+            )
             for block in inner.blocks
         ]
         if self._adapts(sum_index):
@@ -292,10 +295,10 @@ class Private(RecipeAround):
         return replace(self.inner.decode_state(round_number, bytes(body[: -_CLIP.size])), l2_clip=clip)
 
 
-def _in_steps(name: str, length: int, noise: SumNoise) -> Segment:
+def _in_steps(name: str, length: int, noise: SumNoise, row: int | None = None) -> Segment:
     """Return a segment of whole numbers, of the norm of a whole contribution at most, with its share of noise."""
     largest, deviation = float(noise.largest), sqrt(noise.share)
-    return Segment(name, length, largest, integral=True, signed=True, norm=noise.bound, noise=deviation)
+    return Segment(name, length, largest, integral=True, signed=True, norm=noise.bound, noise=deviation, row=row)
 
 
 def _limited(counts: Floats, most: int, random: Randomness) -> tuple[NDArray[np.int64], int]:

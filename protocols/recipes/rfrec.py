@@ -126,9 +126,11 @@ class RFRec(Recipe):
         """Return one block: V_i - V, row-major; in sums of ratings who rated each item, and the ratings minus 1/2."""
         p = self.parameters
         if sum_index <= p.counting:
-            ratings = (Segment("rated", p.items, 1.0, integral=True), Segment("above", p.items, 0.5))
+            ratings = (Segment("rated", p.items, 1.0, integral=True, row=1), Segment("above", p.items, 0.5, row=1))
             return VectorLayout((Block("ratings", ratings),), sum_class=ONCE_ROWS)
-        return VectorLayout((Block("items", (Segment("difference", p.items * p.dim, p.bound),)),), sum_class=TRAINED)
+        return VectorLayout(
+            (Block("items", (Segment("difference", p.items * p.dim, p.bound, row=p.dim),)),), sum_class=TRAINED
+        )
 
     def stretch(self, state: ModelState, sum_index: int) -> Stretch:
         """Return the iterations of sum `sum_index`: one local step before it, or none before a sum of ratings."""

@@ -117,7 +117,7 @@ _WARNING: Final = (
 
 def touch_segments(p: NormalisedParameters) -> tuple[Segment, ...]:
     """Return the segment of touch counts, 0 or 1 per item and client, with normalise "touched"; else nothing."""
-    return (Segment(TOUCHED, p.items, 1.0, integral=True),) if p.divides_by == "touched" else ()
+    return (Segment(TOUCHED, p.items, 1.0, integral=True, row=1),) if p.divides_by == "touched" else ()
 
 
 def expected_touches(item_counts: Floats, clients: int, negatives: int, contributions: int) -> Floats:
@@ -287,7 +287,7 @@ class RowRecipe(FactorRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: update rows (items x width, row-major) and, with normalise "touched", touch counts."""
         p = self.parameters
-        update = Segment("update", p.items * self.width, p.clip, norm=p.longest_update)
+        update = Segment("update", p.items * self.width, p.clip, norm=p.longest_update, row=self.width)
         return VectorLayout((Block("items", (update, *touch_segments(p))),), sum_class=TRAINED)
 
     def sensitivity(self, sum_index: int) -> Sensitivity:

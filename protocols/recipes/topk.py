@@ -179,9 +179,9 @@ class SharedTopK(TopKRecipe):
     def change_layout(self) -> VectorLayout:
         """Return one block: the support's values (K) and, if any, touch counts (items) and votes (items)."""
         p = self.parameters
-        segments = [Segment("update", self.kept, p.clip, norm=p.longest_update), *touch_segments(p)]
+        segments = [Segment("update", self.kept, p.clip, norm=p.longest_update, row=1), *touch_segments(p)]
         if p.support_from == "vote":
-            segments.append(Segment("votes", p.items, 1.0, integral=True))
+            segments.append(Segment("votes", p.items, 1.0, integral=True, row=1))
         return VectorLayout((Block("support", tuple(segments)),), sum_class=TRAINED)
 
     def warnings(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.robust import Defence, Liars, Lie, case_of, counted, figures_of
 from client_sdk.lab.federation import Federation
-from protocols.sums.groups import keep_groups
+from protocols.sums.groups import TAU, keep_groups, use_groups
 from protocols.sums.possible import require_possible
 
 
@@ -25,15 +25,18 @@ def test_lies_are_as_large_as_the_defence_lets_through() -> None:
     plan = made._plan(made.recipe.round_spec(made.task_seed, 1))
     rng, direction = np.random.default_rng(0), np.eye(80)[case.target]
     sums = [rng.binomial(15, 0.2, 80).astype(float) for _ in range(10)]
+    honest, reached = use_groups(sums, [15] * 10, TAU, 1).total, {}
     for lie in (Lie("aimed", 1), Lie("aimed", 4)):
         liars, moved = Liars(Defence("groups", groups=10), lie, 0), [np.array(one) for one in sums]
-        liars._add(plan, moved, [15] * 10, direction)
+        liars._add(plan, moved, [15] * 10, direction, range(lie.liars))
         changed = [
             group for group, (before, after) in enumerate(zip(sums, moved, strict=True)) if (before != after).any()
         ]
         assert changed == list(range(lie.liars))
-        assert set(changed) <= set(keep_groups([one / 15 for one in moved], 1.2).kept)
+        assert set(changed) <= set(keep_groups([one / 15 for one in moved], TAU).kept)
         for one in moved:
             require_possible(plan, np.rint(one), 15)
+        reached[lie.liars] = use_groups(moved, [15] * 10, TAU, 1).total[case.target] - honest[case.target]
+    assert 2 <= reached[1] <= 15 and reached[1] < reached[4]
     share, of_users, kept = counted("counts", case, Defence("open", checked=False), Lie("none", 0), 0, True)
     assert (share, kept) == (0.0, 1.0) and of_users.shape == (case.split.data.tested_users.size,)

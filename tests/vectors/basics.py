@@ -17,7 +17,7 @@ from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
-from protocols.sums.groups import keep_groups
+from protocols.sums.groups import keep_groups, use_groups
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.roster import split_members
@@ -160,6 +160,12 @@ def _groups(means: Any, tau: float) -> Outputs:
     return facts(found, "distances median kept")
 
 
+@vectors("groups.json", "used")
+def _used(sums: Any, clients: list[int], tau: float, row: int) -> Outputs:
+    found = use_groups([np.array(one, float) for one in sums], clients, tau, row)
+    return facts(found.groups, "distances median kept") | facts(found, "limits limited total")
+
+
 @vectors("groups.json", "splits")
 def _split(clients: int, groups: int, seed: str) -> Outputs:
     return {"members": split_members(clients, groups, unhex(seed)).tolist()}
@@ -178,8 +184,10 @@ def _group_sums(
     ]
     body = b"".join(parts)
     opened = MASKED.open_groups(plan, body, sum(counts))
-    kept = {name: list(found.kept) for name, found in opened.kept.items()}
-    return {"body": body, "scales": list(plan.segment_scales.values()), "kept": kept, "total": opened.total(layout)}
+    kept = {name: list(used.groups.kept) for name, used in opened.used.items()}
+    limited = {name: list(used.limited) for name, used in opened.used.items()}
+    scales = list(plan.segment_scales.values())
+    return {"body": body, "scales": scales, "kept": kept, "limited": limited, "total": opened.total()}
 
 
 @vectors("neighbourhoods.json", "cases")

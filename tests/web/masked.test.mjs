@@ -33,7 +33,7 @@ function inGroups(task) {
   if (GROUPS === 1) return task;
   const { mechanism, main_sum: sum } = task.resolved;
   for (const stated of [task.mechanism.parameters, mechanism.parameters]) stated.groups = GROUPS;
-  mechanism.parameters.tau = 1.2;
+  mechanism.parameters.tau = 1.5;
   sum.layout.blocks[0].segments[0].scale = 2 ** 25;
   sum.plan.aggregate_bytes = GROUPS * (8 + sum.plan.aggregate_bytes);
   task.schedule.min_clients = 3;

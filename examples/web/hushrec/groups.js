@@ -17,15 +17,52 @@ export function median(values) {
 
 /** {distances, median, kept} of the means of groups: the groups within tau times the median distance are kept. */
 export function keepGroups(means, tau) {
-  if (means.length < LEAST || !(tau >= 1) || !Number.isFinite(tau)) throw new ParameterError("groups are compared from three on, with a tau of 1 or more");
-  const isUsable = (mean) => mean.length === means[0].length && mean.every(Number.isFinite);
-  if (!means.every(isUsable)) throw new ParameterError("the means of all groups must be finite and of one length");
-  const centre = means[0].map((_, i) => median(means.map((mean) => mean[i])));
-  const distances = means.map((mean) => Math.sqrt(mean.reduce((sum, x, i) => sum + (x - centre[i]) ** 2, 0)));
-  const middle = median(distances);
-  const kept = distances.flatMap((distance, group) => (distance <= tau * middle * SLACK ? [group] : []));
+  const { distances, median: middle, kept } = useGroups(means, means.map(() => 1), tau, Math.max(1, means[0]?.length ?? 1));
   return { distances, median: middle, kept };
 }
+
+/**
+ * What is used of the sums of groups: {distances, median, kept, limits, limited, total}. clients: of each group. row: how
+ * many values belong together. A row of a kept group is at most as far from the median of all as its limit.
+ */
+export function useGroups(sums, clients, tau, row) {
+  if (sums.length < LEAST || !(tau >= 1) || !Number.isFinite(tau)) throw new ParameterError("groups are compared from three on, with a tau of 1 or more");
+  const length = sums[0].length;
+  const means = sums.map((sum, group) => Array.from(sum, (x) => x / clients[group]));
+  const isUsable = (mean) => mean.length === length && mean.every(Number.isFinite);
+  if (!means.every(isUsable) || length % row) throw new ParameterError("the means of all groups must be finite, of one length and of whole rows");
+  const off = (group, i) => means[group][i] - centre[i];
+  const centre = means[0].map((_, i) => median(means.map((mean) => mean[i])));
+  const rows = Array.from({ length: length / row }, (_, r) => r);
+  const far = means.map((_, group) =>
+    rows.map((r) => {
+      let squares = 0;
+      for (let i = r * row; i < (r + 1) * row; i++) squares += off(group, i) ** 2;
+      return Math.sqrt(squares);
+    }),
+  );
+  const distances = far.map((of) => Math.sqrt(of.reduce((sum, d) => sum + d * d, 0)));
+  const middle = median(distances);
+  const kept = distances.flatMap((distance, group) => (distance <= tau * middle * SLACK ? [group] : []));
+  const least = middle / Math.sqrt(rows.length);
+  const limits = rows.map((r) => tau * Math.max(median(far.map((of) => of[r])), least));
+  const everyone = clients.reduce((sum, count) => sum + count, 0);
+  const counted = kept.reduce((sum, group) => sum + clients[group], 0);
+  const scale = everyone / counted;
+  const total = sumOf(kept.map((group) => sums[group])).map((x) => (counted === everyone ? x : x * scale));
+  const limited = sums.map(() => 0);
+  for (const group of kept) {
+    const over = rows.filter((r) => far[group][r] > limits[r] * SLACK);
+    limited[group] = over.length / rows.length;
+    for (const r of over) {
+      const excess = scale * clients[group] * (1 - limits[r] / far[group][r]);
+      for (let i = r * row; i < (r + 1) * row; i++) total[i] -= excess * off(group, i);
+    }
+  }
+  return { distances, median: middle, kept, limits, limited, total };
+}
+
+const sumOf = (vectors) => vectors.map((one) => Array.from(one)).reduce((sum, values) => sum.map((x, i) => x + values[i]));
 
 /** The sum of one group; null if honest clients can have no such sum. */
 function openedGroup(plan, part, count) {
@@ -64,15 +101,13 @@ export function openGroups(plan, body, survivors) {
   const sums = parts.map((part, i) => openedGroup(plan, part.slice(COUNT_BYTES), clients[i]));
   const possible = [...sums.keys()].filter((group) => sums[group]);
   if (2 * possible.length <= groups) throw new CodecError("half of the groups or more have sums that no honest clients have");
+  const counts = possible.map((group) => clients[group]);
+  const scale = survivors / counts.reduce((sum, count) => sum + count);
   let at = 0;
-  return segments.flatMap(({ length, integral }) => {
+  return segments.flatMap(({ length, integral = false, row }) => {
     const [start, stop] = [at, (at += length)];
-    const part = (group) => sums[group].slice(start, stop);
-    const means = possible.map((group) => part(group).map((x) => x / clients[group]));
-    const kept = possible.length < LEAST ? possible : keepGroups(means, tau).kept.map((index) => possible[index]);
-    const counted = kept.reduce((sum, group) => sum + clients[group], 0);
-    const total = kept.map(part).reduce((sum, values) => sum.map((x, i) => x + values[i]));
-    const scaled = counted === survivors ? total : total.map((x) => x * (survivors / counted));
-    return integral ? scaled.map(roundHalfEven) : scaled;
+    const those = possible.map((group) => sums[group].slice(start, stop));
+    const total = those.length < LEAST ? sumOf(those) : useGroups(those, counts, tau, row ?? length).total;
+    return total.map((x) => x * scale).map((x) => (integral ? roundHalfEven(x) : x));
   });
 }

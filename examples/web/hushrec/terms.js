@@ -37,7 +37,7 @@ const DEFAULTS = {
 /** Parameters that terms leave out where they say nothing. */
 const LEFT_OUT = { masked: { groups: 1, tau: null } };
 /** Where a task has groups and states no other. */
-const TAU = 1.2;
+const TAU = 1.5;
 
 function require(condition, message) {
   if (!condition) throw new PolicyError(message);
@@ -47,9 +47,9 @@ const isCount = (value, least, most) => Number.isSafeInteger(value) && value >= 
 
 /** The layout of a sum: segments of its only block, in order. */
 function segmentsOf(width, p, counting) {
-  if (counting) return [{ name: "counts", length: p.items, clip: 1, integral: true }];
+  if (counting) return [{ name: "counts", length: p.items, clip: 1, integral: true, row: 1 }];
   const longest = p.row_clip * Math.sqrt(p.items);
-  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false, norm: longest }];
+  return [{ name: "update", length: p.items * width, clip: p.clip, integral: false, norm: longest, row: width }];
 }
 
 /** What the mechanisms need of a sum: `binding` and `contribute` of oneshot.js, and masked_round.js. */

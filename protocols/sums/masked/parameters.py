@@ -47,7 +47,7 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, inf, log2
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,8 @@ class MaskedParameters(SparseMessage):
         default=None,
         ge=1.0,
         le=10.0,
-        description="A group is used if it is at most so many times as far from the median as half of the groups are. "
-        f"Unset: {TAU:g} with groups.",
+        description="A group is used if it is at most so many times as far from the median as half of the groups are, "
+        f"and what it says of an item, say, as far as that allows. Unset: {TAU:g} with groups.",
     )
 
     @model_validator(mode="before")
@@ -284,6 +284,69 @@ def _in_a_group(
             f"{groups} groups of {size} clients, in one of which {bad} may collude, and {gone} drop out: {error}; or "
             "choose fewer groups, a larger cohort, or a smaller eta"
         ) from error
+
+
+FEWEST_IN_GROUP: Final = 20
+"""Clients of a group from which on groups are advised: with 20 CoLR kept 99 % of NDCG@20 (`bench/robust.py`)."""
+MOST_ADVISED: Final = 10
+
+
+class Split(NamedTuple):
+    """A cohort of so many clients in so many groups of at least `min_clients`."""
+
+    groups: int
+    clients: int
+    min_clients: int
+
+
+def advised_split(clients: int, min_clients: int | None, chosen: MaskedParameters) -> Split | None:
+    """Return the split of a cohort into as many groups as can be, at most `MOST_ADVISED`; None for none.
+
+    min_clients: of each group, if the task states it; else the smallest, from half of a group on, with which a round of
+    the fewest clients works as well as a full one. Each has neighbours and a threshold, with the shares and
+    probabilities of `chosen`.
+    """
+    for groups in _numbers_of_groups(clients):
+        split = _split(clients, groups, min_clients, chosen)
+        if split is not None:
+            return split
+    return None
+
+
+def advised_cohort(clients: int, most: int, chosen: MaskedParameters) -> Split | None:
+    """Return the split with the most groups of a cohort of `clients`, or up to a tenth more; None if none has any.
+
+    most: clients of the largest cohort. Of cohorts with as many groups the smallest.
+    """
+    largest = min(most, clients + clients // 10)
+    for groups in _numbers_of_groups(largest):
+        for size in range(-(-clients // groups) * groups, largest + 1, groups):
+            split = _split(size, groups, None, chosen)
+            if split is not None:
+                return split
+    return None
+
+
+def _numbers_of_groups(clients: int) -> range:
+    return range(min(MOST_ADVISED, clients // FEWEST_IN_GROUP), LEAST_GROUPS - 1, -1)
+
+
+def _split(clients: int, groups: int, min_clients: int | None, chosen: MaskedParameters) -> Split | None:
+    size = clients // groups
+    if clients % groups or not _works(clients, groups, chosen):
+        return None
+    for fewest in range((size + 1) // 2, size + 1) if min_clients is None else (min_clients,):
+        if fewest <= size and _works(fewest * groups, groups, chosen):
+            return Split(groups, clients, fewest)
+    return None
+
+
+def _works(clients: int, groups: int, chosen: MaskedParameters) -> bool:
+    try:
+        choose_neighbourhood(clients, chosen.corrupt, chosen.dropout, chosen.mode, chosen.sigma, chosen.eta, groups)
+    except ParameterError:
+        return False
+    return True
 
 
 def in_a_group(clients: int, marked: int, groups: int, bits: int) -> int:

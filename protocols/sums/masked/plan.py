@@ -345,7 +345,7 @@ class MaskedMechanism(RingMechanism):
         """With groups: of those that the rule keeps, times what makes them as many contributions as there are."""
         own = MaskedPlan.of(plan)
         if own.groups > 1:
-            return self.open_groups(own, aggregate, contributions).total(own.layout)
+            return self.open_groups(own, aggregate, contributions).total()
         return super().open(own, aggregate, contributions, keyring)
 
     def open_groups(self, plan: MaskedPlan, aggregate: Buffer, contributions: int) -> GroupSums:

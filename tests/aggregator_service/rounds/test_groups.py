@@ -46,12 +46,14 @@ def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
     for expected, total in zip(sums, opened.sums, strict=True):
         assert total is not None
         assert np.allclose(total, expected, atol=plan.predicted_error)
-    ((_, found),) = opened.kept.items()
-    used = sum(sums[group] for group in found.kept) * 11 / sum(opened.clients[group] for group in found.kept)
+    ((_, found),) = opened.used.items()
+    kept = found.groups.kept
+    used = sum(sums[group] for group in kept) * 11 / sum(opened.clients[group] for group in kept)
     assert np.allclose(task.opened(1), used, atol=2 * plan.predicted_error)
     report = view["report"]
-    assert (report["groups"], report["groups_used"]) == (3.0, len(found.kept))
-    assert {name for name in report if name.endswith("_distance")} == {f"group_{one}_distance" for one in (1, 2, 3)}
+    assert (report["groups"], report["groups_used"]) == (3.0, len(kept))
+    of_each = {f"group_{one}_{what}" for one in (1, 2, 3) for what in ("distance", "limited")}
+    assert set(report) >= of_each and all(report[name] == 0.0 for name in of_each if name.endswith("limited"))
 
 
 def test_attack_a_member_beyond_its_bounds_spoils_its_own_group_only(api: Api) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
-from protocols.sums.groups import keep_groups, sum_of_kept
+from protocols.sums.groups import keep_groups, sum_of_kept, use_groups
 
 
 @given(st.integers(0, 2**32), st.integers(3, 12), st.floats(1.0, 4.0), st.integers(1, 200))
@@ -56,3 +56,67 @@ def test_values_that_are_no_numbers_are_refused() -> None:
             keep_groups([np.zeros(2)] * 3, tau)
     with pytest.raises(ParameterError, match="one length"):
         keep_groups([np.zeros((2, 2))] * 3, 1.0)
+
+
+@given(st.integers(0, 2**32), st.integers(3, 12), st.floats(1.0, 4.0), st.integers(1, 40), st.integers(1, 5))
+def test_liars_move_each_row_by_at_most_its_limit(seed: int, groups: int, tau: float, rows: int, row: int) -> None:
+    """Also where all they do is in one row, and within what the whole segment allows."""
+    rng = np.random.default_rng(seed)
+    means = list(rng.standard_normal((groups, rows * row)) * rng.choice([1e-3, 1.0, 1e3]))
+    lying = int(rng.integers(0, (groups + 1) // 2))
+    for group in range(lying):
+        means[group] = means[group].copy()
+        means[group][:row] += rng.choice([0.1, 1.0, np.sqrt(rows), 1e6])
+    clients = rng.integers(1, 9, groups)
+    found = use_groups([mean * count for mean, count in zip(means, clients, strict=True)], clients.tolist(), tau, row)
+    honest = [group for group in found.groups.kept if group >= lying]
+    if not honest:
+        return
+    centre = np.median(means, axis=0).reshape(rows, row)
+    inside = []
+    for group in honest:
+        off = means[group].reshape(rows, row) - centre
+        far = np.linalg.norm(off, axis=1)
+        inside.append(centre + off * np.minimum(1.0, found.limits / np.maximum(far, 1e-300))[:, None])
+    of_honest = np.average(inside, axis=0, weights=clients[honest])
+    moved = np.linalg.norm((found.total / clients.sum()).reshape(rows, row) - of_honest, axis=1)
+    share = 1.0 - clients[honest].sum() / clients[list(found.groups.kept)].sum()
+    assert (moved <= share * 2.0 * found.limits * (1 + 1e-6) + 1e-6 * (1 + np.abs(centre).max())).all()
+
+
+def test_what_a_liar_puts_into_one_row_is_limited_and_the_rest_is_the_exact_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The group is within the distance that the whole segment allows: without rows nothing would stop it."""
+    monkeypatch.setattr("protocols.sums.groups._PIECE", 12)  # several pieces
+    rng = np.random.default_rng(2)
+    sums = list(rng.integers(-8, 9, (5, 200)).astype(float))
+    honest = np.sum(sums, axis=0)
+    lied = [*sums[:4], sums[4].copy()]
+    lied[4][100:104] += 40.0
+    whole, by_row = use_groups(lied, [4] * 5, 2.0, 200), use_groups(lied, [4] * 5, 2.0, 4)
+    assert whole.groups.kept == by_row.groups.kept == (0, 1, 2, 3, 4)
+    assert np.array_equal(whole.total, np.sum(lied, axis=0))
+    assert by_row.limited[4] >= 0.02 and max(by_row.limited) < 0.2
+    untouched = np.flatnonzero(by_row.total == honest)
+    assert untouched.size > 150
+    moved = np.linalg.norm(by_row.total[100:104] - honest[100:104])
+    assert moved < 0.4 * np.linalg.norm(whole.total[100:104] - honest[100:104])
+    lax = use_groups(lied, [4] * 5, 50.0, 4)
+    assert lax.limited == (0.0,) * 5 and np.array_equal(lax.total, np.sum(lied, axis=0))
+
+
+def test_rows_that_one_group_alone_has_trained_are_not_taken_from_it() -> None:
+    """The median group has nothing there: the limit is that of a middling row."""
+    rng = np.random.default_rng(3)
+    sums = list(rng.standard_normal((5, 40)))
+    for group, one in enumerate(sums):
+        one[:4] = 1.0 if group == 2 else 0.0
+    found = use_groups(sums, [1] * 5, 2.0, 4)
+    assert found.limits[0] == pytest.approx(2.0 * found.groups.median / np.sqrt(10))
+    assert np.array_equal(found.total[:4], np.ones(4))
+
+
+def test_lengths_that_are_no_rows_are_refused() -> None:
+    with pytest.raises(ParameterError, match="no rows of 3"):
+        use_groups([np.zeros(4)] * 3, [1] * 3, 2.0, 3)

@@ -12,7 +12,7 @@ from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, S
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.groups import TAU
 from protocols.sums.masked import client
-from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, advised_cohort, advised_split
 from protocols.sums.masked.plan import MASKED, MaskedPlan, make_plan
 from protocols.sums.masked.roster import open_roster, split_members
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
@@ -55,7 +55,7 @@ def test_each_group_has_its_own_sum_and_the_kept_groups_give_the_sum_of_all() ->
         np.testing.assert_allclose(total, np.sum(mine, axis=0), atol=plan.predicted_error)
     for segment, span in (("a/v", slice(0, 4)), ("a/n", slice(4, 6))):
         # Who is in which group is chance: one may lie far from two that happen to be near, and is left out.
-        kept = opened.kept[segment].kept
+        kept = opened.used[segment].groups.kept
         names = [name for name in run.contributions if roster.group_of(name) in kept]
         expected = np.sum([vectors[name] for name in names], axis=0)[span] * (14 / len(names))
         expected = np.round(expected) if segment == "a/n" else expected  # counts stay whole
@@ -124,7 +124,10 @@ def test_the_record_of_a_round_says_how_far_each_group_is() -> None:
     assert report["group_2_distance"] == 1.0  # no segment differs from the median there
     garbage = [9.0, 0, 0, 0, 0, 0]
     report = MASKED.open_groups(plan, aggregate(plan, [fine, fine, garbage], [5, 5, 5]), 15).report()
-    assert report == {"groups": 3.0, "groups_used": 2.0, "group_1_distance": 1.0, "group_2_distance": 1.0}
+    of_each = {
+        f"group_{group}_{what}": value for group in (1, 2) for what, value in (("distance", 1.0), ("limited", 0.0))
+    }
+    assert report == {"groups": 3.0, "groups_used": 2.0, **of_each}
 
 
 def test_members_are_told_of_groups() -> None:
@@ -186,3 +189,23 @@ def test_terms_without_groups_are_what_they_were() -> None:
     assert MaskedParameters(groups=3, tau=1.7).model_dump(mode="json")["tau"] == 1.7
     with pytest.raises(ValueError, match="set groups, too"):
         MaskedParameters(tau=1.7)
+
+
+def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
+    """Of 100 no number of equal groups has neighbours enough; a few clients more do."""
+    chosen, found = MaskedParameters(), {}
+    for clients in (59, 60, 100, 108, 300, 1000):
+        found[clients] = advised_split(clients, None, chosen)
+    assert {clients: split and split.groups for clients, split in found.items()} == {
+        59: None, 60: 3, 100: None, 108: 4, 300: 5, 1000: 10
+    }  # fmt: skip
+    for split in filter(None, found.values()):
+        plan = make_plan({"groups": split.groups}, LAYOUT, split.clients)
+        for clients in (split.clients, split.min_clients * split.groups):
+            plan.check_cohort(clients)
+        assert split.clients // split.groups / 2 <= split.min_clients
+    assert advised_split(108, 36, chosen) == (3, 108, 36)
+    assert advised_split(108, 37, chosen) is None
+    assert advised_cohort(100, 943, chosen)[:2] == (4, 108)
+    assert advised_cohort(100, 103, chosen)[:2] == (3, 102)
+    assert advised_cohort(50, 50, chosen) is None
