@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, cast
 
 from cachetools import LRUCache
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _KEPT_SECONDS = 1.0
 _READERS = 8
+_TASKS = 1024
 
 
 class Readiness:
@@ -56,6 +58,7 @@ class Services:
 
     operator_token_hash: SHA-256 (hex) of the token in the settings, None if there is none. metrics_readers: hashes of
     the newest tokens that read the metrics, which may read them while the database cannot be asked about tokens.
+    receipt_keys: those of tasks by id, None for a task without (`uploads.acknowledgements`).
     """
 
     settings: Settings
@@ -79,6 +82,7 @@ class Services:
     uploads: AtOnce
     downloads: AtOnce
     metrics_readers: LRUCache[str, bool] = field(default_factory=lambda: LRUCache(_READERS))
+    receipt_keys: LRUCache[str, Ed25519PrivateKey | None] = field(default_factory=lambda: LRUCache(_TASKS), repr=False)
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncClosed, AsyncDriver, Closed, SyncDriver
-from client_sdk.api.wire import Traffic
+from client_sdk.api.wire import Program, Traffic
 from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.rounds.member import CertificateChoice
@@ -19,7 +19,16 @@ from client_sdk.store.identity import Identity, Membership
 from client_sdk.task import AsyncTask, Task
 from client_sdk.training.base import TrainingConfig
 
+if TYPE_CHECKING:
+    from protocols.messages.receipts import Receipt
+
 D = TypeVar("D", bound=SyncDriver | AsyncDriver)
+
+
+def _receipt(account: Account, task: str | None, number: int | None, audience: str) -> Program[Receipt]:
+    from client_sdk.rounds.receipts import make_receipt  # which a device seldom needs
+
+    return make_receipt(account, task, number, audience)
 
 
 class _BaseClient(Generic[D]):
@@ -123,6 +132,14 @@ class Client(_BaseClient[SyncDriver], Closed):
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
         return self._driver.run(own_ledger(self._account, task))
 
+    def receipt(self, task: str | None = None, number: int | None = None, audience: str = "") -> Receipt:
+        """Return the receipt of this client's contribution to round `number` of `task` (name or id).
+
+        number: None for the last round to which the server acknowledged a contribution. audience: to whom it is shown,
+        or why. See `protocols.receipts` for what it proves, and `rounds.receipts.make_receipt` for the errors.
+        """
+        return self._driver.run(_receipt(self._account, task, number, audience))
+
     def close(self) -> None:
         """Close all connections."""
         self._driver.close()
@@ -159,6 +176,10 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""
         return await self._driver.run(own_ledger(self._account, task))
+
+    async def receipt(self, task: str | None = None, number: int | None = None, audience: str = "") -> Receipt:
+        """See `Client.receipt`."""
+        return await self._driver.run(_receipt(self._account, task, number, audience))
 
     async def aclose(self) -> None:
         """Close all connections."""

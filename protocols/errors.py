@@ -11,6 +11,7 @@
     ├── KeyringError             a key is missing, belongs to another task, or does not decrypt the data
     │   ├── CertificateError     a membership certificate has expired, is revoked or was not signed by the organiser
     │   └── EnvelopeError        a sealed envelope does not open or was not made by a member of the group
+    ├── ReceiptError             a receipt is malformed, altered, or proves nothing
     ├── RefusalError             a client leaves a round: the server breaks a rule or the client's own policy
     │   └── AlreadySummed        the client took part in this sum before, and does not repeat it over other clients
     ├── AtFaultError             clients sent what proves them at fault: the round fails, and they must leave
@@ -34,6 +35,7 @@ __all__ = [
     "HushRecError",
     "KeyringError",
     "ParameterError",
+    "ReceiptError",
     "RefusalError",
     "RoutingError",
     "SignatureError",
@@ -125,6 +127,10 @@ class EnvelopeError(KeyringError):
     """A sealed envelope does not open: wrong recipient, wrong signer, or altered on the way."""
 
     remedy = "Ask the key holder to run hushrec keyring serve; check that this is the identity that enrolled."
+
+
+class ReceiptError(HushRecError, ValueError):
+    """A receipt of a contribution is malformed, altered, or proves nothing: the fault of whoever made the file."""
 
 
 class RoutingError(ParameterError):

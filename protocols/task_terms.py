@@ -86,7 +86,7 @@ ROUND_BINDING: Final = "round-binding"
 
 _PARTS: Final[dict[str, str]] = {
     "terms": "the task's terms differ: recipe or mechanism, or the defaults of their parameters, schedule, seed, "
-    "organiser, evaluation, item catalogue or privacy block, or their canonical JSON form",
+    "organiser, evaluation, item catalogue, privacy block or receipt key, or their canonical JSON form",
     "broadcast": "the model differs, the index of the sum, or the levels in use: the snapshot of the newest complete "
     "round, or the word initial before the first one",
     "round": "the round's facts differ: task id, round number, round seed, cohort, bits or length of the sum",
@@ -107,7 +107,7 @@ def bound_terms(task: TaskView) -> bytes:
         "recipe": {**task.recipe.model_dump(mode="json"), "parameters": own_recipe.model_dump(mode="json")},
         "mechanism": {**task.mechanism.model_dump(mode="json"), "parameters": own_mechanism},
     }
-    others = {"schedule", "seed", "organiser", "evaluation", "catalogue_digest", "privacy"}
+    others = {"schedule", "seed", "organiser", "evaluation", "catalogue_digest", "privacy", "receipt_key"}
     stated = task.model_dump(mode="json", include=others)
     return canonical_json(terms | {name: value for name, value in stated.items() if value is not None})
 

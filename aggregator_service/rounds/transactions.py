@@ -40,8 +40,8 @@ from aggregator_service.storage.stages import (
     prerequisite,
     scrub_stages,
 )
-from aggregator_service.tasks.ledger import survivors_digest
 from aggregator_service.tasks.plans import keeps_best, plan_round, round_spec
+from aggregator_service.tasks.receipts import survivors_digest
 from protocols.errors import ParameterError, ThresholdError
 from protocols.layout import short_routes
 from protocols.messages import Schedule

@@ -24,7 +24,8 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.schema import ContributionRow, RoundRow
+from aggregator_service.storage.schema import ContributionRow
+from aggregator_service.uploads.acknowledgements import signed
 from aggregator_service.uploads.admission import Admission, admit, admit_cached, attestation_of
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import (
@@ -102,11 +103,13 @@ async def put(
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()
     if admission.stored is not None:
-        return receipt_response(AlreadyStored(same_or_conflict(admission.round, admission.stored, digest)))
+        stored = AlreadyStored(same_or_conflict(admission.round, admission.stored, digest))
+        return receipt_response(await signed(services, admission, stored))
     services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
-    return receipt_response(await receive_contribution(services, admission, request, digest))
+    outcome = await receive_contribution(services, admission, request, digest)
+    return receipt_response(await signed(services, admission, outcome))
 
 
 @router.head(
@@ -185,7 +188,7 @@ async def patch(
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
-        return _answer_complete(request, admission.round, admission.stored, last, whole)
+        return await _answer_complete(services, request, admission, admission.stored, last, whole)
     services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
@@ -196,11 +199,12 @@ async def patch(
         async with receiving as body:
             await run_in_threadpool(body.persist)
             if last:
-                return receipt_response(await complete_upload(services, admission, chunk, whole), _ALL_STORED)
+                outcome = await complete_upload(services, admission, chunk, whole)
+                return receipt_response(await signed(services, admission, outcome), _ALL_STORED)
             await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return _answer_overtaken(request, admission, services.clock.now(), last, whole)
+        return await _answer_overtaken(services, request, admission, last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
@@ -223,20 +227,25 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
     return Chunk(body_path(services.settings.upload_dir, "chunk"), offset, length, digest)
 
 
-def _answer_complete(request: Request, round_: RoundRow, stored: ContributionRow, last: bool, whole: str) -> Response:
+async def _answer_complete(
+    services: Services, request: Request, admission: Admission, stored: ContributionRow, last: bool, whole: str
+) -> Response:
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
         headers = _progress_headers(stored.bytes, complete=True)
         offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
-    return receipt_response(AlreadyStored(same_or_conflict(round_, stored, whole)), _ALL_STORED)
+    outcome = AlreadyStored(same_or_conflict(admission.round, stored, whole))
+    return receipt_response(await signed(services, admission, outcome), _ALL_STORED)
 
 
-def _answer_overtaken(request: Request, admission: Admission, now: float, last: bool, whole: str) -> Response:
+async def _answer_overtaken(
+    services: Services, request: Request, admission: Admission, last: bool, whole: str
+) -> Response:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
-        return _answer_complete(request, admission.round, admission.stored, last, whole)
-    admission.refuse_late(now)
+        return await _answer_complete(services, request, admission, admission.stored, last, whole)
+    admission.refuse_late(services.clock.now())
     _check_offset(request, admission)
     raise Problem("conflict", "another request changed the upload; ask with HEAD where it continues")
 

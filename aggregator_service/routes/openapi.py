@@ -186,6 +186,7 @@ _TAGS: Final = [
 _KEY: Final = "9v3Kq0bC2mX8rT5yWzL1aN7dF4hJ6pQsUeGiOkVxBtA"
 _TASK: Final = "t_0f3a9c5b7d1e2f4a6b8c"
 _CLIENT: Final = "c_9b1d3f5a7c2e4f6a8b0d"
+_SIGNATURE: Final = _KEY + _KEY
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 _REQUEST: Final[dict[str, Any]] = {
@@ -260,7 +261,7 @@ _EXAMPLES: Final[dict[type, dict[str, Any]]] = {
     RoundView: _ROUND,
     RoundPage: {"rounds": [_ROUND], "more": False},
     CohortView: {"round": 7, "clients": [_CLIENT]},
-    UploadReceipt: {"round": 7, "client_id": _CLIENT, "bytes": 96548, "digest": _DIGEST},
+    UploadReceipt: {"round": 7, "client_id": _CLIENT, "bytes": 96548, "digest": _DIGEST, "signature": _SIGNATURE},
     SnapshotView: {"round": 6, "bytes": 948764, "digest": _DIGEST, "author": _CLIENT},
 }
 

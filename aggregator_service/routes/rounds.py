@@ -52,8 +52,10 @@ from aggregator_service.storage.rounds import (
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
 from aggregator_service.storage.stages import takes_part
+from aggregator_service.tasks.receipts import round_receipt
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
+from protocols.messages.receipts import RoundReceipt
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE
 from protocols.messages.stages import RoundState
 
@@ -272,6 +274,17 @@ def aggregate(
     if row.aggregate_digest is not None and row.aggregate_key is None:
         missing = "the aggregate is no longer kept: start from the newest snapshot"
     return answer.blob(row.aggregate_key, row.aggregate_digest, row.aggregate_bytes, missing=missing)
+
+
+@router.get("/{number}/receipt", summary="Fetch what a receipt says of a round", responses=guarded("conflict"))
+def receipt(services: ServicesOf, client: MemberIs, task: TaskId, number: RoundNumber) -> RoundReceipt:
+    """Return the signed end of a round, and the caller's place among its survivors, or between which two it is missing.
+
+    409 while the round goes on; 404 for a client outside its cohort, and once the server no longer keeps who was in it.
+    """
+    with services.database.read() as session:
+        row = task_of(session, client, task)
+        return round_receipt(session, row, round_of(session, task, number), client.client_id)
 
 
 _ATTESTED = (

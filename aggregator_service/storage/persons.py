@@ -9,11 +9,6 @@ from __future__ import annotations
 from protocols.crypto.keys import digest
 
 
-def person_of(identity_key: bytes) -> bytes:
-    """Return the digest (32 bytes) that stands for an identity key in all tasks of a server."""
-    return digest("person", identity_key)
-
-
 def erased_subject(scope: str, subject: bytes | None) -> bytes | None:
     """Return what stands for an organiser's subject (8 bytes) after an erasure, 8 bytes; None for no subject."""
     return None if subject is None else digest("erased subject", scope, subject)[: len(subject)]

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from aggregator_service.storage.persons import person_of
+from protocols.crypto.keys import person_of
 
 
 class Base(DeclarativeBase):
@@ -214,8 +214,9 @@ class TaskRow(Base, table="tasks"):
     tidied_upto: number of the round up to which the rows of members are deleted. ended_at: when it was first seen to
     have ended; null while it is open.
     abandoned_sums: sums that the task went on without (`rounds.repeats`). ended: why the task ended before its last
-    sum (`rounds.cohorts`); null for other reasons. version: raised by each change that long polls wait for, in any
-    process.
+    sum (`rounds.cohorts`); null for other reasons. receipt_seed: secret; Ed25519 seed of the key that signs
+    acknowledgements (`tasks.receipts`), null in tasks of versions without. version: raised by each change that long
+    polls wait for, in any process.
     """
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
@@ -251,6 +252,7 @@ class TaskRow(Base, table="tasks"):
     ended_days: Mapped[int | None]
     tidied_upto: Mapped[int] = mapped_column(default=0, server_default="0")
     ended_at: Mapped[float | None]
+    receipt_seed: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     version: Mapped[int] = mapped_column(BigInteger, default=0)
 
     @property

@@ -18,7 +18,7 @@ from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import Enrolled, hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
-from aggregator_service.storage.persons import erased_subject, person_of
+from aggregator_service.storage.persons import erased_subject
 from aggregator_service.storage.rounds import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tasks.members import revoke_member
@@ -32,7 +32,7 @@ from protocols.crypto.certificates import (
     subject_of,
 )
 from protocols.crypto.envelope import enrolment_message
-from protocols.crypto.keys import repeatable_place, verifies
+from protocols.crypto.keys import person_of, repeatable_place, verifies
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import clients_with
 from aggregator_service.tasks.checks import held_against
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.messages import LedgerEntry, LedgerPage, Schedule
@@ -42,12 +40,6 @@ def client_ledger(session: Session, task: TaskRow, client_id: str, after: int, l
     return LedgerPage(
         entries=entries, more=len(rows) > limit, complete_after=0 if task.privacy is not None else task.tidied_upto
     )
-
-
-def survivors_digest(session: Session, round_id: int) -> str:
-    """Return the SHA-256 (hex) of the concatenated, sorted identity keys of a round's survivors."""
-    keys = select(ClientRow.identity_key).where(ClientRow.id.in_(clients_with(round_id, "contribute")))
-    return hashlib.sha256(b"".join(sorted(session.scalars(keys)))).hexdigest()
 
 
 def _entry(task: TaskRow, round_: RoundRow, contribution: str | None) -> LedgerEntry:

@@ -31,6 +31,7 @@ from aggregator_service.tasks.plans import (
     row_terms,
     task_terms,
 )
+from aggregator_service.tasks.receipts import receipt_key
 from aggregator_service.tasks.starts import awaited_catalogue, check_catalogue
 from protocols.codec import b64decode, b64encode, canonical_json
 from protocols.errors import ParameterError
@@ -127,6 +128,7 @@ def create_task(
         catalogue_digest=request.catalogue_digest,
         privacy=None if request.privacy is None else request.privacy.model_dump(mode="json"),
         created_at=actor.at,
+        receipt_seed=os.urandom(32),
     )
     session.add(task)
     try:
@@ -178,6 +180,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
             "evaluation": row_evaluation(task),
             "catalogue_digest": task.catalogue_digest,
             "privacy": row_privacy(task),
+            "receipt_key": receipt_key(task),
             "best_round": task.best_round,
             "plan": plan.sum_plan.describe(),
             "resolved": resolved_task(terms),

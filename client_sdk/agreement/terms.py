@@ -63,6 +63,7 @@ class AgreedTerms(Message):
     data_set: str | None = None
     catalogue_digest: HexDigest | None = None
     privacy: Privacy | None = None
+    receipt_key: Key32 | None = None
 
     @classmethod
     def of(cls, view: TaskView) -> AgreedTerms:

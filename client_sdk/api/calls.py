@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from client_sdk.api.requests import (
     LONGEST_ENTRY,
@@ -50,6 +50,9 @@ from protocols.messages import (
 from protocols.messages.privacy import PrivacyView
 from protocols.messages.rounds import LARGEST_ATTESTATION_PAGE, LONGEST_ATTESTATION
 from protocols.messages.stages import STAGE_TYPES, StageMessage
+
+if TYPE_CHECKING:
+    from protocols.messages.receipts import RoundReceipt
 
 _LONGEST_ENVELOPE: Final = 1 << 20
 """Longest keyring envelope, in bytes: four times the server's default limit."""
@@ -246,6 +249,13 @@ class ApiCalls(ApiRequests):
     def own_ledger(self, task_id: str, after: int = 0) -> Program[LedgerPage]:
         """Return a page of the released sums after round `after` that contain this client's contributions."""
         return self._get(path_of_task(task_id, "members", "me", "ledger"), LedgerPage, after=after)
+
+    def round_receipt(self, task_id: str, number: int) -> Program[RoundReceipt]:
+        """Return what the server signs of the end of a round, and this client's place among the survivors."""
+        from protocols.messages import receipts  # which a device seldom needs
+
+        path = path_of_task(task_id, "rounds", number, "receipt")
+        return self._get(path, receipts.RoundReceipt, max_bytes=receipts.LONGEST_RECEIPT)
 
     # --- masked rounds -------------------------------------------------------------------------------------------
 

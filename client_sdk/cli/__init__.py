@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "evaluate": ("evaluate:evaluate", "Rank your held-out items, or evaluate controls."),
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
     "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
+    "receipt": ("receipt:receipt", "Prove that a contribution was counted, or left out."),
     "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
     "privacy": ("privacy:privacy", "Plan the noise of a task."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),

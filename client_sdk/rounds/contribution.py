@@ -29,11 +29,12 @@ from client_sdk.rounds.polling import is_over
 from client_sdk.store.client_store import OwnContribution
 from client_sdk.store.states import GivenData
 from client_sdk.training.base import LocalResult, why_abstain
+from protocols.codec import b64decode
 from protocols.contribution import Made, make
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
 from protocols.errors import HushRecError, ParameterError
 from protocols.layout import check_finite
-from protocols.messages import RoundView
+from protocols.messages import RoundView, UploadReceipt
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.private import Private
 
@@ -140,17 +141,41 @@ class OwnRound:
             if is_over(view):
                 raise RoundLost(view.failure or f"round {number} ended before this client had sent its contribution")
             spend_budget(member.store, member.terms, self.spec)
-        member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=False))
+        record = OwnContribution(digest, acknowledged=False, bytes=len(body))
+        member.store.record_contribution(task_id, number, record)
         statements = {} if followed.chain is None else {AGGREGATE_CHAIN: followed.chain.digest.hex()}
         try:
-            yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
+            answer = yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
         except AggregateMismatch:
             if member.terms.checks_states:
                 follower.start_again()
             elif followed.from_snapshot:
                 follower.replay_all()  # the snapshot may be false
             raise
-        member.store.record_contribution(task_id, number, OwnContribution(digest, acknowledged=True))
+        signature = self._signature(answer)
+        member.store.record_contribution(task_id, number, replace(record, acknowledged=True, signature=signature))
+
+    def _signature(self, answer: UploadReceipt) -> str:
+        """Return the server's signature of the acknowledgement, "" in a task without a receipt key.
+
+        Raises `ContractBroken` for one that is missing or not valid.
+        """
+        member = self.part.member
+        key = member.terms.view.receipt_key
+        if key is None:
+            return ""
+        from protocols.messages.receipts import Acknowledged
+        from protocols.receipts import is_acknowledged
+
+        if answer.signature is not None:
+            stated = Acknowledged(
+                task_id=member.task_id, round=self.view.number, digest=answer.digest, bytes=answer.bytes,
+                signature=answer.signature,
+            )  # fmt: skip
+            if is_acknowledged(b64decode(key, 32), member.identity.public_key, stated):
+                return answer.signature
+        fault = "was acknowledged without the signature that the task's terms promise"
+        raise member.terms.broken_round(self.view, fault)
 
     def keep_state(self, local: LocalResult) -> Program[None]:
         """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.

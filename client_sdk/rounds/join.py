@@ -113,7 +113,7 @@ def preview(account: Account, invitation: str) -> Program[TaskTerms]:
 def own_ledger(account: Account, task: str | None) -> Program[OwnLedger]:
     """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
     membership = find_membership(account, task)
-    return read_ledger(_own_calls(account, membership), account.store, membership.task_id, membership.task_name)
+    return read_ledger(own_calls(account, membership), account.store, membership.task_id, membership.task_name)
 
 
 def join(
@@ -143,11 +143,11 @@ def join(
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)
     _check_task(account, terms, membership.role)
     if isinstance(terms.recipe, Private):
-        listed, _ = yield from listed_sums(_own_calls(account, membership), membership.task_id)
+        listed, _ = yield from listed_sums(own_calls(account, membership), membership.task_id)
         reserve_budget(account.store, account.policy, terms, len(listed))
     if check is None:
         check = MembershipCheck(membership.organiser)
-        yield from check.refresh(_own_calls(account, membership), account.store, membership.task_id)
+        yield from check.refresh(own_calls(account, membership), account.store, membership.task_id)
     return _member(account, membership, terms, check)
 
 
@@ -226,7 +226,7 @@ def _enrolled(
         membership = find_membership(account, task)
         if device_group not in (None, membership.device_group):
             raise ParameterError(f"this client is enrolled in group {membership.device_group} and cannot change it")
-        own = _own_calls(account, membership)
+        own = own_calls(account, membership)
         if issued is not None:
             membership = yield from _renew(own, store, membership, issued)
         view = yield from own.task(membership.task_id)
@@ -308,13 +308,13 @@ def _require_organiser(membership: Membership, view: TaskView) -> None:
         )
 
 
-def _own_calls(account: Account, membership: Membership) -> ApiCalls:
+def own_calls(account: Account, membership: Membership) -> ApiCalls:
     """Return the calls of this member: with its token, and signed by its identity."""
     return account.calls.enrolled(membership.client_id, membership.token, account.identity.signing_key)
 
 
 def _member(account: Account, membership: Membership, terms: TaskTerms, check: MembershipCheck) -> Member:
-    calls = _own_calls(account, membership)
+    calls = own_calls(account, membership)
     return Member(calls, terms, membership, account.identity, account.store, account.policy, check)
 
 

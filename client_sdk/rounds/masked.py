@@ -7,7 +7,7 @@ restarts during a round has left it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from client_sdk.agreement.terms import TaskTerms
@@ -24,10 +24,12 @@ from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.contribution import Made
+from protocols.crypto.keys import person_of
 from protocols.errors import RefusalError
 from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
+from protocols.receipts import survivors_root
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.private import Private
 from protocols.sums.masked import client as stages
@@ -276,6 +278,10 @@ class MaskedRound(OwnRound):
             with store.exclusive():
                 store.keep_given(*of, store.given(*of).with_confirmed(series, members))
         self._keep(context, signed)
+        root = survivors_root(person_of(state.roster.entries[place].identity_key) for place in alive)
+        number, records = context.round_number, member.store.contributions(context.task_id)
+        if number in records:
+            member.store.record_contribution(context.task_id, number, replace(records[number], confirmed=root))
 
     def _check_routes(self, roster: Roster, places: Iterable[int], what: str) -> None:
         """Raise `RefusalError` if a part of the sum over these members of the roster is of few of them."""

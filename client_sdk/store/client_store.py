@@ -10,7 +10,7 @@ import json
 import struct
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final, TypeVar
@@ -53,10 +53,17 @@ _SPENDING: Final = "privacy.json"
 
 @dataclass(frozen=True)
 class OwnContribution:
-    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it."""
+    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it.
+
+    bytes: length of its body. signature: the server's, of the acknowledgement, base64url; "" for none. confirmed: root
+    (hex) over the survivors that this client confirmed in a masked round (`protocols.receipts`); "" in other rounds.
+    """
 
     digest: str
     acknowledged: bool
+    bytes: int = 0
+    signature: str = ""
+    confirmed: str = ""
 
 
 def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
@@ -191,7 +198,7 @@ class ClientStore:
     def record_contribution(self, task_id: str, number: int, contribution: OwnContribution) -> None:
         """Store the record of a contribution to round `number`, replacing an earlier one."""
         records = self.contributions(task_id) | {number: contribution}
-        content = {str(each): [record.digest, record.acknowledged] for each, record in records.items()}
+        content = {str(each): astuple(record) for each, record in records.items()}
         self.write(task_id, _CONTRIBUTIONS, json.dumps(content).encode())
 
     def signed_sets(self, task_id: str, data: Data | None = None) -> SignedSets:

@@ -64,6 +64,11 @@ def digest(purpose: str, *parts: str | int | bytes) -> bytes:
     return hashlib.sha256(domain_tag(purpose, *parts)).digest()
 
 
+def person_of(identity_key: bytes) -> bytes:
+    """Return the digest (32 bytes) that stands for an identity key: in a server's guards, and in receipts."""
+    return digest("person", identity_key)
+
+
 def repeatable_place(task_seed: bytes, identity_key: bytes) -> int:
     """Return a client's place, 0 <= place < 2^62, which follows from its Ed25519 `identity_key` (32 bytes).
 

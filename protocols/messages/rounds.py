@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from protocols.messages.base import HexDigest, Key32, Message, Name, SparseMessage
+from protocols.messages.base import HexDigest, Key32, Message, Name, Signature64, SparseMessage
 from protocols.messages.stages import RoundState
 
 LONGEST_STAGE: Final = 604_800  # upper limit on the deadline of a stage, in seconds: one week
@@ -120,13 +120,18 @@ class CohortView(Message):
     clients: list[str]
 
 
-class UploadReceipt(Message):
+class UploadReceipt(SparseMessage):
     """Confirms that a contribution is stored durably; it is counted exactly once if its round completes."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {"signature": None}
     round: int
     client_id: str
     bytes: int
     digest: HexDigest = Field(description="sha-256 of the body, hex.")
+    signature: Signature64 | None = Field(
+        default=None,
+        description="Of contributions: Ed25519 under the task's `receipt_key`; left out if the task has none.",
+    )
 
 
 class SnapshotView(Message):
@@ -296,7 +301,8 @@ class LedgerEntry(Message):
     data_set: str | None = Field(description="Label of the data that the task sums; null when the operator gave none.")
     survivors: int = Field(ge=1, description="Clients whose contributions are in the sum.")
     survivors_digest: HexDigest = Field(
-        description="SHA-256 (hex) over the survivors' identity keys: equal for sums over the same clients in any task."
+        description="Root (hex) of a tree over the survivors' identity keys: equal for sums over the same clients in "
+        "any task. Of rounds before there were receipts, another digest of them."
     )
     released_at: float = Field(description="Seconds since 1970, by the server's clock.")
     contribution_digest: HexDigest | None = Field(

@@ -270,6 +270,7 @@ class TaskRequest(_OptionalTerms):
 class TaskView(_OptionalTerms):
     """A task. `plan` and `resolved` follow from the parameters: clients compute them too."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {**_OptionalTerms.left_out, "receipt_key": None}
     task_id: str
     name: Name
     state: TaskState
@@ -288,6 +289,11 @@ class TaskView(_OptionalTerms):
         default=None, description="SHA-256 (hex) of the item catalogue; left out if the task has none."
     )
     privacy: Privacy | None = Field(default=None, description="The privacy block; left out if the task has none.")
+    receipt_key: Key32 | None = Field(
+        default=None,
+        description="Ed25519 public key with which the server signs acknowledgements and the ends of rounds; left out "
+        "if it signs none.",
+    )
     best_round: int | None = Field(
         default=None,
         description="Round after which the model was best, as far as the server can open the sums; null: not known.",

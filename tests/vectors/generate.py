@@ -16,10 +16,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.vectors import basics, identities, privacy, recipes, rounds, sums
+from tests.vectors import basics, identities, privacy, receipts, recipes, rounds, sums
 from tests.vectors.common import FILES, remade
 
-MODULES = (basics, identities, privacy, recipes, rounds, sums)
+MODULES = (basics, identities, privacy, receipts, recipes, rounds, sums)
 """They register what makes each file."""
 
 

@@ -12,6 +12,7 @@ import * as random from "../../examples/web/hushrec/random.js";
 import { fromHex, toHex } from "../../examples/web/hushrec/codec.js";
 import { digest } from "../../examples/web/hushrec/domain.js";
 import { publicOf } from "../../examples/web/hushrec/keys.js";
+import { checkReceipt, contradict, isLeaf, treeRoot } from "../../examples/web/hushrec/receipts.js";
 import { sameState } from "../../examples/web/hushrec/model.js";
 import { decodeState } from "../../examples/web/hushrec/recipes.js";
 import { allParameters } from "../../examples/web/hushrec/terms.js";
@@ -190,6 +191,26 @@ export const RUNNERS = {
     }
     for (const one of stated) same(toHex((await check(one)).chain), one.fields["aggregate-chain"]);
     for (const one of wrong) await refused(one.error, () => check(one), one.why);
+  },
+
+  async "receipts.json"({ trees, receipts, refused: wrong, compared }) {
+    for (const { leaves, root, paths } of trees) {
+      const found = hexes(leaves);
+      same(toHex(await treeRoot(found)), root);
+      for (const [index, path] of paths.entries()) {
+        same(await isLeaf(found[index], index, found.length, hexes(path), fromHex(root)), true);
+        same(await isLeaf(found[index], index + 1, found.length, hexes(path), fromHex(root)), false);
+      }
+    }
+    for (const one of receipts) {
+      same(await checkReceipt(one.receipt), { verdict: one.verdict, certified: one.certified }, one.what);
+      same(toHex(await digest("person", codec.fromBase64Url(one.receipt.identity_key))), one.leaf);
+    }
+    for (const one of wrong) await refused(one.error, () => checkReceipt(one.receipt), one.what);
+    for (const { first, second, lie, what } of compared) {
+      for (const one of [first, second]) await checkReceipt(one);
+      same(contradict(first, second), lie, what);
+    }
   },
 
   async "keyring.json"({ cases, refused: wrong }) {

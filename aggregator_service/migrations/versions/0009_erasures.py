@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from aggregator_service.storage.persons import person_of
+from protocols.crypto.keys import person_of
 
 revision = "0009"
 down_revision = "0008"

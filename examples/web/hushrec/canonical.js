@@ -30,12 +30,13 @@ export const canonicalJson = text;
  * parameters, with this client's own defaults; see `allParameters` of terms.js.
  */
 export function boundTerms(task, parameters) {
-  const { task_id, schedule, seed, organiser, evaluation, catalogue_digest } = task;
+  const { task_id, schedule, seed, organiser, evaluation, catalogue_digest, receipt_key } = task;
   const [recipe, mechanism] = ["recipe", "mechanism"].map((of) => ({ ...task[of], parameters: parameters[of] }));
   const terms = { task: task_id, recipe, mechanism, schedule, seed };
   if (organiser) terms.organiser = organiser;
   if (evaluation) terms.evaluation = evaluation;
   if (catalogue_digest) terms.catalogue_digest = catalogue_digest;
+  if (receipt_key) terms.receipt_key = receipt_key;
   return text(terms);
 }
 

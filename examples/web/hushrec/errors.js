@@ -14,6 +14,8 @@ export class ContributionError extends HushRecError {}
 export class EnvelopeError extends HushRecError {}
 export class KeyringError extends HushRecError {}
 export class ParameterError extends HushRecError {}
+/** A receipt is malformed, altered, or proves nothing. */
+export class ReceiptError extends HushRecError {}
 export class RefusalError extends HushRecError {}
 /** The server repeats a sum that this client took part in, after it has taken part in a later one. */
 export class AlreadySummedError extends RefusalError {}

@@ -105,6 +105,26 @@ export function recommend(
   policy?: Policy,
 ): Promise<Scored[]>;
 
+/** The JSON of a receipt, parsed (`hushrec receipt export`). */
+export interface Receipt {
+  readonly server_key: string;
+  readonly identity_key: string;
+  readonly organiser: { readonly key: string; readonly scope: string } | null;
+  readonly acknowledged: { readonly task_id: string; readonly round: number; readonly digest: string; readonly bytes: number };
+  readonly round: { readonly release: { readonly survivors: number; readonly aggregate_digest: string | null } } | null;
+  readonly audience: string;
+  readonly [more: string]: unknown;
+}
+export interface CheckedReceipt {
+  /** failed: the round released no sum. acknowledged: the server has not said how the round ended. */
+  verdict: "counted" | "omitted" | "failed" | "acknowledged";
+  /** Whether the organiser that the receipt names certified the member. */
+  certified: boolean;
+}
+
+/** What a receipt proves, without a server. Compare its keys with those that you know from elsewhere. */
+export function checkReceipt(receipt: Receipt): Promise<CheckedReceipt>;
+
 declare class HushRecError extends Error {}
 export class BudgetError extends HushRecError {}
 export class CertificateError extends HushRecError {}
@@ -113,6 +133,8 @@ export class ContributionError extends HushRecError {}
 export class EnvelopeError extends HushRecError {}
 export class KeyringError extends HushRecError {}
 export class ParameterError extends HushRecError {}
+/** A receipt is malformed, altered, or proves nothing. */
+export class ReceiptError extends HushRecError {}
 export class RefusalError extends HushRecError {}
 export class AlreadySummedError extends RefusalError {}
 export class NotAttestedError extends RefusalError {}

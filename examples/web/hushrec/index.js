@@ -2,5 +2,6 @@
 
 export * from "./errors.js";
 export { Participant, recommend } from "./participant.js";
+export { checkReceipt } from "./receipts.js";
 export { IndexedStore, MemoryStore } from "./store.js";
 export { POLICY } from "./terms.js";

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from protocols.crypto.keys import person_of
+from protocols.messages.receipts import RoundReceipt
 from protocols.sums.oneshot.committee import signed_sum
 from tests.support.api import Api, TestTask, checked, refusal, slug
 from tests.support.oneshot import (
@@ -242,6 +244,24 @@ def test_attack_random_bytes_sealed_for_the_committee(api: Api) -> None:
     assert after["survivors_digest"] != stale
     committee_turn(task, members)
     assert_goes_on_without_the_last(task, clients)
+
+
+def test_a_client_that_was_taken_out_can_show_it(api: Api) -> None:
+    """The server acknowledged its upload, and signs a set without it: here because its shares do not open."""
+    task, clients, members = begin_reports(api, "receipts", range(COMMITTEE))
+    assert refusal(clients[0].get("rounds/1/receipt")) == (409, "conflict")
+    for member in members[:2]:
+        report(member)
+    committee_turn(task, members)
+    assert_goes_on_without_the_last(task, clients)
+    assert refusal(members[0].get("rounds/1/receipt"))[0] in (403, 404)
+    found = [RoundReceipt.model_validate(client.found("rounds/1/receipt").json()) for client in clients]
+    leaves = [person_of(client.identity.public_key().public_bytes_raw()).hex() for client in clients]
+    assert {said.release.survivors for said in found} == {COHORT - 1}
+    for said, leaf in zip(found[:-1], leaves, strict=False):
+        assert [place.leaf for place in said.places] == [leaf]
+    assert leaves[-1] not in [place.leaf for place in found[-1].places]
+    assert found[-1].places, "its neighbours"
 
 
 def test_attack_a_lying_member_beside_a_client_at_fault(api: Api) -> None:
