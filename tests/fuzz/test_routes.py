@@ -105,7 +105,7 @@ class ValidFields:
         makes = task is not None and task.mechanism.name == "plain" and isinstance(number, int) and 0 < number < 9
         if task is not None and makes and sender.client and "/contributions/" in str(case.operation.path):
             member = TestMember(task, sender.client, sender.token)
-            return member.contribution(int(number), float(self._random.choice((1, 2))))
+            return member.contribution(int(number), self._random.choice((0.5, 1.0)))
         return self._random.randbytes(self._random.choice((1, 64, 160, 328, 500, 4096)))
 
     def _fill_json(self, case: Case, template: str) -> None:
