@@ -1,6 +1,6 @@
 """The page of parameters: those of every recipe, mechanism and schedule, and the training settings.
 
-Rows come from the models (`aggregator_service.tasks.choices`) and the training classes of `client_sdk.training`.
+Rows come from the models (`aggregator_service.tasks.parameter_rows`) and the training classes of `client_sdk.training`.
 Only the introductions of the sections are written here.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Final, get_type_hints
 
-from aggregator_service.tasks.choices import ParameterRow, parameter_rows
+from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig

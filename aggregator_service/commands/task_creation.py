@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-from sqlalchemy.orm import Session
 from typer import Argument, Option
 
 from aggregator_service.commands.common import (
@@ -20,24 +19,17 @@ from aggregator_service.commands.common import (
     named_task,
     server_settings,
 )
-from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.checks import noise_warning
-from aggregator_service.tasks.choices import add_task, parameter_help, requested
-from aggregator_service.tasks.starts import (
-    StartSource,
-    check_start,
-    check_start_alone,
-    read_initial,
-    read_items,
-    with_start,
-    with_values,
-)
-from aggregator_service.tasks.tasks import plan_request, task_view
+from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
+from aggregator_service.tasks.files import read_initial, read_items
+from aggregator_service.tasks.parameter_rows import parameter_help
+from aggregator_service.tasks.starts import StartSource, check_start, check_start_alone, with_start, with_values
+from aggregator_service.tasks.tasks import plan_request
 from protocols.advice import Variant
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
-from protocols.messages import Evaluation, Schedule, TaskView
-from protocols.messages.privacy import Privacy, default_delta
+from protocols.messages import Evaluation, Schedule
+from protocols.messages.privacy import Privacy
 from protocols.parameter_text import named_values, validated
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipes
@@ -76,15 +68,10 @@ def privacy_of(epsilon: float | None, schedule: Schedule, fixed_clip: bool, **gi
         return None
     if fixed_clip:
         chosen["quantile"] = None
-    chosen.setdefault("delta", default_delta(max(schedule.cohort_size, schedule.start_clients)))
     try:
-        return validated("privacy", Privacy, {"epsilon": epsilon, **chosen})
+        return privacy_block({"epsilon": epsilon, **chosen}, schedule)
     except ParameterError as error:
         raise CommandError(str(error).replace("rounds:", "client-sums:")) from None
-
-
-GATE: Final = 2.0
-"""Standard errors of the gate of tasks that measure themselves, unless the operator says otherwise."""
 
 
 def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
@@ -100,13 +87,9 @@ def evaluation_of(every: int | None, **given: Any) -> Evaluation | None:
                 "--holdout, --negatives, --keep, --stop-after, --gate and --final-rounds need --evaluate-every"
             )
         return None
-    if not chosen.get("final_rounds"):  # whose model nobody can measure
-        chosen.setdefault("gate", GATE)
-    if not chosen.get("gate", 1.0):
-        del chosen["gate"]
     if chosen.get("holdout", "last") != "last":
         chosen["holdout"] = _share(chosen["holdout"])
-    return validated("evaluation", Evaluation, {"every": every, **chosen})
+    return evaluation_block({"every": every, **chosen})
 
 
 def _share(text: str) -> float:
@@ -289,11 +272,9 @@ def task_create(
         plan = plan_request(request)
         if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
             typer.echo(outlook, err=True)
-
-        def told(session: Session, task: TaskRow) -> TaskView:
-            return task_view(session, task, settings.signatures)
-
-        view = add_task(database, blobs, request, plan, command_actor(), told, start=start, catalogue=catalogue)
+        view = add_task(
+            database, blobs, request, plan, command_actor(), settings.signatures, start=start, catalogue=catalogue
+        )
     typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
 
 

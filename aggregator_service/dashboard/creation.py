@@ -20,15 +20,17 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.choices import ParameterRow, add_task, parameter_rows, requested
 from aggregator_service.tasks.committee import committee_size
-from aggregator_service.tasks.starts import check_start, read_items
+from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
+from aggregator_service.tasks.files import read_items
+from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
+from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.tasks import create_invitation, plan_request
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
 from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Evaluation, InvitationRequest, Schedule, TaskRequest
-from protocols.messages.privacy import Privacy, default_delta
+from protocols.messages.privacy import Privacy
 from protocols.parameter_text import first_fault, named_values, validated
 from protocols.plugins import Entry
 from protocols.recipes.registry import recipe_entry, recipes
@@ -106,10 +108,7 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
     """
     recipe, mechanism = form.get("recipe", ""), form.get("mechanism", "")
     require_choice(recipe, mechanism)
-    evaluation, privacy = _values(form, "evaluation"), _values(form, "privacy")
     schedule = validated("schedule", Schedule, _values(form, "schedule"))
-    if privacy:
-        privacy = {"delta": default_delta(max(schedule.cohort_size, schedule.start_clients)), **privacy}
     return requested(
         form.get("name", "").strip(),
         recipe,
@@ -120,8 +119,8 @@ def requested_task(form: Mapping[str, str], catalogue: Catalogue | None = None) 
         data_set=form.get("data_set", "").strip() or None,
         organiser=form.get("organiser", "").strip() or None,
         scope=form.get("scope", "").strip(),
-        evaluation=validated("evaluation", Evaluation, evaluation) if evaluation else None,
-        privacy=validated("differential privacy", Privacy, privacy) if privacy else None,
+        evaluation=evaluation_block(_values(form, "evaluation")),
+        privacy=privacy_block(_values(form, "privacy"), schedule),
         catalogue=catalogue,
     )
 
@@ -209,11 +208,11 @@ def create(services: ServicesOf, request: Request, by: ActorIs, submitted: Submi
         check_start(wanted)
         database, blobs = services.database, services.blobs
         plan = plan_request(wanted)
-        task_id = add_task(database, blobs, wanted, plan, by, lambda _, task: task.id, catalogue=catalogue)
+        made = add_task(database, blobs, wanted, plan, by, services.settings.signatures, catalogue=catalogue)
     except (HushRecError, Problem) as error:
         wrong = error.detail if isinstance(error, Problem) else str(error)
         return _task_form(request, submitted, wrong)
-    return redirect(request, f"/tasks/{task_id}")
+    return redirect(request, f"/tasks/{made.task_id}")
 
 
 router.include_router(_files)

@@ -26,11 +26,12 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.tasks.creation import add_task
 from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
-from aggregator_service.tasks.tasks import create_task, list_tasks, plan_request, sum_view, task_view
+from aggregator_service.tasks.tasks import list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import DeletedTask, LedgerPage, SumView, TaskPage, TaskRequest, TaskView
@@ -56,7 +57,7 @@ def create(services: ServicesOf, actor: ActorIs, request: TaskRequest) -> TaskVi
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
-    return _changed(services, lambda session: create_task(session, request, plan, actor))
+    return add_task(services.database, None, request, plan, actor, services.settings.signatures)
 
 
 def _changed(services: Services, change: Callable[[Session], TaskRow]) -> TaskView:

@@ -24,7 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggregator_service.commands.tasks import tasks
-from aggregator_service.tasks.choices import requested
+from aggregator_service.tasks.creation import requested
 from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused
 from client_sdk.task import Task

@@ -16,7 +16,7 @@ import pytest
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import collect_orphans
-from aggregator_service.tasks.starts import read_items
+from aggregator_service.tasks.files import read_items
 from client_sdk import Operator, task_request
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.calls import ApiCalls

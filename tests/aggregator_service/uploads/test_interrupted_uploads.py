@@ -25,7 +25,7 @@ from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.storage.database import Database, Effects, announce, discard
 from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow, TaskRow
-from aggregator_service.tasks.choices import add_task
+from aggregator_service.tasks.creation import add_task
 from aggregator_service.tasks.tasks import plan_request
 from aggregator_service.uploads.admission import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
@@ -267,7 +267,7 @@ def test_a_task_whose_commit_loses_its_answer_keeps_its_catalogue(tmp_path: Path
                 request,
                 plan_request(request),
                 an_operator(),
-                lambda *_: None,
+                "off",
                 catalogue=catalogue,
             )
     with world.database.read() as session:
