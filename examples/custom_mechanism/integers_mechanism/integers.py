@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -121,14 +120,10 @@ class IntegersSum(OneMessage):
         """Return the partial sum plus checked contributions."""
         own = IntegersPlan.of(plan)
         total = _total(own, () if partial is None else (partial,))
-        edges = [0, *accumulate(block.length for block in own.layout.blocks)]
         for route, body in contributions:
             total.count_more(1)
             values = np.frombuffer(exact(body, own.contribution_bytes(route), "a contribution along this route"), "<i8")
-            lengths = [block.length for block in own.layout.contribution_blocks(route)]
-            for targets, (start, end) in zip(route, pairwise(accumulate(lengths, initial=0)), strict=True):
-                for target in targets:
-                    total.sums[edges[target] : edges[target + 1]] += values[start:end]
+            total.sums[: values.size] += values
         return total.encode()
 
     def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
