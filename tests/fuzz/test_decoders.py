@@ -27,7 +27,7 @@ from protocols.crypto.sealing import SealingKey
 from protocols.errors import HushRecError
 from protocols.layout import whole_route
 from protocols.recipes.registry import OWN, recipe
-from protocols.sums.base import Mechanism, SumPlan
+from protocols.sums.base import Mechanism, SumPlan, one_message
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.masked import wire
 from protocols.sums.masked.plan import MASKED
@@ -36,22 +36,21 @@ from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload
 from protocols.sums.paillier.mechanism import PAILLIER
-from protocols.sums.plain import PLAIN
+from protocols.sums.registry import mechanism
 from protocols.sums.run import split_along
 from tests.fuzz.world import EXAMPLES
 from tests.protocols.sums.masked.rounds import new_round
 from tests.protocols.sums.oneshot.rounds import Round, small_plan
-from tests.protocols.sums.paillier.cases import MadeUpKeys
+from tests.protocols.sums.paillier.cases import MadeUpKeys, keyring_of
 from tests.support.measured import peak_of
+from tests.support.sums import PARAMETERS
 
 SLACK: Final = 256 * 1024
 """Bytes that any call may allocate, however short its body: a cached table, an error with its traceback."""
 TASK: Final = bytes(32)
 MECHANISMS: Final[dict[str, tuple[Mechanism, dict[str, Any]]]] = {
-    "ckks seeded": (CKKS, {"set": "compact"}),
+    **{name: (mechanism(name), parameters) for name, parameters in PARAMETERS.items()},
     "ckks expanded": (CKKS, {"set": "standard", "wire": "expanded"}),
-    "paillier": (MadeUpKeys(), {"key_bits": 2048}),
-    "plain": (PLAIN, {}),
 }
 RECIPES: Final[dict[str, dict[str, Any]]] = {
     "arrays": {"shapes": {"a": [5, 4], "b": []}, "rows": ["a"], "reveal_rows": True, "optimiser": "adam"},
@@ -81,11 +80,11 @@ def decoders() -> tuple[Decoder, ...]:
 
 def _sums() -> Iterator[Decoder]:
     layout = recipe("fedmf", {"items": 20, "dim": 3}).layout()
-    for name, (mechanism, parameters) in MECHANISMS.items():
-        plan, route = mechanism.plan(parameters, layout, 4), whole_route(layout)
-        keys = mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
-        body = mechanism.seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
-        yield from _of_one_sum(name, mechanism, plan, bytes(body), keys)
+    for name, (how, parameters) in MECHANISMS.items():
+        plan, route = how.plan(parameters, layout, 4), whole_route(layout)
+        keys = keyring_of(how, plan)
+        body = one_message(how).seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
+        yield from _of_one_sum(name, how, plan, bytes(body), keys)
 
 
 def _of_one_sum(
