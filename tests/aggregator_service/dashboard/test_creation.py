@@ -66,7 +66,7 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
         ({"organiser": "nonsense"}, "the organiser's public key is what hushrec organiser init printed"),
         ({"mechanism.set": "compact"}, "takes no parameters"),
         ({"evaluation.keep": "best"}, "evaluation: every: is required"),
-        ({"privacy.epsilon": "0"}, "differential privacy: epsilon: must be greater than 0"),
+        ({"privacy.epsilon": "0"}, "privacy: epsilon: must be greater than 0"),
         ({"privacy.epsilon": "0.05", **MASKED}, "raise epsilon or min_clients, or shrink the model"),
     ],
 )
