@@ -105,15 +105,15 @@ class RecipeConformance:
 
         Servers and members use no sum that `require_possible` refuses, so the bounds that a layout states must hold.
         """
-        how = find_mechanism(mechanism)
-        of = TaskSum(made, how, self._plan(made, spec, mechanism), spec)
-        keyring, sent = new_keyring(how, of.plan), []
+        summing = find_mechanism(mechanism)
+        of = TaskSum(made, summing, self._plan(made, spec, mechanism), spec)
+        keyring, sent = new_keyring(summing, of.plan), []
         for client in range(self.clients):
             contribution = self._contribute(made, spec, state, client).contribution
             message = make(of, state, f"c_{client}", contribution, keyring).message
             sent.append((of.route(f"c_{client}"), message))
-        aggregate = how.release(of.plan, how.fold(of.plan, None, sent))
-        total = how.open(of.plan, aggregate, self.clients, keyring)
+        aggregate = summing.release(of.plan, summing.fold(of.plan, None, sent))
+        total = summing.open(of.plan, aggregate, self.clients, keyring)
         require_possible(of.plan, total, self.clients)
         return without_participation(of.plan, total)
 

@@ -277,14 +277,14 @@ def _absorbed(
     The aggregate is mapped from its blob, so that of its bytes only those in use take memory. Raises `SumUnopenedError`
     for a sum that is none of so many contributions, and deletes its blob.
     """
-    how, recipe, plan, survivors = task.mechanism, task.recipe, task.sum_plan, job.survivors
+    mechanism, recipe, plan, survivors = task.mechanism, task.recipe, task.sum_plan, job.survivors
     aggregate = job.blobs.view(released.key, released.digest)
     of_groups: dict[str, float] = {}
     try:
-        if plan.groups == 1 and isinstance(how, OpensByParts) and isinstance(recipe, AbsorbsByParts):
+        if plan.groups == 1 and isinstance(mechanism, OpensByParts) and isinstance(recipe, AbsorbsByParts):
 
             def part(start: int, stop: int) -> NDArray[np.float64]:
-                values = how.open_part(plan, aggregate, survivors, start, stop)
+                values = mechanism.open_part(plan, aggregate, survivors, start, stop)
                 forget_pages(aggregate)
                 return values
 
@@ -294,7 +294,7 @@ def _absorbed(
             opened = MASKED.open_groups(plan, aggregate, survivors)
             total, of_groups = opened.total(), opened.report()
         else:
-            total = how.open(plan, aggregate, survivors, None)
+            total = mechanism.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)
     except CodecError as error:
         job.blobs.delete(released.key)

@@ -148,14 +148,14 @@ def visitor(services: ServicesOf, request: Request) -> Visitor:
 VisitorOf = Annotated[Visitor, Depends(visitor)]
 
 
-def actor(found: VisitorOf) -> Visitor:
+def editor(found: VisitorOf) -> Visitor:
     """Return the visitor. Raises `Problem` forbidden if the role is read-only."""
     if not found.may_act:
         raise Problem("forbidden", "Your token is read-only: it cannot change anything.")
     return found
 
 
-ActorOf = Annotated[Visitor, Depends(actor)]
+EditorOf = Annotated[Visitor, Depends(editor)]
 
 
 def refuse_foreign(request: Request) -> None:
@@ -186,30 +186,30 @@ def poster(request: Request, found: VisitorOf, form_token: FormToken = "") -> Vi
     return found
 
 
-PosterOf = Annotated[Visitor, Depends(poster)]
+SenderOf = Annotated[Visitor, Depends(poster)]
 
 
-def acting(services: ServicesOf, found: PosterOf) -> Visitor:
+def acting(services: ServicesOf, found: SenderOf) -> Visitor:
     """Return the visitor who sent a form that changes something.
 
-    Raises `Problem`: forbidden as `poster` and `actor`; unavailable while the clock of this server is wrong.
+    Raises `Problem`: forbidden as `poster` and `editor`; unavailable while the clock of this server is wrong.
     """
     services.clocks.refuse_too_far()
-    return actor(found)
+    return editor(found)
 
 
-ActingOf = Annotated[Visitor, Depends(acting)]
+_ActingOf = Annotated[Visitor, Depends(acting)]
 
 
-def _poster_as_actor(services: ServicesOf, request: Request, found: PosterOf) -> Actor:
+def _poster_as_actor(services: ServicesOf, request: Request, found: SenderOf) -> Actor:
     return Actor(found.operator.name, "dashboard", client_address(request.scope), services.clock.now())
 
 
-def _acting_as_actor(services: ServicesOf, request: Request, found: ActingOf) -> Actor:
+def _acting_as_actor(services: ServicesOf, request: Request, found: _ActingOf) -> Actor:
     return _poster_as_actor(services, request, found)
 
 
-PosterActorOf = Annotated[Actor, Depends(_poster_as_actor)]
+SenderActorOf = Annotated[Actor, Depends(_poster_as_actor)]
 """The visitor who sent a form that changes nothing but its sign-in, for the audit trail."""
-ActorIs = Annotated[Actor, Depends(_acting_as_actor)]
+ActorOf = Annotated[Actor, Depends(_acting_as_actor)]
 """The visitor who sent a form that changes something, for the audit trail."""

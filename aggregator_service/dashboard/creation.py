@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorIs, ActorOf, actor
+from aggregator_service.dashboard.access import HOME, ActorOf, EditorOf, editor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
@@ -168,9 +168,9 @@ class _FileFormRoute(PageRoute):
     """A route for a form with a file. Who is not signed in sends none: the body is in memory."""
 
     async def longest_body(self, request: Request) -> int:
-        """Return the limit for operators who may create tasks; raises what `actor` and `visitor` raise."""
+        """Return the limit for operators who may create tasks; raises what `editor` and `visitor` raise."""
         services = request.app.state.services
-        await run_in_threadpool(lambda: actor(signed_in(services, request)))
+        await run_in_threadpool(lambda: editor(signed_in(services, request)))
         return LONGEST_ITEMS_FILE
 
 
@@ -181,7 +181,7 @@ _files = APIRouter(route_class=_FileFormRoute)
 
 
 @router.get("/new")
-def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: Chosen = "") -> Response:
+def new_task(request: Request, _editor: EditorOf, recipe: Chosen = "", mechanism: Chosen = "") -> Response:
     """Show the choice of recipe and mechanism; with both chosen, the form with their parameters."""
     wrong = ""
     if recipe or mechanism:
@@ -200,7 +200,7 @@ def new_task(request: Request, _actor: ActorOf, recipe: Chosen = "", mechanism: 
 
 
 @_files.post("/new")
-def create(services: ServicesOf, request: Request, by: ActorIs, submitted: Submitted, file: ItemsFile) -> Response:
+def create(services: ServicesOf, request: Request, by: ActorOf, submitted: Submitted, file: ItemsFile) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
         catalogue = None if file is None else _catalogue(*file)
@@ -245,7 +245,7 @@ def _task_form(request: Request, values: Mapping[str, str], wrong: str = "") -> 
 
 
 @router.get("/tasks/{task}/invite")
-def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId) -> Response:
+def invite_page(services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId) -> Response:
     """Show the form for an invitation."""
     with services.database.read() as session:
         return _invitation_form(request, task_of(session, task))
@@ -255,7 +255,7 @@ def invite_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def invite(
     services: ServicesOf,
     request: Request,
-    by: ActorIs,
+    by: ActorOf,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",

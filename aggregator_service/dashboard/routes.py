@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import (
     HOME,
-    ActorIs,
     ActorOf,
-    PosterActorOf,
-    PosterOf,
+    EditorOf,
+    SenderActorOf,
+    SenderOf,
     VisitorOf,
     begin_sign_in,
     cookie,
@@ -103,7 +103,7 @@ def _safe_return_path(asked: str) -> str:
 
 
 @router.post("/sign-out")
-def sign_out(services: ServicesOf, request: Request, visitor: PosterOf, actor: PosterActorOf) -> Response:
+def sign_out(services: ServicesOf, request: Request, visitor: SenderOf, actor: SenderActorOf) -> Response:
     """End the sign-in and the live updates of all its windows."""
     end_sign_in(services, visitor, actor)
     answer = redirect(request, "/sign-in")
@@ -137,7 +137,9 @@ _add_screen("/health", health_screen)
 
 
 @router.get("/tasks/{task}/rounds/{number}/extend")
-def extend_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
+def extend_page(
+    services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId, number: RoundNumber
+) -> Response:
     """Show the form to extend a round, with the effects."""
     return _confirm(services, request, "extend", task, number)
 
@@ -146,7 +148,7 @@ def extend_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 def extend(
     services: ServicesOf,
     request: Request,
-    actor: ActorIs,
+    actor: ActorOf,
     task: TaskId,
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
@@ -169,20 +171,22 @@ def extend(
 
 
 @router.get("/tasks/{task}/rounds/{number}/abort")
-def abort_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
+def abort_page(
+    services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId, number: RoundNumber
+) -> Response:
     """Show the form to abort a round, with the effects."""
     return _confirm(services, request, "abort", task, number)
 
 
 @router.post("/tasks/{task}/rounds/{number}/abort")
-def abort(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId, number: RoundNumber) -> Response:
+def abort(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
     """Abort the round and return to its page; 409 if it has ended."""
     services.database.transact(lambda session: abort_round(session, task, number, actor))
     return redirect(request, f"/tasks/{task}/rounds/{number}")
 
 
 @router.get("/tasks/{task}/resume")
-def resume_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId) -> Response:
+def resume_page(services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId) -> Response:
     """Show the form to resume a failed task, with the effects."""
     with services.database.read() as session:
         found = task_of(session, task)
@@ -191,7 +195,7 @@ def resume_page(services: ServicesOf, request: Request, _actor: ActorOf, task: T
 
 
 @router.post("/tasks/{task}/resume")
-def resume(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId) -> Response:
+def resume(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId) -> Response:
     """Resume the task and return to its page; 409 if it has not failed."""
     services.database.transact(lambda session: resume_task(session, task, actor))
     return redirect(request, f"/tasks/{task}")
@@ -219,7 +223,7 @@ Ending = Literal["close", "delete"]
 
 
 @router.get("/tasks/{task}/end/{how}")
-def end_page(services: ServicesOf, request: Request, _actor: ActorOf, task: TaskId, how: Ending) -> Response:
+def end_page(services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId, how: Ending) -> Response:
     """Show what closing or deleting a task does."""
     with services.database.read() as session:
         found = task_of(session, task)
@@ -234,7 +238,7 @@ def end_page(services: ServicesOf, request: Request, _actor: ActorOf, task: Task
 
 
 @router.post("/tasks/{task}/end/{how}")
-def end(services: ServicesOf, request: Request, actor: ActorIs, task: TaskId, how: Ending) -> Response:
+def end(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, how: Ending) -> Response:
     """Close or delete a task."""
 
     def work(session: Session) -> None:

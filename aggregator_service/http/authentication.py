@@ -127,11 +127,11 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
     environment = environment_operator(services.operator_token_hash, token_hash)
     if environment is not None:
         return environment
-    mark = services.task_cache.mark()
+    start = services.task_cache.read_start()
     found = await run_in_threadpool(_find, services, token_hash)
     if isinstance(found, tuple):
         client, version = found
-        services.task_cache.remember(mark, token_hash, client, version)
+        services.task_cache.remember(start, token_hash, client, version)
         return client
     return found
 
@@ -284,7 +284,7 @@ def _require_role(least: OperatorRole) -> Any:
 ReaderOnly, OperatorOnly, AdminOnly = _require_role("read-only"), _require_role("operator"), _require_role("admin")
 """Dependencies of routes for operators: with any role, with at least the role operator, with the role admin."""
 
-OperatorIs = Annotated[Operator, OperatorOnly]
+OperatorOf = Annotated[Operator, OperatorOnly]
 """The operator, with at least the role operator."""
 
 
@@ -297,9 +297,9 @@ def _acting(least: OperatorRole) -> Any:
     return Depends(actor)
 
 
-ActorIs = Annotated[Actor, _acting("operator")]
+ActorOf = Annotated[Actor, _acting("operator")]
 """The operator who acts, with at least the role operator, for the audit trail."""
-AdminActorIs = Annotated[Actor, _acting("admin")]
+AdminOf = Annotated[Actor, _acting("admin")]
 """The admin who acts, for the audit trail."""
 
 
@@ -307,17 +307,17 @@ async def _require_member(principal: PrincipalOf, request: Request) -> Enrolled:
     return member_of(principal, request.path_params["task"])
 
 
-MemberIs = Annotated[Enrolled, Depends(_require_member)]
+MemberOf = Annotated[Enrolled, Depends(_require_member)]
 """The caller, a client of the task that the path names: checked before the body."""
 
 
-async def _require_holder(member: MemberIs) -> Enrolled:
+async def _require_holder(member: MemberOf) -> Enrolled:
     if member.role != "holder":
         raise Problem("forbidden", "only the key holder may do this")
     return member
 
 
-HolderIs = Annotated[Enrolled, Depends(_require_holder)]
+HolderOf = Annotated[Enrolled, Depends(_require_holder)]
 """The caller, the key holder of the task that the path names: checked before the body."""
 
 
@@ -328,9 +328,9 @@ def committee_member(member: Enrolled) -> Enrolled:
     return member
 
 
-async def _require_committee(member: MemberIs) -> Enrolled:
+async def _require_committee(member: MemberOf) -> Enrolled:
     return committee_member(member)
 
 
-CommitteeMemberIs = Annotated[Enrolled, Depends(_require_committee)]
+CommitteeMemberOf = Annotated[Enrolled, Depends(_require_committee)]
 """The caller, in the committee of the task that the path names: checked before the body."""

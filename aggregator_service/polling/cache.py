@@ -46,7 +46,7 @@ class _CachedTask:
 
 
 @dataclass(frozen=True)
-class Mark:
+class ReadStart:
     """A moment: the cache's generation, which each invalidation raises, and the monotonic time in seconds."""
 
     generation: int
@@ -80,9 +80,9 @@ class TaskCache:
         self._clients: FIFOCache[str, Enrolled] = FIFOCache(_MOST_CLIENTS)
         self._generation = 0
 
-    def mark(self) -> Mark:
+    def read_start(self) -> ReadStart:
         """Return the present moment. Take it before a database query whose result is given to the cache."""
-        return Mark(self._generation, self._monotonic())
+        return ReadStart(self._generation, self._monotonic())
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
@@ -96,18 +96,18 @@ class TaskCache:
             return None
         return client
 
-    def remember(self, mark: Mark, token_hash: str, client: Enrolled, version: int) -> None:
+    def remember(self, start: ReadStart, token_hash: str, client: Enrolled, version: int) -> None:
         """Cache a client that a transaction read when its task was at `version`.
 
-        Does nothing when anything was invalidated since `mark`, which was taken before the transaction. A later version
+        Does nothing when anything was invalidated since `start`, taken before the transaction. A later version
         that is cached, and that was reached without an invalidation, says nothing against the client.
         """
         with self._lock:
-            if mark.generation != self._generation:
+            if start.generation != self._generation:
                 return
             cached = self._tasks.get(client.task_id)
             if cached is None or cached.version < version:
-                self._replace_task(client.task_id, version, mark.at)
+                self._replace_task(client.task_id, version, start.at)
             self._clients[token_hash] = client
 
     # --- rounds -----------------------------------------------------------------------------------------------------
@@ -228,8 +228,8 @@ class TaskCache:
                 task_id in versions and versions[task_id] > cached.version for task_id, cached in self._tasks.items()
             )
 
-    def confirm(self, versions: Mapping[str, int], mark: Mark) -> None:
-        """Compare the cache with the versions that a query found; `mark` was taken before the query."""
+    def confirm(self, versions: Mapping[str, int], start: ReadStart) -> None:
+        """Compare the cache with the versions that a query found; `start` was taken before the query."""
         with self._lock:
             for task_id, cached in list(self._tasks.items()):
                 version = versions.get(task_id)
@@ -238,7 +238,7 @@ class TaskCache:
                 if version > cached.version:
                     self._remove(task_id)
                 else:
-                    cached.confirmed_at = max(cached.confirmed_at, mark.at)
+                    cached.confirmed_at = max(cached.confirmed_at, start.at)
 
     def _valid_task(self, task_id: str) -> _CachedTask | None:
         cached = self._tasks.get(task_id)

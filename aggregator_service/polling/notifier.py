@@ -169,7 +169,7 @@ class Notifier:
             self._forget_all_but(tasks)
             if not tasks:
                 continue
-            mark = self._task_cache.mark()
+            start = self._task_cache.read_start()
             try:
                 versions = await run_in_threadpool(self._read_versions, tasks)
             except DATABASE_GONE as error:
@@ -182,7 +182,7 @@ class Notifier:
                 continue
             if self._task_cache.is_behind(versions):
                 await asyncio.sleep(_APPLYING_SECONDS)
-            self._task_cache.confirm(versions, mark)  # first, so that those who wake read no outdated cache
+            self._task_cache.confirm(versions, start)  # first, so that those who wake read no outdated cache
             for task_id, version in versions.items():
                 self._wake_if_changed(task_id, version)
 

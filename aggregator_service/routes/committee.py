@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
-from aggregator_service.http.authentication import CommitteeMemberIs, MemberIs, PrincipalOf, committee_member
+from aggregator_service.http.authentication import CommitteeMemberOf, MemberOf, PrincipalOf, committee_member
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.masked import report_shares
@@ -65,7 +65,7 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> Committe
 )
 async def put_key(
     services: ServicesOf,
-    committee_member: CommitteeMemberIs,
+    committee_member: CommitteeMemberOf,
     raw: RawBodyOf,
     task: TaskId,
     client: ClientId,
@@ -117,7 +117,7 @@ def _committee(services: Services, principal: Principal, task_id: str, number: i
 
 @rounds_router.get("/statements", summary="Fetch the survivors' statements", **_STREAMED)
 def get_statements(
-    services: ServicesOf, member: CommitteeMemberIs, task: TaskId, number: RoundNumber, answer: AnswerOf
+    services: ServicesOf, member: CommitteeMemberOf, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return what the proposed survivors signed, to the committee, in the states confirming and unmasking."""
     return answer.pieces(statements(services, member_of(member, task), number))
@@ -126,7 +126,7 @@ def get_statements(
 @rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", **_STREAMED)
 def get_shares(
     services: ServicesOf,
-    member: CommitteeMemberIs,
+    member: CommitteeMemberOf,
     task: TaskId,
     number: RoundNumber,
     client: ClientId,
@@ -142,7 +142,7 @@ def get_shares(
     responses=guarded("conflict", "not-in-cohort", "round-closed"),
 )
 def bad_shares(
-    services: ServicesOf, member: MemberIs, task: TaskId, number: RoundNumber, named: BadShares
+    services: ServicesOf, member: MemberOf, task: TaskId, number: RoundNumber, named: BadShares
 ) -> RoundView:
     """A client names others whose sealed shares for it do not open. Idempotent.
 

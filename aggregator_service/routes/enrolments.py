@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Header, Path, Query, Request, Response
 
 from aggregator_service.access.principals import existing_task, hash_token
-from aggregator_service.http.authentication import ActorIs, ReaderOnly
+from aggregator_service.http.authentication import ActorOf, ReaderOnly
 from aggregator_service.http.fields import QueryChecked
 from aggregator_service.observability.requests import ENROLLED, client_address
 from aggregator_service.problems import responses
@@ -66,13 +66,13 @@ def preview(
 async def create(services: ServicesOf, http: Request, request: EnrolmentRequest, response: Response) -> Enrolment:
     """Register an Ed25519 identity key and the sealing key of a mailbox. The token is shown only in this response."""
     services.clocks.refuse_too_far()
-    mark, now = services.task_cache.mark(), services.clock.now()
+    start, now = services.task_cache.read_start(), services.clock.now()
     with services.limits.attempt(client_address(http.scope)):
         check_signature(request)
         admitted = await services.member_writes.run(lambda session: enrol(session, request, now))
     enrolment = http.scope[ENROLLED] = admitted.enrolment
     # its first requests follow at once
-    services.task_cache.remember(mark, hash_token(enrolment.token), admitted.client, admitted.version)
+    services.task_cache.remember(start, hash_token(enrolment.token), admitted.client, admitted.version)
     response.status_code = 201 if admitted.is_new else 200
     return enrolment
 
@@ -89,7 +89,7 @@ InvitationId = Annotated[str, Path(description="Invitation id.", max_length=40, 
     summary="Invite clients",
     responses=guarded("conflict"),
 )
-def invite(services: ServicesOf, actor: ActorIs, task: TaskId, request: InvitationRequest) -> Invitation:
+def invite(services: ServicesOf, actor: ActorOf, task: TaskId, request: InvitationRequest) -> Invitation:
     """Create an invitation for one or more clients. It is shown only in this response; the server keeps its hash."""
     return services.database.transact(
         lambda session: create_invitation(session, existing_task(session, task), request, actor)
@@ -111,6 +111,6 @@ def list_invitations(
 
 
 @invitations_router.delete("/{invitation}", summary="Revoke an invitation", responses=guarded())
-def revoke(services: ServicesOf, actor: ActorIs, task: TaskId, invitation: InvitationId) -> InvitationView:
+def revoke(services: ServicesOf, actor: ActorOf, task: TaskId, invitation: InvitationId) -> InvitationView:
     """Revoke an invitation: nobody can enrol with it. Clients that have enrolled remain members. Idempotent."""
     return services.database.transact(lambda session: revoke_invitation(session, task, invitation, actor))

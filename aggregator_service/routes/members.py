@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.audit import Actor, record
 from aggregator_service.access.principals import Enrolled, Operator, client_id_of, member_of, task_of
-from aggregator_service.http.authentication import ActorIs, HolderIs, MemberIs, PrincipalOf, require_operator
+from aggregator_service.http.authentication import ActorOf, HolderOf, MemberOf, PrincipalOf, require_operator
 from aggregator_service.observability.requests import client_address
 from aggregator_service.problems import Problem
 from aggregator_service.routes.common import (
@@ -91,7 +91,7 @@ async def list_members(
 @router.delete("/members/me", summary="Leave a task", responses=guarded())
 def leave(
     services: ServicesOf,
-    member: MemberIs,
+    member: MemberOf,
     task: TaskId,
     erase: Annotated[bool, Query(description="Also erase what the server stores about the member.")] = False,
 ) -> Erasure:
@@ -112,7 +112,7 @@ def leave(
 
 
 @router.post("/members/{client}/erasure", summary="Erase a member", responses=guarded())
-def erase(services: ServicesOf, actor: ActorIs, task: TaskId, client: ClientId) -> Erasure:
+def erase(services: ServicesOf, actor: ActorOf, task: TaskId, client: ClientId) -> Erasure:
     """Revoke a membership and erase the member: no row names it afterwards; if it is in an active round, then later.
 
     Sums that include its contributions stay as they are, and so do the numbers of clients of its rounds.
@@ -141,7 +141,7 @@ def export(services: ServicesOf, principal: PrincipalOf, http: Request, task: Ta
 
 
 @router.delete("/members/{client}", summary="Revoke a membership", responses=guarded())
-def revoke(services: ServicesOf, actor: ActorIs, task: TaskId, client: ClientId) -> Member:
+def revoke(services: ServicesOf, actor: ActorOf, task: TaskId, client: ClientId) -> Member:
     """Revoke a membership for good: the token is void, and the identity key cannot enrol again. Idempotent.
 
     Sums that include the client's contributions stay as they are, and the client still has the keys that it received.
@@ -156,7 +156,7 @@ def revoke(services: ServicesOf, actor: ActorIs, task: TaskId, client: ClientId)
         "The public key in the mechanism's format, at most 4 KiB.", "Published.", "The same key was published before."
     ),
 )
-async def put_public_key(_holder: HolderIs, raw: RawBodyOf, task: TaskId) -> Response:
+async def put_public_key(_holder: HolderOf, raw: RawBodyOf, task: TaskId) -> Response:
     """The key holder publishes the public key under which the server sums (paillier), once, before any envelope."""
     return await raw.store(lambda session, public_key: publish_key(session, task, public_key), most=_PUBLIC_KEY_LIMIT)
 
@@ -171,7 +171,7 @@ async def put_public_key(_holder: HolderIs, raw: RawBodyOf, task: TaskId) -> Res
     ),
 )
 async def put_envelope(
-    services: ServicesOf, _holder: HolderIs, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
+    services: ServicesOf, _holder: HolderOf, request: Request, raw: RawBodyOf, task: TaskId, client: ClientId
 ) -> Response:
     """The key holder stores the keys for a member in a sealed envelope, which the server cannot open."""
     length, digest = raw.announced(most=services.settings.tuning.envelope_limit)
@@ -205,7 +205,7 @@ def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
 
 @router.get("/keyring", summary="Fetch one's keyring envelope", **binary_response("The envelope."))
 async def get_envelope(
-    services: ServicesOf, member: MemberIs, http: Request, task: TaskId, answer: AnswerOf, wait: Wait = 0.0
+    services: ServicesOf, member: MemberOf, http: Request, task: TaskId, answer: AnswerOf, wait: Wait = 0.0
 ) -> Response:
     """Return the envelope that the key holder stored for the asking client; 404 while there is none."""
 
@@ -238,7 +238,7 @@ def _envelope(services: Services, row: ClientRow, answer: Answer) -> Response:
     summary="Renew one's certificate",
     **replaced("The new membership certificate, 81 bytes."),
 )
-async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: TaskId) -> Response:
+async def renew(services: ServicesOf, member: MemberOf, raw: RawBodyOf, task: TaskId) -> Response:
     """Replace the calling client's membership certificate by a newer one from the organiser."""
 
     def write(session: Session, body: bytes) -> bool:
@@ -253,7 +253,7 @@ async def renew(services: ServicesOf, member: MemberIs, raw: RawBodyOf, task: Ta
     summary="Publish the organiser's revocation list",
     **replaced("The revocation list, signed by the organiser."),
 )
-async def publish(principal: PrincipalOf, actor: ActorIs, raw: RawBodyOf, task: TaskId) -> Response:
+async def publish(principal: PrincipalOf, actor: ActorOf, raw: RawBodyOf, task: TaskId) -> Response:
     """Store the organiser's revocation list and revoke the members on it."""
 
     def write(session: Session, body: bytes) -> bool:

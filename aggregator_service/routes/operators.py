@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Path
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
-from aggregator_service.http.authentication import AdminActorIs, AdminOnly
+from aggregator_service.http.authentication import AdminOf, AdminOnly
 from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import ServicesOf
 from protocols.messages import OperatorPage, OperatorRequest, OperatorToken, OperatorView
@@ -23,7 +23,7 @@ OperatorName = Annotated[str, Path(description="Name of the token.", max_length=
     summary="Create an operator's token",
     responses=guarded("conflict"),
 )
-def create(services: ServicesOf, actor: AdminActorIs, request: OperatorRequest) -> OperatorToken:
+def create(services: ServicesOf, actor: AdminOf, request: OperatorRequest) -> OperatorToken:
     """Create a named token with a role and an optional lifetime. It is shown only here; the server keeps its hash."""
     return services.database.transact(lambda session: create_operator(session, request, actor))
 
@@ -36,12 +36,12 @@ def list_all(services: ServicesOf) -> OperatorPage:
 
 
 @router.post("/{name}/rotation", summary="Rotate an operator's token", responses=guarded())
-def rotate(services: ServicesOf, actor: AdminActorIs, name: OperatorName) -> OperatorToken:
+def rotate(services: ServicesOf, actor: AdminOf, name: OperatorName) -> OperatorToken:
     """Replace a token: the new one has the same name, role and full lifetime; the old one is void at once."""
     return services.database.transact(lambda session: rotate_operator(session, name, actor))
 
 
 @router.delete("/{name}", summary="Revoke an operator's token", responses=guarded())
-def revoke(services: ServicesOf, actor: AdminActorIs, name: OperatorName) -> OperatorView:
+def revoke(services: ServicesOf, actor: AdminOf, name: OperatorName) -> OperatorView:
     """Revoke a token. It is void at once."""
     return services.database.transact(lambda session: revoke_operator(session, name, actor))

@@ -22,7 +22,7 @@ from aggregator_service.access.principals import (
     round_of,
     task_of,
 )
-from aggregator_service.http.authentication import ActorIs, MemberIs, PrincipalOf, ReaderOnly
+from aggregator_service.http.authentication import ActorOf, MemberOf, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
 from aggregator_service.polling.notifier import own_topic
@@ -190,7 +190,7 @@ def cohort(services: ServicesOf, principal: PrincipalOf, task: TaskId, number: R
     responses=guarded("not-in-cohort"),
 )
 def refuse(
-    services: ServicesOf, client: MemberIs, task: TaskId, number: RoundNumber, notice: RefusalNotice
+    services: ServicesOf, client: MemberOf, task: TaskId, number: RoundNumber, notice: RefusalNotice
 ) -> RoundView:
     """Store, log and count that the calling client leaves the round because of what the server sent. Idempotent.
 
@@ -226,7 +226,7 @@ def refuse(
 def extend(
     services: ServicesOf,
     principal: PrincipalOf,
-    actor: ActorIs,
+    actor: ActorOf,
     task: TaskId,
     number: RoundNumber,
     request: Extension,
@@ -244,7 +244,7 @@ def extend(
 
 
 @router.post("/{number}/abort", summary="Abort a round", responses=guarded("conflict"))
-def abort(services: ServicesOf, principal: PrincipalOf, actor: ActorIs, task: TaskId, number: RoundNumber) -> RoundView:
+def abort(services: ServicesOf, principal: PrincipalOf, actor: ActorOf, task: TaskId, number: RoundNumber) -> RoundView:
     """Abort an active round: it fails, its contributions are deleted, and the task continues with the next round.
 
     An aborted round does not count as one of the consecutive failures that end a task. Idempotent. 409 if the round has
@@ -277,7 +277,7 @@ def aggregate(
 
 
 @router.get("/{number}/receipt", summary="Fetch what a receipt says of a round", responses=guarded("conflict"))
-def receipt(services: ServicesOf, client: MemberIs, task: TaskId, number: RoundNumber) -> RoundReceipt:
+def receipt(services: ServicesOf, client: MemberOf, task: TaskId, number: RoundNumber) -> RoundReceipt:
     """Return the signed end of a round, and the caller's place among its survivors, or between which two it is missing.
 
     409 while the round goes on; 404 for a client outside its cohort, and once the server no longer keeps who was in it.

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, client_id_of, existing_task, round_of, task_of
-from aggregator_service.http.authentication import MemberIs, PrincipalOf
+from aggregator_service.http.authentication import MemberOf, PrincipalOf
 from aggregator_service.http.fields import check_length
 from aggregator_service.logs import fields
 from aggregator_service.polling.views import snapshot_view
@@ -145,7 +145,7 @@ def _device_group(session: Session, principal: Principal, task_id: str, asked: i
 )
 async def put(
     services: ServicesOf,
-    member: MemberIs,
+    member: MemberOf,
     request: Request,
     raw: RawBodyOf,
     response: Response,

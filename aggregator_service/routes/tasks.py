@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import existing_task, task_of
-from aggregator_service.http.authentication import ActorIs, MemberIs, PrincipalOf, ReaderOnly
+from aggregator_service.http.authentication import ActorOf, MemberOf, PrincipalOf, ReaderOnly
 from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
     TAGGED,
@@ -53,7 +53,7 @@ SumIndex = Annotated[int, Path(description="Index of the sum.", ge=1, le=1_000_0
     summary="Create a task",
     responses=guarded("conflict"),
 )
-def create(services: ServicesOf, actor: ActorIs, request: TaskRequest) -> TaskView:
+def create(services: ServicesOf, actor: ActorOf, request: TaskRequest) -> TaskView:
     """Create a task with a recipe, a mechanism and a schedule; 422 with the reason if they cannot work together."""
     check_start(request)
     plan = plan_request(request)
@@ -105,7 +105,7 @@ def show_sum(services: ServicesOf, principal: PrincipalOf, task: TaskId, number:
 
 
 @router.post("/{task}/close", summary="Close a task", responses=guarded("conflict"))
-def close(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
+def close(services: ServicesOf, actor: ActorOf, task: TaskId) -> TaskView:
     """End a task for good, also one that has failed. An active round fails and its contributions are deleted.
 
     Idempotent. 409 if the task is complete.
@@ -114,7 +114,7 @@ def close(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
 
 
 @router.post("/{task}/resume", summary="Resume a failed task", responses=guarded("conflict"))
-def resume(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
+def resume(services: ServicesOf, actor: ActorOf, task: TaskId) -> TaskView:
     """Open a failed task again: its next round computes the sum at which it failed. Idempotent.
 
     409 if the task is complete or closed. Clients that left it when it failed have to be started again.
@@ -123,7 +123,7 @@ def resume(services: ServicesOf, actor: ActorIs, task: TaskId) -> TaskView:
 
 
 @router.delete("/{task}", summary="Delete a task", responses=guarded("conflict"))
-def delete(services: ServicesOf, actor: ActorIs, task: TaskId) -> DeletedTask:
+def delete(services: ServicesOf, actor: ActorOf, task: TaskId) -> DeletedTask:
     """Delete a task that has ended, for good: its model, aggregates, rounds and members. 409 while it is open.
 
     What later tasks over the same data set are judged by stays, as digests; the answer says what.
@@ -142,7 +142,7 @@ _CATALOGUE: Final = "UTF-8, one line `id TAB title LF` for each item, in order o
     **stored_once(_CATALOGUE, "Stored.", "The same catalogue was stored before."),
 )
 async def put_catalogue(
-    services: ServicesOf, actor: ActorIs, request: Request, raw: RawBodyOf, task: TaskId
+    services: ServicesOf, actor: ActorOf, request: Request, raw: RawBodyOf, task: TaskId
 ) -> Response:
     """Store the catalogue whose digest the task names, once. Round 1 waits for it, and it never changes.
 
@@ -201,7 +201,7 @@ def of_task(
     responses=TAGGED,
 )
 def of_client(
-    services: ServicesOf, member: MemberIs, task: TaskId, answer: AnswerOf, after: After = 0, limit: Limit = _LIMIT
+    services: ServicesOf, member: MemberOf, task: TaskId, answer: AnswerOf, after: After = 0, limit: Limit = _LIMIT
 ) -> Response:
     """Return the released sums that include the client's contributions, with the digest of each contribution."""
     with services.database.read() as session:

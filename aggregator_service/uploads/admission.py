@@ -55,13 +55,13 @@ class Admission:
 
     def check(self, body: memoryview) -> None:
         """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""
-        how, plan, contribution = self.plan.mechanism, self.plan.sum_plan, body[self.plan.sum_plan.ticket_bytes :]
-        if len(contribution) <= _PART or plan.layout.chosen or not isinstance(how, ChecksByParts):
-            how.check(plan, self.route, contribution)
+        mechanism, plan, contribution = self.plan.mechanism, self.plan.sum_plan, body[self.plan.sum_plan.ticket_bytes :]
+        if len(contribution) <= _PART or plan.layout.chosen or not isinstance(mechanism, ChecksByParts):
+            mechanism.check(plan, self.route, contribution)
             return
         exact(contribution, plan.contribution_bytes(self.route), "a contribution along this route")
         for start in range(0, len(contribution), _PART):
-            how.check_part(plan, self.route, start, contribution[start : start + _PART])
+            mechanism.check_part(plan, self.route, start, contribution[start : start + _PART])
             forget_pages(body)
 
     def refuse_late(self, now: float) -> None:

@@ -155,12 +155,12 @@ CLIENT = Enrolled("c_1", "t_1", "member")
 def test_a_client_whose_token_is_voided_during_the_query_is_not_cached(database: Database) -> None:
     async def scenario() -> tuple[object, object]:
         task_cache = cache_of(database)
-        mark = task_cache.mark()
+        mark = task_cache.read_start()
         with database.write() as session:
             void_token(session, "hash")
         task_cache.remember(mark, "hash", CLIENT, 0)
         late = task_cache.client("hash")
-        task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+        task_cache.remember(task_cache.read_start(), "hash", CLIENT, 0)
         return late, task_cache.client("hash")
 
     assert asyncio.run(scenario()) == (None, CLIENT)
@@ -181,7 +181,7 @@ def test_a_token_that_another_thread_voids_during_the_look_is_not_found(database
                     void_token(session, "hash")
             return super().__hash__()
 
-    task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+    task_cache.remember(task_cache.read_start(), "hash", CLIENT, 0)
     assert task_cache.client(VoidedMeanwhile("hash")) in (CLIENT, None)
 
 
@@ -238,7 +238,7 @@ def test_the_cache_expires_when_versions_are_not_confirmed(database: Database) -
 
     async def scenario() -> list[bool]:
         task_cache = cache_of(database, clock.now)
-        task_cache.remember(task_cache.mark(), "hash", CLIENT, 0)
+        task_cache.remember(task_cache.read_start(), "hash", CLIENT, 0)
         await task_cache.current_round("t_1")
         found = [task_cache.client("hash") is not None, task_cache.cached_round("t_1") is not None]
         clock.advance(3600.0)
