@@ -57,7 +57,7 @@ from protocols.sums.masked.plan import MaskedPlan
 
 _SEED: Final = bytes(range(32))
 _PIN: Final = OrganiserPin(key=b64encode(bytes(32)), scope="lies")
-_MODERATE: Final = 20.0  # length of rows that make user factors large, and no update so large that it is clipped
+_MODERATE: Final = 14.0  # length of rows that make user factors large, and no update so large that it is clipped
 _PAIRS: Final = 8  # of sums over cohorts that differ by one
 _STEPS: Final = 60  # of the search for the longest rows that members accept
 Rows = NDArray[np.float32]
