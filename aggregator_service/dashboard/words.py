@@ -171,6 +171,9 @@ def _mechanism_terms(plan: Mapping[str, Any]) -> Iterator[Term]:
         yield Term("Neighbours, k", figure(around.get("degree")), "clients that hold the shares of a client")
         yield Term("Threshold, t", figure(around.get("threshold")), "neighbours needed to remove a mask")
         yield Term("Dropouts tolerated", f"{100 * float(around.get('dropout', 0)):.0f} %", "of a neighbourhood")
+    if plan.get("garbage_passes", 1.0) < 1.0:
+        chance = f"{plan['garbage_passes']:.2g}"
+        yield Term("Garbage in one value passes", chance, "probability that it has a size that a sum can have")
     if plan.get("groups", 1) > 1:
         near = f"of those within {plan['tau']:g} times the median distance of all"
         yield Term("Groups with a sum each", figure(plan["groups"]), f"the model is made {near}")

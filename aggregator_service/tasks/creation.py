@@ -26,9 +26,10 @@ from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest, 
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import validated
 from protocols.recipes.registry import recipe_entry
-from protocols.sums.masked.parameters import MaskedParameters, advised_split
+from protocols.sums.masked.parameters import FEWEST_BITS, MaskedParameters, advised_split
 from protocols.sums.masked.plan import MASKED
 from protocols.sums.registry import mechanism_entry
+from protocols.sums.ring import spare_bits
 
 
 def requested(
@@ -71,6 +72,8 @@ def requested(
     apart = privacy is None and data_set is None  # each group would need all noise; groups of a label are not compared
     if mechanism == MASKED.name and recipe in IN_GROUPS and variant == "recommended" and apart:
         mechanism_parameters, schedule = _with_groups(mechanism_parameters, schedule)
+    if mechanism == MASKED.name and variant == "recommended" and "spare" not in mechanism_parameters:
+        mechanism_parameters = _with_spare_bits(mechanism_parameters, schedule)
     values = {
         "name": name,
         "recipe": {"name": recipe, "parameters": chosen, "version": recipe_entry(recipe).version},
@@ -104,6 +107,16 @@ def _with_groups(given: Mapping[str, Any], schedule: Schedule) -> tuple[Mapping[
     if split is None:
         return given, schedule
     return {**given, "groups": split.groups}, schedule.model_copy(update={"min_clients": split.min_clients})
+
+
+def _with_spare_bits(given: Mapping[str, Any], schedule: Schedule) -> Mapping[str, Any]:
+    """Return the parameters of masked sums with the bits that can be spared, so that garbage shows; see above."""
+    try:
+        chosen = MaskedParameters.model_validate(dict(given))
+    except ValidationError:
+        return given
+    spare = min(spare_bits(chosen.bits, schedule.cohort_size), chosen.bits - FEWEST_BITS)
+    return {**given, "spare": spare} if spare else given
 
 
 def _with_items(recipe: str, given: Mapping[str, Any], count: int) -> dict[str, Any]:

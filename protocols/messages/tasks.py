@@ -85,6 +85,13 @@ class MaskedPlanView(SegmentedPlanView):
     tau: float | None = Field(
         default=None, ge=1, description="Times the median distance that the sum of a group may be away to be used."
     )
+    spare: int = Field(default=0, ge=0, description="Bits of a ring element that sums leave free.")
+    garbage_passes: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Probability that garbage in one value of a sum has a size that it can have.",
+    )
     neighbourhood: NeighbourhoodView = Field(description="Of a full cohort; with groups, of a group of it.")
 
 

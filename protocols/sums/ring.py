@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite, log2
 from typing import Any, ClassVar, Final
@@ -136,7 +136,7 @@ Places = tuple[tuple[tuple[FixedPoint, slice], ...], ...]
 
 
 def require_fit(layout: VectorLayout, contributions: int, bits: range, clients: range) -> None:
-    """Raise `BudgetError`, with what would fit, unless sums of `contributions` fit a ring of bits[0] bits.
+    """Raise `BudgetError`, with what would fit, unless sums of `contributions` fit a ring of bits[0] bits, less spare.
 
     bits: widths from the ring's to the widest that the mechanism has. clients: the contributions that it can sum.
     `ParameterError` for fewer.
@@ -195,14 +195,25 @@ def encode_vector(
             ring.encode(part, segment.clip, elements[span])
 
 
-def _ring(bits: int, segment: Segment, contributions: int) -> FixedPoint:
-    """Return the segment's fixed point; `BudgetError` if its sums do not fit."""
+def _ring(bits: int, segment: Segment, contributions: int, spare: int = 0) -> FixedPoint:
+    """Return the segment's fixed point; `BudgetError` if its sums do not fit, with `spare` bits left."""
     bound = segment.bound_on_sum(contributions)
     if segment.integral:
-        return FixedPoint(bits, bound, 1.0)
-    ring = FixedPoint.widest(bits, bound, contributions)
+        return replace(FixedPoint(bits - spare, bound, 1.0), bits=bits)
     exact = 2.0 ** floor(log2(_EXACT / segment.clip))  # a single value, which may exceed the sum's bound, must be exact
-    return ring if ring.scale <= exact else FixedPoint(bits, bound, exact)
+    return FixedPoint(bits, bound, min(FixedPoint.widest(bits - spare, bound, contributions).scale, exact))
+
+
+def spare_bits(bits: int, contributions: int) -> int:
+    """Return how many bits of a ring are better left free, at most `MOST_SPARE`, so that garbage shows.
+
+    A mean keeps steps of 2^-`MEAN_BITS` of the clip: what is left is spare.
+    """
+    return max(0, min(MOST_SPARE, bits - MEAN_BITS - max(1, contributions).bit_length()))
+
+
+MOST_SPARE: Final = 8
+MEAN_BITS: Final = 12
 
 
 class RingPlan(FixedPointPlan):
@@ -217,6 +228,18 @@ class RingPlan(FixedPointPlan):
         """Bits of the sum of one value."""
 
     @property
+    def spare(self) -> int:
+        """Bits of the ring that sums of honest contributions leave free."""
+        return 0
+
+    @property
+    def garbage_passes(self) -> float:
+        """The largest share of all ring elements that a value of a segment can have: garbage in one place passes the
+        check of its size with this probability, and in two with its square. At most 2^-`spare`."""
+        rings = (ring for own in self.places for ring, _ in own)
+        return max(min(1.0, (2.0 * floor(ring.bound * ring.scale) + 1.0) / 2.0**ring.bits) for ring in rings)
+
+    @property
     def most_in_sum(self) -> int:
         """Most contributions in one sum of the ring."""
         return self.max_contributions
@@ -227,7 +250,7 @@ class RingPlan(FixedPointPlan):
         segments = [segment for block in self.layout.blocks for segment in block.segments]
         spans = (slice(start, end) for start, end in spans_of(segment.length for segment in segments))
         return tuple(
-            tuple((_ring(self.bits, segment, self.most_in_sum), next(spans)) for segment in block.segments)
+            tuple((_ring(self.bits, segment, self.most_in_sum, self.spare), next(spans)) for segment in block.segments)
             for block in self.layout.blocks
         )
 

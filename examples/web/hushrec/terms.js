@@ -30,12 +30,12 @@ const FACTORS = {
 /** What this client takes where a task states nothing. The server's word would let it choose parameters for one client. */
 const DEFAULTS = {
   ...{ colr: { ...FACTORS, row_clip: 1, rank: 4 }, fedmf: FACTORS },
-  masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30, groups: 1, tau: null },
+  masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30, groups: 1, tau: null, spare: 0 },
   oneshot: { bits: 28, committee: 5, corrupt: 1 },
 };
 
 /** Parameters that terms leave out where they say nothing. */
-const LEFT_OUT = { masked: { groups: 1, tau: null } };
+const LEFT_OUT = { masked: { groups: 1, tau: null, spare: 0 } };
 /** Where a task has groups and states no other. */
 const TAU = 1.5;
 
@@ -67,10 +67,10 @@ const PLANS = {
 };
 
 function planOf(mechanism, segments, parameters, cohort) {
-  const { bits, groups = 1 } = parameters;
+  const { bits, groups = 1, spare = 0 } = parameters;
   const length = segments.reduce((sum, segment) => sum + segment.length, 0);
   const scaled = segments.map((segment) => {
-    const scale = segmentScale(bits, segment, cohort / groups);
+    const scale = segmentScale(bits - spare, segment, cohort / groups);
     return { ...segment, scale, error: segmentError(segment, scale, cohort / groups) };
   });
   return { segments: scaled, length, bits, ...PLANS[mechanism](length, parameters, cohort) };
@@ -82,7 +82,8 @@ const CHECKS = {
     const fits = isCount(committee, policy.minCommittee, 16) && isCount(corrupt, policy.minCorruptMembers, committee - 1);
     require(fits && isCount(bits, policy.minBits, 52), "the committee or the ring is smaller than this client accepts");
   },
-  masked({ bits, mode, corrupt, sigma, dropout, eta, groups = 1, tau }, policy) {
+  masked({ bits, mode, corrupt, sigma, dropout, eta, groups = 1, tau, spare = 0 }, policy) {
+    require(isCount(spare, 0, Math.min(16, bits - 16)), "the task leaves other bits of the ring free than this client knows");
     const isSplit = isCount(groups, 3, 100) && tau >= 1 && tau <= 10;
     require(isSplit || (groups === 1 && tau === undefined), "the task has other groups than this client knows");
     require(mode === "semi-malicious", `this client takes part in semi-malicious mode, not in ${mode}`);

@@ -77,7 +77,7 @@ class MaskedParameters(SparseMessage):
     What concerns groups is left out of the terms of a task without any. With groups tau is always in them.
     """
 
-    left_out: ClassVar[Mapping[str, Any]] = {"groups": 1, "tau": None}
+    left_out: ClassVar[Mapping[str, Any]] = {"groups": 1, "tau": None, "spare": 0}
     bits: int = Field(
         default=32,
         ge=16,
@@ -126,6 +126,14 @@ class MaskedParameters(SparseMessage):
         f"and what it says of an item, say, as far as that allows. Unset: {TAU:g} with groups.",
     )
 
+    spare: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="Bits of a ring element that sums leave free: garbage in one value looks possible with "
+        "probability 2^-spare.",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _with_tau(cls, given: Any) -> Any:
@@ -136,6 +144,8 @@ class MaskedParameters(SparseMessage):
 
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
+        if self.bits - self.spare < FEWEST_BITS:
+            raise ValueError(f"{self.spare} spare bits leave fewer than {FEWEST_BITS} of {self.bits}: choose fewer")
         if 1 < self.groups < LEAST_GROUPS:
             raise ValueError(f"groups are compared from {LEAST_GROUPS} on, got {self.groups}")
         if self.groups == 1 and self.tau is not None:
@@ -286,6 +296,7 @@ def _in_a_group(
         ) from error
 
 
+FEWEST_BITS: Final = 16
 FEWEST_IN_GROUP: Final = 20
 """Clients of a group from which on groups are advised: with 20 CoLR kept 99 % of NDCG@20 (`bench/robust.py`)."""
 MOST_ADVISED: Final = 10

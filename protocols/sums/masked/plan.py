@@ -75,6 +75,10 @@ class MaskedPlan(RingPlan):
         return self.parameters.bits
 
     @property
+    def spare(self) -> int:
+        return self.parameters.spare
+
+    @property
     def mode(self) -> Mode:
         """Behaviour of the server that the sum withstands."""
         return self.parameters.mode
@@ -178,6 +182,7 @@ class MaskedPlan(RingPlan):
             "mechanism": self.mechanism,
             **self.parameters.model_dump(),
             "security_bits": _SECURITY_BITS,
+            "garbage_passes": self.garbage_passes,
             "max_contributions": self.max_contributions,
             "neighbourhood": self.neighbourhood(self.max_contributions).describe(),
             "bytes_per_value": self.aggregate_bytes / self.layout.length,
@@ -199,7 +204,8 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     plan = MaskedPlan(checked, layout, max_contributions)
     if checked.groups > 1:
         require_groups(layout, max_contributions, checked.groups)
-    require_fit(layout, plan.most_in_sum, range(checked.bits, 65), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    fitting = range(checked.bits - checked.spare, 65 - checked.spare)
+    require_fit(layout, plan.most_in_sum, fitting, range(MIN_CLIENTS, MOST_CLIENTS + 1))
     return plan
 
 
