@@ -24,7 +24,7 @@ from bench._report import Figure, arguments, time_in_turn
 from bench.figures import run
 from bench.sums import Organiser, Shape, masked_client, masked_run
 from client_sdk.history import History
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.layout import whole_route
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import main_layout
@@ -58,13 +58,13 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
     assert isinstance(noisy, Private)
     rng = np.random.default_rng(0)
     history = History(np.sort(rng.choice(ITEMS, _POSITIVES, replace=False)).astype(np.int32))
-    half, state = client_half(plain, None), noisy.initial_state(_SEED)
+    side, state = client_side(plain, None), noisy.initial_state(_SEED)
     if name == "privirec-k":  # the first sum is of degrees
         state = noisy.absorb(state, noisy.round_spec(_SEED, 1), np.full(ITEMS, 50.0), clients)
-    spec, own = noisy.round_spec(_SEED, 2), half.initial_client_state(rng)
+    spec, own = noisy.round_spec(_SEED, 2), side.initial_client_state(rng)
 
     def whole(plan: MaskedPlan, masks: list[Mask], private: Private | None) -> bytes:
-        made = half.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
+        made = side.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
         sent = made if private is None else private.noised(state, spec, made, os.urandom)
         elements = encode(plan, whole_route(plan.layout), list(sent.blocks))
         add_masks(elements, masks)
@@ -80,7 +80,7 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
         steps[label] = partial(whole, plan, masks, noisy if label == "noisy" else None)
         figures |= {f"{label}_bytes": plan.contribution_bytes(whole_route(plan.layout)), f"{label}_bits": plan.bits}
         figures["masks"] = degree + 1
-    trained = half.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
+    trained = side.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
     steps["noise"] = partial(noisy.noised, state, spec, trained, os.urandom)
     return steps, figures
 

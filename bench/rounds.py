@@ -31,7 +31,7 @@ from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.operator import Operator, task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult
+from client_sdk.training.base import ClientSide, LocalResult
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
@@ -161,8 +161,8 @@ class DrawnRound:
 
 
 @dataclass(frozen=True)
-class DrawnVectorHalf(ClientHalf):
-    """A client half that sends a vector drawn from its client's number instead of training; nobody scores."""
+class DrawnVectorSide(ClientSide):
+    """A client side that sends a vector drawn from its client's number instead of training; nobody scores."""
 
     number: int
     layout: VectorLayout
@@ -207,7 +207,7 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
     ):
         plan = fleet.clients[0].member.terms.sum_plan
         for number, client in enumerate(fleet.clients):
-            client.half = DrawnVectorHalf(number, plan.layout)
+            client.client_side = DrawnVectorSide(number, plan.layout)
         done = measure_round(server, fleet)
         exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
     return named(name, done.figures | {"exact": exact})
@@ -218,7 +218,7 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
     first = fleet.clients[0]
     plan, task_id = first.member.terms.sum_plan, first.member.terms.task_id
     vectors = [
-        DrawnVectorHalf(number, plan.layout).vector
+        DrawnVectorSide(number, plan.layout).vector
         for number, client in enumerate(fleet.clients)
         if client.member.client_id in contributors
     ]

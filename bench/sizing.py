@@ -22,7 +22,7 @@ import numpy as np
 
 from bench._report import Figure, Watch, arguments, say
 from bench.figures import run
-from bench.rounds import READY_SECONDS, DrawnVectorHalf, enrolled, measure_round, named, one_round
+from bench.rounds import READY_SECONDS, DrawnVectorSide, enrolled, measure_round, named, one_round
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
 from protocols.messages import Schedule
@@ -61,7 +61,7 @@ def measured(mechanism: str, members: int, items: int) -> dict[str, Figure]:
         try:
             layout = fleet.clients[0].member.terms.recipe.layout(1)
             for number, client in enumerate(fleet.clients):
-                client.half = DrawnVectorHalf(number, layout)
+                client.client_side = DrawnVectorSide(number, layout)
             one_round(fleet)
             before = _settled(Path(root))
             done = measure_round(server, fleet)
@@ -89,7 +89,7 @@ def kept(rounds: tuple[int, ...], items: int, pause: float) -> dict[str, Figure]
     ):
         layout = fleet.clients[0].member.terms.recipe.layout(1)
         for number, client in enumerate(fleet.clients):
-            client.half = DrawnVectorHalf(number, layout)
+            client.client_side = DrawnVectorSide(number, layout)
         done = 0
         for number in rounds:
             while done < number:

@@ -22,8 +22,8 @@ from client_sdk.history import History
 from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
-from client_sdk.training import client_half
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, why_abstain
+from client_sdk.training import client_side
+from client_sdk.training.base import ClientSide, LocalResult, TrainingConfig, why_abstain
 from protocols.contribution import TaskSum, make
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
@@ -61,9 +61,9 @@ class RecipeConformance:
         """Return the recipe."""
         return recipe(self.name, self.parameters)
 
-    def half(self, made: Recipe) -> ClientHalf:
-        """Return the client half."""
-        return client_half(made, self.training)
+    def client_side(self, made: Recipe) -> ClientSide:
+        """Return the client side."""
+        return client_side(made, self.training)
 
     def interactions(self, made: Recipe, client: int) -> object:
         """Return what the client passes to `take_part`: by default rated items, alike in every call."""
@@ -76,8 +76,8 @@ class RecipeConformance:
     # --- one sum -------------------------------------------------------------------------------------------------
 
     def _history(self, made: Recipe, client: int) -> History:
-        half, given = self.half(made), self.interactions(made, client)
-        read = half.read(given)
+        side, given = self.client_side(made), self.interactions(made, client)
+        read = side.read(given)
         if read is not None:
             return read
         assert isinstance(given, History)
@@ -90,13 +90,13 @@ class RecipeConformance:
 
         named: the client whose id it has, None for its own.
         """
-        half, rng = self.half(made), np.random.default_rng([client, spec.number])
+        side, rng = self.client_side(made), np.random.default_rng([client, spec.number])
         view = made.view(state, made.device_group_of(spec.sum_index))
         view.freeze()
-        kept = half.initial_client_state(rng)
+        kept = side.initial_client_state(rng)
         for array in kept.values():
             array.flags.writeable = False
-        return half.contribute(
+        return side.contribute(
             spec, f"c_{client if named is None else named}", view, self._history(made, client), kept, rng
         )
 
@@ -305,26 +305,26 @@ class RecipeConformance:
 
     def test_scores_are_one_number_an_item_or_refused(self) -> None:
         made = self.make()
-        half, state = self.half(made), self._states(made)[-1]
+        side, state = self.client_side(made), self._states(made)[-1]
         if not recipe_entry(self.name).has_items:
             with pytest.raises(HushRecError):
-                half.scores(state, {}, History(np.zeros(0, np.int32)))
+                side.scores(state, {}, History(np.zeros(0, np.int32)))
             return
         assert isinstance(made.parameters, ItemParameters)
         rng, history = np.random.default_rng(0), self._history(made, 0)
         view, spec = made.view(state, 0), made.round_spec(_SEED, max(1, state.round_number))
-        scores = half.scores(view, half.prepare(spec, view, history, rng), history)
+        scores = side.scores(view, side.prepare(spec, view, history, rng), history)
         assert scores.shape == (made.parameters.items,) and np.isfinite(scores).all()
 
     def test_what_a_client_keeps_can_be_stored_and_read_again(self) -> None:
         made, store = self.make(), ClientStore(MemoryStore(), "owner")
-        half, spec = self.half(made), made.round_spec(_SEED, self.sums)
+        side, spec = self.client_side(made), made.round_spec(_SEED, self.sums)
         state, history, rng = self._states(made)[-1], self._history(made, 0), np.random.default_rng(0)
-        prepared = half.prepare(spec, made.view(state, 0), history, rng)
+        prepared = side.prepare(spec, made.view(state, 0), history, rng)
         trained = self._contribute(made, made.round_spec(_SEED, 1), made.initial_state(_SEED), 0).client_state
-        for kept in (half.initial_client_state(rng), prepared, trained):
+        for kept in (side.initial_client_state(rng), prepared, trained):
             store.keep_client_state("task", kept)
-            read = store.client_state("task", half.initial_client_state(rng))
+            read = store.client_state("task", side.initial_client_state(rng))
             assert read is not None and read.keys() == kept.keys()
             for name, array in kept.items():
                 np.testing.assert_array_equal(read[name], array, err_msg=name)

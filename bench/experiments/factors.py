@@ -67,7 +67,9 @@ def own_scores(made: Federation, group: int = 0) -> FullScorer:
 
     def scores(users: NDArray[np.intp]) -> NDArray[np.floating]:
         asked = users.tolist()
-        return np.stack([made.half.scores(view, made.client_states[user], made.train.history(user)) for user in asked])
+        return np.stack(
+            [made.client_side.scores(view, made.client_states[user], made.train.history(user)) for user in asked]
+        )
 
     return scores
 

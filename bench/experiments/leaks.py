@@ -23,11 +23,11 @@ from client_sdk.lab.evaluation.controls import ControlTable, control_row, contro
 from client_sdk.lab.evaluation.metrics import EvaluationResult, FullScorer, evaluate_full_scores, evaluate_scores
 from client_sdk.lab.federation import Federation
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult
-from client_sdk.training.factors import FactorHalf
-from client_sdk.training.fair import FairHalf
+from client_sdk.training.base import ClientSide, LocalResult
+from client_sdk.training.factors import FactorSide
+from client_sdk.training.fair import FairSide
 from client_sdk.training.mf import NegativeSampler, draw_negatives
-from client_sdk.training.pfedclr import PFedCLRHalf
+from client_sdk.training.pfedclr import PFedCLRSide
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState, RoundSpec
 
@@ -199,7 +199,7 @@ def negative_pool(
 class _Excluding:
     """`inner`, with negatives drawn outside the user's row of `excluded` in every contribution."""
 
-    inner: FactorHalf | PFedCLRHalf | FairHalf
+    inner: FactorSide | PFedCLRSide | FairSide
     excluded: NDArray[np.int32]
 
     def __getattr__(self, name: str) -> Any:
@@ -216,7 +216,7 @@ class _Excluding:
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train as user int(client_id), which is how `Federation` names its users."""
-        own: ClientHalf = replace(self.inner, draw=draws_without(self.excluded[int(client_id)]))
+        own: ClientSide = replace(self.inner, draw=draws_without(self.excluded[int(client_id)]))
         return own.contribute(spec, client_id, state, history, client_state, rng)
 
 
@@ -225,7 +225,7 @@ def exclude(federation: Federation, excluded: NDArray[np.int32]) -> None:
 
     excluded: int32 (users, k), padded with -1. Raises `TypeError` for a recipe that draws no negatives.
     """
-    half = federation.half
-    if not isinstance(half, FactorHalf | PFedCLRHalf | FairHalf):
+    side = federation.client_side
+    if not isinstance(side, FactorSide | PFedCLRSide | FairSide):
         raise TypeError(f"recipe {federation.recipe.name!r} draws no negatives")
-    federation.half = _Excluding(half, excluded)
+    federation.client_side = _Excluding(side, excluded)

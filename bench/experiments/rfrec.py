@@ -67,7 +67,7 @@ def renyi_epsilon(epsilon: float, releases: int, delta: float) -> float:
     return min(releases * renyi_divergence(epsilon, a) + math.log(1 / delta) / (a - 1) for a in orders)
 
 
-# --- All devices of an RFRec federation in one process, trained with the client half's steps, without sealing
+# --- All devices of an RFRec federation in one process, trained with the client side's steps, without sealing
 
 
 class Devices:

@@ -18,7 +18,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.whole import WholeRatings, can_train_whole, held_items, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
 from protocols.contribution import Made, TaskSum, make
@@ -134,11 +134,11 @@ class Federation:
         )
         self._view = self.state
         self._whole: WholeRatings | None = None
-        self.half = client_half(self.recipe, self.training)
+        self.client_side = client_side(self.recipe, self.training)
         users = self.train.n_users
         draws = np.random.default_rng([self.seed, 1])
         self.given = [GivenData()] * users
-        self.client_states: list[ClientState] = [self.half.initial_client_state(draws) for _ in range(users)]
+        self.client_states: list[ClientState] = [self.client_side.initial_client_state(draws) for _ in range(users)]
         self._held = self._held_items()
         self.took_part = np.zeros(users, dtype=bool)
         order = np.random.default_rng([self.seed, 42]).permutation(users)
@@ -171,14 +171,14 @@ class Federation:
         """Return what each user's device scores with the newest model, float32 (users, items).
 
         A user who never took part trains for itself first, as its device would. Raises `ParameterError` as the recipe's
-        client half does, for example for a model that cannot score yet.
+        client side does, for example for a model that cannot score yet.
         """
-        from client_sdk.training.privirec import PriviRecHalf  # which other recipes do not need
+        from client_sdk.training.privirec import PriviRecSide  # which other recipes do not need
 
         if self._whole is not None:
             return self._whole.scores(self.state, users)
-        if isinstance(self.half, PriviRecHalf):
-            return self.half.scores_of(self.state, interaction_rows(self.train)[users])
+        if isinstance(self.client_side, PriviRecSide):
+            return self.client_side.scores_of(self.state, interaction_rows(self.train)[users])
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
@@ -195,8 +195,8 @@ class Federation:
         history, client_state = self.history(user), self.client_states[user]
         if not self.took_part[user]:
             rng = np.random.default_rng([self.seed, 4, user, spec.number])
-            client_state = self.half.prepare(spec, view, history, rng)
-        return self.half.scores(view, client_state, history)
+            client_state = self.client_side.prepare(spec, view, history, rng)
+        return self.client_side.scores(view, client_state, history)
 
     def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
         """Return the users asked in a round, int64; the same in all rounds if the recipe's cohort is frozen.
@@ -253,7 +253,7 @@ class Federation:
         sum_class, given = self.recipe.layout(spec.sum_index).sum_class, self.given[user]
         if why_abstain(sum_class, spec, self._view, self.history(user), given, "") is not None:
             return True
-        return self.half.why_abstain(spec, self.history(user), self.client_states[user]) is not None
+        return self.client_side.why_abstain(spec, self.history(user), self.client_states[user]) is not None
 
     def _sum_at_once(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]
@@ -336,7 +336,7 @@ class Federation:
     def _train(self, spec: RoundSpec, user: int) -> LocalResult:
         rng = np.random.default_rng([self.seed, 2, user, spec.number])
         history = self.history(user)
-        local = self.half.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
+        local = self.client_side.contribute(spec, str(user), self._view, history, self.client_states[user], rng)
         self.client_states[user] = local.client_state if local.finish is None else local.finish()
         if self.recipe.layout(spec.sum_index).sum_class.once:
             self.given[user] = self.given[user].with_counted("", spec.sum_index)

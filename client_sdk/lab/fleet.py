@@ -57,7 +57,7 @@ from client_sdk.rounds.polling import (
 from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import ClientState
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
@@ -152,8 +152,8 @@ class Fleet:
                 follower = SharedFollower(
                     member.calls, member.terms, device_group=member.membership.device_group, cache=self._cache
                 )
-                half = client_half(member.terms.recipe, options.training)
-                return FleetPart(member, follower, half, np.random.default_rng(seed))
+                side = client_side(member.terms.recipe, options.training)
+                return FleetPart(member, follower, side, np.random.default_rng(seed))
 
             return joined
 
@@ -349,11 +349,11 @@ class Fleet:
         device_groups = {client.member.membership.device_group for client in self._clients}
         states = {device_group: self.model(device_group) for device_group in device_groups}
         for client, client_state, history in zip(self._clients, self._client_states(), self._histories, strict=True):
-            yield client.half.scores(states[client.member.membership.device_group], client_state, history)
+            yield client.client_side.scores(states[client.member.membership.device_group], client_state, history)
 
     def _client_states(self) -> list[ClientState]:
         rng = np.random.default_rng(self._options.seed)
-        return [client.client_state() or client.half.initial_client_state(rng) for client in self._clients]
+        return [client.client_state() or client.client_side.initial_client_state(rng) for client in self._clients]
 
     def traffic(self) -> tuple[int, int]:
         """Return the bytes of bodies sent and received so far, including enrolment, keys, polls and snapshots."""

@@ -100,7 +100,7 @@ class OwnRound:
         part, spec = self.part, self.spec
         state = part.follower.view(caught_up.state)
         with self.timed("train"):
-            asked = part.half.ask(spec, state, self.history)
+            asked = part.client_side.ask(spec, state, self.history)
             if asked is not None:
                 yield Turn(asked)
             local = yield from work(partial(train, part, spec, state, self.history))
@@ -227,7 +227,7 @@ def require_data(part: Part, spec: RoundSpec, state: ModelState, history: Histor
     given = GivenData() if sum_class.data is None else store.given(task_id, label, sum_class.data)
     reason = why_abstain(sum_class, spec, state, history, given, task_id)
     if reason is None:
-        reason = part.half.why_abstain(spec, history, part.client_state())
+        reason = part.client_side.why_abstain(spec, history, part.client_state())
     if reason is None and (spending := store.spending(task_id)) is not None:
         reason = spending.why_not()
     if reason is None and sum_class.data == "held-out" and given.measured >= member.policy.max_measurements:
@@ -258,9 +258,9 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
     - In sums of class `repeated` whose total anyone can open, zeros would be the difference of two sums over one set
       of clients, which no check of sets sees: `Abstained`, so that the set shows who is missing.
     """
-    member, client_state = part.member, part.client_state() or part.half.initial_client_state(part.rng)
+    member, client_state = part.member, part.client_state() or part.client_side.initial_client_state(part.rng)
     try:
-        local = part.half.contribute(spec, member.client_id, state, history, client_state, part.rng)
+        local = part.client_side.contribute(spec, member.client_id, state, history, client_state, part.rng)
         _require_usable(part, local)
     except Exception as error:  # the trainer is the application's: it may raise anything
         if member.terms.mechanism.name == "plain":

@@ -268,7 +268,7 @@ class _Contributor(Role):
             except _MISSED as error:
                 outcome = RoundMissed(view.number, str(error))
             self.progress(outcome)
-            if self.part.half.in_application:
+            if self.part.client_side.in_application:
                 yield Turn(outcome)
 
     def _is_asked(self, view: RoundView) -> bool:

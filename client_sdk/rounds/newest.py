@@ -203,7 +203,7 @@ def own_scores(part: Part, state: ModelState, history: History) -> NDArray[np.fl
     is_final = part.final is not None and state.round_number == part.final.round_number
     if client_state is None or is_final:
         spec = part.member.terms.recipe.round_spec(part.member.terms.seed, max(1, state.round_number))
-        client_state = part.half.prepare(spec, state, history, part.rng)
+        client_state = part.client_side.prepare(spec, state, history, part.rng)
     if part.client_state() is None:
         part.keep_client_state(client_state)
-    return part.half.scores(state, client_state, history)
+    return part.client_side.scores(state, client_state, history)

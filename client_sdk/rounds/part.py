@@ -1,4 +1,4 @@
-"""What one client has for the rounds of one task: item catalogue, keyring, model, client half and client state."""
+"""What one client has for the rounds of one task: item catalogue, keyring, model, client side and client state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from client_sdk.rounds.events import AggregateRejected, ModelMeasured, Progress,
 from client_sdk.rounds.keys import obtain_keyring
 from client_sdk.rounds.member import Member, Stop
 from client_sdk.store.states import ClientState
-from client_sdk.training import client_half
-from client_sdk.training.base import ClientHalf, TrainingConfig
+from client_sdk.training import client_side
+from client_sdk.training.base import ClientSide, TrainingConfig
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.layout import Route, SumClass
@@ -38,7 +38,7 @@ class Part:
     member: Member
     follower: ModelFollower
     """Its copy of the model."""
-    half: ClientHalf
+    client_side: ClientSide
     """The client side of the recipe."""
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     """Random numbers of training only; keys and ciphertexts use the system's generator."""
@@ -65,8 +65,8 @@ class Part:
     ) -> Part:
         """Return the part of `member`, with its model in its own store; see `Client.join` for the arguments."""
         follower = ModelFollower(member.calls, member.terms, member.store, device_group=member.membership.device_group)
-        half = client_half(member.terms.recipe, training, graph_filter)
-        return cls(member, follower, half, np.random.default_rng(seed))
+        side = client_side(member.terms.recipe, training, graph_filter)
+        return cls(member, follower, side, np.random.default_rng(seed))
 
     def require_joined(self) -> None:
         """Raise `ParameterError` for a task that was opened without asking the server about revocations."""
@@ -75,13 +75,13 @@ class Part:
 
     def history(self, interactions: object) -> History:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
-        read = self.half.read(interactions)
+        read = self.client_side.read(interactions)
         if read is not None:
             return read
         history = self.known_items(interactions)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
-        self.half.check(history)
+        self.client_side.check(history)
         return history
 
     def known_items(self, interactions: object) -> History:
@@ -210,7 +210,7 @@ class Part:
     def client_state(self) -> ClientState | None:
         """Return the arrays that this client never sends, such as its user factor; None before its first round."""
         if self._client_state is None:
-            like = self.half.initial_client_state(np.random.default_rng(0))
+            like = self.client_side.initial_client_state(np.random.default_rng(0))
             self._client_state = self.member.store.client_state(self.member.task_id, like)
         return self._client_state
 

@@ -23,7 +23,7 @@ from protocols.privacy.noise import ORDERS, Curve, epsilon_of
 from protocols.recipes.base import ModelState
 
 ClientState = Mapping[str, NDArray[Any]]
-"""Arrays by name, such as the user factor or a residual, as the client's half of the recipe needs them."""
+"""Arrays by name, such as the user factor or a residual, as the client side of the recipe needs them."""
 
 
 # --- A model state that a client has reached, with the chain of the aggregates that led to it ------------------------

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from client_sdk.training.base import ClientHalf, TrainingConfig
+from client_sdk.training.base import ClientSide, TrainingConfig
 from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.registry import recipe_entry
 
-MakesHalf = Callable[[Recipe, TrainingConfig | None, str | None], ClientHalf]
-"""What `RecipeEntry.half` names: recipe, training settings, name of a graph filter -> client half.
+MakesClientSide = Callable[[Recipe, TrainingConfig | None, str | None], ClientSide]
+"""What `RecipeEntry.client_side` names: recipe, training settings, name of a graph filter -> client side.
 
 Raises `ParameterError` for settings that the recipe does not have.
 """
 
 
-def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_side(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
     """Return the client side of `recipe`, which knows no noise: it is added to what the client side contributes.
 
     training: training settings, the defaults of the recipe if None. graph_filter: for PriviRec, a name from
@@ -27,7 +27,7 @@ def client_half(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
     """
     measured = recipe.layer(Evaluated)
     if measured is not None:
-        from client_sdk.training.evaluated import EvaluatedHalf  # which only tasks with evaluation need
+        from client_sdk.training.evaluated import EvaluatedSide  # which only tasks with evaluation need
 
-        return EvaluatedHalf(measured, client_half(measured.inner, training, graph_filter))
-    return cast(MakesHalf, load(recipe_entry(recipe.name).half))(recipe.own, training, graph_filter)
+        return EvaluatedSide(measured, client_side(measured.inner, training, graph_filter))
+    return cast(MakesClientSide, load(recipe_entry(recipe.name).client_side))(recipe.own, training, graph_filter)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.arrays_update import Update
@@ -99,7 +99,7 @@ class OwnTrainer(History):
 
 
 @dataclass(frozen=True)
-class ArraysHalf(ClientHalf):
+class ArraysSide(ClientSide):
     """Calls the application's trainer. Nothing is kept on the device."""
 
     in_application: ClassVar[bool] = True
@@ -131,6 +131,6 @@ class ArraysHalf(ClientHalf):
         raise ParameterError("the arrays are the application's own model: take them with task.arrays()")
 
 
-def half(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_side(recipe: Arrays, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
     refuse_settings(recipe, training, graph_filter, "the application itself trains in recipe {}")
-    return ArraysHalf(recipe)
+    return ArraysSide(recipe)

@@ -92,7 +92,7 @@ def task_training(recipe: Recipe, given: TrainingConfig | None, kind: type[C], g
     return given
 
 
-class ClientHalf(ABC):
+class ClientSide(ABC):
     """The client side of one recipe; a subclass has `contribute`, and what else differs from these defaults.
 
     `history` is the client's own interactions.

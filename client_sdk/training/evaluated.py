@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng
+from client_sdk.training.base import ClientSide, LocalResult, Rng
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -34,11 +34,11 @@ _TRAINED: Final = "trained"
 
 
 @dataclass(frozen=True)
-class EvaluatedHalf(ClientHalf):
+class EvaluatedSide(ClientSide):
     """`inner` without the held-out rows, and their measurement in the sums that are one."""
 
     recipe: Evaluated
-    inner: ClientHalf
+    inner: ClientSide
 
     def initial_client_state(self, rng: Rng) -> ClientState:
         own: ClientState = {HELD_OUT: np.zeros(0, np.int32), _TRAINED: np.zeros(1, np.int64)}

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import (
     LocalUpdate,
     MFConfig,
@@ -54,7 +54,7 @@ def user_factor(
 
 
 @dataclass(frozen=True)
-class FactorHalf(ClientHalf):
+class FactorSide(ClientSide):
     """Matrix factorisation: the user factor stays on the device, the change of the item factors is summed."""
 
     recipe: FactorRecipe
@@ -110,7 +110,7 @@ class FactorHalf(ClientHalf):
 
 
 @dataclass(frozen=True)
-class TopKHalf(FactorHalf):
+class TopKSide(FactorSide):
     """FedMF's training; the contribution contains the entries of the change that the recipe's support selects.
 
     With error feedback (Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019) the part that is not sent, the
@@ -153,11 +153,11 @@ def _add_rows(one: Update, other: Update) -> Update:
     return Update(items, values)
 
 
-def half(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_side(recipe: Recipe, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
     if not isinstance(recipe, FactorRecipe):
-        raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client half")
+        raise ParameterError(f"recipe {recipe.name!r} sends no rows of change, so it has another client side")
     chosen = task_training(recipe, training, MFConfig, graph_filter)
-    return TopKHalf(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorHalf(recipe, chosen)
+    return TopKSide(recipe, chosen) if isinstance(recipe, TopKRecipe) else FactorSide(recipe, chosen)
 
 
 # --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, TouchedAdam
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, RoundSpec
@@ -42,7 +42,7 @@ class FairConfig(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FairHalf(ClientHalf):
+class FairSide(ClientSide):
     """The client side of FAIR. The view of the model determines the capacity of the device."""
 
     recipe: Fair
@@ -126,8 +126,8 @@ class FairHalf(ClientHalf):
         return user, FairChange(*tables.changes(), dense - view.dense), float(np.mean(losses[-last:]))
 
 
-def half(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    return FairHalf(recipe, task_training(recipe, training, FairConfig, graph_filter))
+def client_side(recipe: Fair, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
+    return FairSide(recipe, task_training(recipe, training, FairConfig, graph_filter))
 
 
 # --- neuMF with one MLP layer, its BPR loss and its gradients, for one user at a time --------------------------------

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, task_training
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
@@ -169,7 +169,7 @@ def descend(
 
 
 @dataclass(frozen=True)
-class PFedCLRHalf(ClientHalf):
+class PFedCLRSide(ClientSide):
     """Steps 1 and 2 of a client."""
 
     recipe: PFedCLR
@@ -274,5 +274,5 @@ class _FirstStep:
     offsets: NDArray[np.float32] | None
 
 
-def half(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    return PFedCLRHalf(recipe, task_training(recipe, training, PFedCLRConfig, graph_filter))
+def client_side(recipe: PFedCLR, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
+    return PFedCLRSide(recipe, task_training(recipe, training, PFedCLRConfig, graph_filter))

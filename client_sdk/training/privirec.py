@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, refuse_settings
 from client_sdk.training.graph_filters import FILTERS, Components, Ease, Filter, TurboCF, user_row
 from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
@@ -35,7 +35,7 @@ DRAWN: Final = "drawn"
 
 
 @dataclass(frozen=True)
-class PriviRecHalf(ClientHalf):
+class PriviRecSide(ClientSide):
     """The client side of PriviRec. `graph_filter` is used for the client's own recommendations only; None: EASE, with
     the setting that the task's members chose."""
 
@@ -149,7 +149,9 @@ def _fits(parameters: PriviRecKParameters, user_exponent: float | None) -> bool:
     return user_exponent is None or (isclose(a, user_exponent) and isclose(b, 1 - user_exponent))
 
 
-def half(recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_side(
+    recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None
+) -> ClientSide:
     refuse_settings(recipe, training, why="recipe {} trains nothing")
     chosen = None if recipe.parameters.validation and graph_filter is None else matching_filter(recipe, graph_filter)
-    return PriviRecHalf(recipe, chosen)
+    return PriviRecSide(recipe, chosen)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam
-from client_sdk.training.base import ClientHalf, LocalResult, Rng, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, refuse_settings
 from client_sdk.training.factors import USER_FACTOR
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
@@ -58,7 +58,7 @@ class _Device:
 
 
 @dataclass(frozen=True)
-class RFRecHalf(ClientHalf):
+class RFRecSide(ClientSide):
     """User factor and item factors stay on the device; the difference of the item factors to the average is summed."""
 
     recipe: RFRec
@@ -180,9 +180,9 @@ class RFRecHalf(ClientHalf):
         return client_state
 
 
-def half(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
+def client_side(recipe: RFRec, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientSide:
     refuse_settings(recipe, training, graph_filter, "the task determines how recipe {} trains")
-    return RFRecHalf(recipe)
+    return RFRecSide(recipe)
 
 
 # --- local training of RFRec and RFRecF: user factors and the device's own item factors, from its ratings ------------

@@ -258,7 +258,7 @@ ENTRY: Final = RecipeEntry(
     text="named arrays of a model of your own",
     parameters=ArraysParameters,
     make=Arrays,
-    half="client_sdk.training.arrays:half",
+    client_side="client_sdk.training.arrays:client_side",
     source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
 )
 

@@ -1,7 +1,7 @@
 """The interface of every recipe: a layout, a route per client, and pure functions from sums to model states.
 
 `absorb` needs the opened sum. It runs on the clients for encrypted sums, and on the server or a client for plain and
-masked sums. The client half of a recipe, its local training, is in `client_sdk.training`.
+masked sums. The client side of a recipe, its local training, is in `client_sdk.training`.
 """
 
 from __future__ import annotations

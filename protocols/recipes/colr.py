@@ -95,7 +95,7 @@ FEDMF_ENTRY: Final = RecipeEntry(
     text="whole change of the item factors (FedMF)",
     parameters=FedMFParameters,
     make=FedMF,
-    half="client_sdk.training.factors:half",
+    client_side="client_sdk.training.factors:client_side",
     source="Chai et al., 2019",
 )
 

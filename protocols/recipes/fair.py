@@ -369,7 +369,7 @@ ENTRY: Final = RecipeEntry(
     text="NeuMF on devices of unequal memory (FAIR)",
     parameters=FairParameters,
     make=Fair,
-    half="client_sdk.training.fair:half",
+    client_side="client_sdk.training.fair:client_side",
     needs=frozenset({"dense", "device groups"}),
     source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](recipes.md#fair)",
 )

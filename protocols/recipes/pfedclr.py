@@ -159,6 +159,6 @@ ENTRY: Final = RecipeEntry(
     text="shared item factors, personalised on the device (PFedCLR)",
     parameters=PFedCLRParameters,
     make=PFedCLR,
-    half="client_sdk.training.pfedclr:half",
+    client_side="client_sdk.training.pfedclr:client_side",
     source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](recipes.md#pfedclr)",
 )

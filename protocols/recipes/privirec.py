@@ -390,7 +390,7 @@ PRIVIREC: Final = RecipeEntry(
     text="graph filters from the item-item matrix (PriviRec)",
     parameters=PriviRecParameters,
     make=PriviRec,
-    half="client_sdk.training.privirec:half",
+    client_side="client_sdk.training.privirec:client_side",
     needs=frozenset({"dense", "frozen cohort"}),
     source='"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)',
 )

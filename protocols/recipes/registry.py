@@ -25,8 +25,8 @@ class RecipeEntry(Entry):
     """The model of its parameters."""
     make: Callable[[Any], Recipe]
     """Returns the recipe for validated parameters."""
-    half: str
-    """"module:function" of its client half, which only clients import; the function is called with the recipe, the
+    client_side: str
+    """"module:function" of its client side, which only clients import; the function is called with the recipe, the
     training settings and the name of a graph filter (both None where the user gave none)."""
     needs: frozenset[Capability] = frozenset[Capability]({"dense"})
     """What a mechanism must be able to do."""

@@ -241,7 +241,7 @@ RFREC: Final = RecipeEntry(
     text="ratings, with item factors of each client's own (RFRec)",
     parameters=RFRecParameters,
     make=RFRec,
-    half="client_sdk.training.rfrec:half",
+    client_side="client_sdk.training.rfrec:client_side",
     source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
 RFRECF: Final = replace(

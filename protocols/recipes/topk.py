@@ -326,7 +326,7 @@ ENTRY: Final = RecipeEntry(
     text="largest values of the change",
     parameters=TopKParameters,
     make=_top_k,
-    half="client_sdk.training.factors:half",
+    client_side="client_sdk.training.factors:client_side",
     needs=frozenset({"single entries"}),
     why_not="Top-K adds single entries at positions that the client chooses, but a ciphertext holds thousands of "
     "values that can only be added position by position (Nguyen et al., WWW 2024, appendix C); 'colr' and 'scolr' send "

@@ -113,7 +113,7 @@ def test_the_same_model_as_a_federation(data: Interactions, name: str, changes: 
         list(clients.run(1))
     np.testing.assert_allclose(devices.state.item_factors, clients.state.item_factors, atol=1e-5)
     for user in range(RATERS):
-        scores = clients.half.scores(clients.state, clients.client_states[user], data.history(user))
+        scores = clients.client_side.scores(clients.state, clients.client_states[user], data.history(user))
         own = devices.predictions(np.full(RATED, user, np.int32), np.arange(RATED, dtype=np.int32))
         np.testing.assert_allclose(own, scores, atol=1e-4)
     start = made.initial_state(clients.task_seed).item_factors

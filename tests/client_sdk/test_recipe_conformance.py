@@ -164,7 +164,7 @@ class Faulty(FedMF):
 
 @dataclass(frozen=True)
 class Careless:
-    """A client half that does not clip, and scores only some items."""
+    """A client side that does not clip, and scores only some items."""
 
     own: Any
 
@@ -225,12 +225,12 @@ def test_the_battery_finds_constants_that_nobody_was_asked_about(name: str, para
         ("test_scores_are_one_number_an_item_or_refused", AssertionError),
     ],
 )
-def test_the_battery_finds_faults_of_a_client_half(test: str, error: Any) -> None:
+def test_the_battery_finds_faults_of_a_client_side(test: str, error: Any) -> None:
     class Tested(TestFedmf):
         sums = 1 if test.startswith("test_contributions") else 0
 
-        def half(self, made: Recipe) -> Any:
-            return Careless(super().half(made))
+        def client_side(self, made: Recipe) -> Any:
+            return Careless(super().client_side(made))
 
     with pytest.raises(error):
         getattr(Tested(), test)()

@@ -102,11 +102,11 @@ def changed(tree: Path) -> set[str]:
 def test_a_recipe_takes_the_six_files_of_its_page(tree: Path) -> None:
     files = named_files("add-a-recipe.md", "**In HushRec itself**", "toy")
     assert len(files) == 6
-    recipe, half, registry, conformance, page, layouts = files
+    recipe, side, registry, conformance, page, layouts = files
     source = "examples/custom_recipe/popularity_recipe"
-    entry = ('"popularity_recipe.client:half",', '"client_sdk.training.toy:half",\n    text="counts",')
+    entry = ('"popularity_recipe.client:client_side",', '"client_sdk.training.toy:client_side",\n    text="counts",')
     adapt(tree, f"{source}/popularity.py", recipe, entry, ('"popularity"', '"toy"'))
-    adapt(tree, f"{source}/client.py", half, ("popularity_recipe.popularity", "protocols.recipes.toy"))
+    adapt(tree, f"{source}/client.py", side, ("popularity_recipe.popularity", "protocols.recipes.toy"))
     adapt(tree, registry, registry, ('    "topk": ', '    "toy": "protocols.recipes.toy:ENTRY",\n    "topk": '))
     battery = 'class TestToy(RecipeConformance):\n    name = "toy"\n    parameters: ClassVar[Any] = {"items": 30}\n'
     (tree / conformance).write_text((tree / conformance).read_text(encoding="utf-8") + f"\n\n{battery}")

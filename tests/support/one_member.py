@@ -21,7 +21,7 @@ from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.crypto.http_signature import SIGNATURE, SIGNATURE_INPUT, SignedRequest, sign_request
@@ -119,7 +119,7 @@ class OneMember:
         self.part = Part(
             Member(calls, self.terms, membership, self.identity, self.store, policy, check),
             ModelFollower(calls, self.terms, self.store, self.keyring),
-            client_half(self.terms.recipe, None, None),
+            client_side(self.terms.recipe, None, None),
             np.random.default_rng(1),
         )
         self.last = max(self.released)

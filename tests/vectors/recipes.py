@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from client_sdk.history import History
-from client_sdk.training.privirec import DRAWN, half
+from client_sdk.training.privirec import DRAWN, client_side
 from protocols.codec import b64decode
 from protocols.layout import whole_route
 from protocols.messages.rounds import Evaluation
@@ -276,7 +276,7 @@ def _fair(task: Any, sums: Any, refused: Any) -> Outputs:
 
 
 def _send_items(made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: list[int], drawn: Any = None) -> Outputs:
-    device = half(made)
+    device = client_side(made)
     history, kept = History(np.array(items, np.int32)), {} if drawn is None else {DRAWN: np.array(drawn)}
     return {"blocks": device.contribute(spec, "c_1", state, history, kept, np.random.default_rng(0)).blocks}
 

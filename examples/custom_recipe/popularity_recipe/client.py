@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.base import ClientHalf, LocalResult, TrainingConfig, refuse_settings
+from client_sdk.training.base import ClientSide, LocalResult, TrainingConfig, refuse_settings
 from popularity_recipe.popularity import Popularity, PopularityState
 from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.state import state_as
 
 
 @dataclass(frozen=True)
-class PopularityHalf(ClientHalf):
+class PopularitySide(ClientSide):
     """A contribution is the client's 0/1 vector; the score of an item is its share."""
 
     recipe: Popularity
@@ -40,7 +40,9 @@ class PopularityHalf(ClientHalf):
         return state_as(state, PopularityState).shares
 
 
-def half(recipe: Popularity, training: TrainingConfig | None = None, graph_filter: str | None = None) -> ClientHalf:
-    """Return the client half; `ParameterError` for settings that the recipe does not have."""
+def client_side(
+    recipe: Popularity, training: TrainingConfig | None = None, graph_filter: str | None = None
+) -> ClientSide:
+    """Return the client side; `ParameterError` for settings that the recipe does not have."""
     refuse_settings(recipe, training, graph_filter, "recipe {} trains nothing")
-    return PopularityHalf(recipe)
+    return PopularitySide(recipe)

@@ -87,6 +87,6 @@ ENTRY: Final = RecipeEntry(
     name="popularity",
     parameters=PopularityParameters,
     make=Popularity,
-    half="popularity_recipe.client:half",
+    client_side="popularity_recipe.client:client_side",
     source="An example",
 )

@@ -23,7 +23,7 @@ from client_sdk.errors import DigestMismatch
 from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.messages import Schedule
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import OWN as RECIPES
@@ -123,10 +123,10 @@ def test_a_started_task_recommends_before_its_first_round(
         assert part.model().round_number == 0
         terms = part.terms
         first = state_as(start_state(terms.recipe, Source(source[1], 0.5)), CountedFactors)
-        half = client_half(terms.recipe, None)
+        side = client_side(terms.recipe, None)
         history = History.of(own, ITEMS)
-        prepared = half.prepare(terms.recipe.round_spec(terms.seed, 1), first, history, np.random.default_rng(0))
-        expected = half.scores(first, prepared, history)
+        prepared = side.prepare(terms.recipe.round_spec(terms.seed, 1), first, history, np.random.default_rng(0))
+        expected = side.scores(first, prepared, history)
         # float32: a score near 0 is a difference of terms as large as the largest score
         largest = float(np.abs(expected).max())
         np.testing.assert_allclose(found.scores, expected[found.items], rtol=0, atol=1e-6 * largest)

@@ -26,7 +26,7 @@ from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, RoundPage, RoundView, SnapshotView
@@ -130,8 +130,8 @@ class Someone:
         membership = Membership(calls.url, "t_1", "movies", "c_me", "member", "t", None, PIN)
         store, check = ClientStore(self.store, "me"), MembershipCheck(PIN, lambda: float(NOW))
         member = Member(calls, TERMS, membership, identity, store, Policy(min_cohort=3), check)
-        half = client_half(TERMS.recipe, None, None)
-        self.part = Part(member, ModelFollower(calls, TERMS, store), half, np.random.default_rng(1))
+        side = client_side(TERMS.recipe, None, None)
+        self.part = Part(member, ModelFollower(calls, TERMS, store), side, np.random.default_rng(1))
         self.requests: list[str] = []
 
     def asked(self, server: Server) -> RoundView:

@@ -29,7 +29,7 @@ from client_sdk.rounds.loop import play
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.rounds.unmasked import WorkAhead
 from client_sdk.store.states import ClientState, FollowedState
-from client_sdk.training.base import ClientHalf, LocalResult, Rng
+from client_sdk.training.base import ClientSide, LocalResult, Rng
 from protocols.codec import b64decode
 from protocols.crypto.aggregate_chain import AggregateChain, StatedChain, stated_chain
 from protocols.crypto.keys import Keyring
@@ -226,11 +226,11 @@ def test_a_sum_that_does_not_open(how: str) -> None:
     assert recipe.encode_state(state)[4:] == recipe.encode_state(recipe.initial_state(SEED))[4:]
 
 
-class Diverging(ClientHalf):
+class Diverging(ClientSide):
     """The client side of a recipe whose training fails."""
 
-    def __init__(self, half: ClientHalf) -> None:
-        self._half = half
+    def __init__(self, side: ClientSide) -> None:
+        self._half = side
 
     def initial_client_state(self, rng: Rng) -> ClientState:
         return self._half.initial_client_state(rng)
@@ -242,7 +242,7 @@ class Diverging(ClientHalf):
 def test_training_that_fails_on_an_opened_sum() -> None:
     """A sum within the bounds makes training diverge: the member sends a ciphertext of zeros."""
     attack = OneMember(*task(), {1: aggregate_of(*task())})
-    attack.part.half = Diverging(attack.part.half)
+    attack.part.client_side = Diverging(attack.part.client_side)
     assert seen_of(attack) == seen_in_an_honest_round()
     assert isinstance(attack.events[0], TrainingFailed)
 
@@ -256,7 +256,7 @@ def test_a_member_that_chooses_its_blocks_abstains_when_training_fails() -> None
     blocks = [np.arange(chosen, dtype=np.float64), np.tile([0.1, 1.0], chosen)]
     bodies = [(0, how.seal(plan, 0, blocks, keyring)) for _ in range(SURVIVORS)]
     attack = OneMember(terms, keyring, {1: how.release(plan, how.fold(plan, None, bodies))})
-    attack.part.half = Diverging(attack.part.half)
+    attack.part.client_side = Diverging(attack.part.client_side)
     assert not [url for method, url, _ in attack.attempt() if method == "PUT"]
     assert attack.events == [RoundAbstained(2, "training diverged")]
 

@@ -58,7 +58,7 @@ class Member:
         self.client.close()
 
     def _initial(self) -> ClientState:
-        return self.part.part.half.initial_client_state(np.random.default_rng(0))
+        return self.part.part.client_side.initial_client_state(np.random.default_rng(0))
 
     def stored(self) -> ClientState | None:
         """Return what a new process would read; `LocalFileError` if it cannot."""

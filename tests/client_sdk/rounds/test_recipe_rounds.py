@@ -22,7 +22,7 @@ from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.arrays import ArraysRound
 from client_sdk.training.base import LocalResult
-from client_sdk.training.pfedclr import PFedCLRHalf
+from client_sdk.training.pfedclr import PFedCLRSide
 from client_sdk.training.rfrec import SUM_INDEX
 from protocols.advice import parameters_for
 from protocols.messages import Evaluation, Schedule
@@ -158,9 +158,9 @@ def test_a_client_of_pfedclr_uploads_before_it_personalises(monkeypatch: pytest.
     """So the server sums while it takes step 2."""
     terms = TaskTerms.of(task_view("pfedclr", {"items": 6, "dim": 4, "rank": 2}, completed_rounds=1))
     member, uploads = OneMember(terms, None, {1: aggregate_of(terms, None)}), list[int]()
-    contribute = PFedCLRHalf.contribute
+    contribute = PFedCLRSide.contribute
 
-    def noted(self: PFedCLRHalf, *given: Any) -> LocalResult:
+    def noted(self: PFedCLRSide, *given: Any) -> LocalResult:
         local = contribute(self, *given)
 
         def finish() -> ClientState:
@@ -169,7 +169,7 @@ def test_a_client_of_pfedclr_uploads_before_it_personalises(monkeypatch: pytest.
 
         return replace(local, finish=finish)
 
-    monkeypatch.setattr(PFedCLRHalf, "contribute", noted)
+    monkeypatch.setattr(PFedCLRSide, "contribute", noted)
     member.attempt()
     assert uploads == [1]
 

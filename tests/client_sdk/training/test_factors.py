@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from client_sdk.history import History
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.base import distinct
-from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACTOR, TopKHalf
+from client_sdk.training.factors import RESIDUAL_ITEMS, RESIDUAL_ROWS, USER_FACTOR, TopKSide
 from client_sdk.training.mf import MFConfig, draw_negatives, train_locally
 from protocols.errors import ParameterError
 from protocols.recipes.registry import recipe
@@ -177,9 +177,9 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def half_of(mode: str, **changes: Any) -> TopKHalf:
+def side_of(mode: str, **changes: Any) -> TopKSide:
     parameters = {"items": TOPK_ITEMS, "dim": TOPK_DIM, "clip": 0.05, "share": 0.1, **MODES[mode], **changes}
-    return client_half(recipe("topk", parameters), MFConfig(epochs=1))
+    return client_side(recipe("topk", parameters), MFConfig(epochs=1))
 
 
 def dense(items: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -188,12 +188,12 @@ def dense(items: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return full
 
 
-def sent(half: TopKHalf, state: Any, blocks: Any) -> np.ndarray:
+def sent(side: TopKSide, state: Any, blocks: Any) -> np.ndarray:
     full = np.zeros(TOPK_ITEMS * TOPK_DIM)
-    if half.recipe.parameters.support == "own":
+    if side.recipe.parameters.support == "own":
         full[blocks[0].astype(int)] = blocks[1].reshape(-1, 2)[:, 0]
     else:
-        full[state.support] = blocks[0][: half.recipe.kept]
+        full[state.support] = blocks[0][: side.recipe.kept]
     return full.reshape(TOPK_ITEMS, TOPK_DIM)
 
 
@@ -202,19 +202,19 @@ def sent(half: TopKHalf, state: Any, blocks: Any) -> np.ndarray:
 @settings(max_examples=4, deadline=None)
 def test_with_error_feedback_sent_and_residual_add_up_to_the_change(mode: str, seed: int) -> None:
     """Over several rounds, the whole change has been sent or is in the residual, including clipped parts."""
-    half, rng = half_of(mode, error_feedback=True, clip=0.01), np.random.default_rng(seed)
+    side, rng = side_of(mode, error_feedback=True, clip=0.01), np.random.default_rng(seed)
     positives = rng.permutation(TOPK_ITEMS)[:7].astype(np.int32)
-    state, client_state = half.recipe.initial_state(TASK_SEED), half.initial_client_state(rng)
+    state, client_state = side.recipe.initial_state(TASK_SEED), side.initial_client_state(rng)
     trained, delivered, clipped = np.zeros((TOPK_ITEMS, TOPK_DIM)), np.zeros((TOPK_ITEMS, TOPK_DIM)), 0
     for number in range(1, 5):
-        spec = half.recipe.round_spec(TASK_SEED, number)
+        spec = side.recipe.round_spec(TASK_SEED, number)
         own_rng = np.random.default_rng([seed, number])
-        update = train_locally(None, state.item_factors, client_state[USER_FACTOR], positives, half.training, own_rng)
+        update = train_locally(None, state.item_factors, client_state[USER_FACTOR], positives, side.training, own_rng)
         trained[update.items] += update.values
-        local = half.contribute(
+        local = side.contribute(
             spec, "c_1", state, History(positives), client_state, np.random.default_rng([seed, number])
         )
-        delivered += sent(half, state, local.blocks)
+        delivered += sent(side, state, local.blocks)
         client_state, clipped = local.client_state, clipped + local.contribution.clipped
         np.testing.assert_array_equal(client_state[USER_FACTOR], update.user_factor)
         owed = dense(client_state[RESIDUAL_ITEMS], client_state[RESIDUAL_ROWS])

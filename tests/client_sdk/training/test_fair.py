@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_sdk.history import History
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.adam import Adam, TouchedAdam
-from client_sdk.training.fair import USER_VECTORS, FairConfig, FairHalf, layers_of, pair_gradients, scores
+from client_sdk.training.fair import USER_VECTORS, FairConfig, FairSide, layers_of, pair_gradients, scores
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
 from protocols.recipes.base import MOVES_ALIKE
@@ -28,9 +28,9 @@ DIM = 4
 WEIGHTS = {"max_interactions": 10_000, "reveal_weights": True}
 
 
-def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any) -> tuple[Fair, FairHalf]:
+def make(capacities: tuple[int, ...] = (0, 1), items: int = 120, **training: Any) -> tuple[Fair, FairSide]:
     chosen = recipe("fair", {"items": items, "dim": DIM, "capacities": list(capacities), "clip": 5.0, **WEIGHTS})
-    return chosen, client_half(chosen, FairConfig(**training) if training else None)
+    return chosen, client_side(chosen, FairConfig(**training) if training else None)
 
 
 # --- the model ---------------------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ def problem(seed: int, pairs: int = 5) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def loss_of(user: np.ndarray, dense: np.ndarray, rows: np.ndarray) -> float:
     found = scores(user, dense, rows)
-    half = found.size // 2
-    return float(np.mean(np.log1p(np.exp(-(found[:half] - found[half:])))))
+    side = found.size // 2
+    return float(np.mean(np.log1p(np.exp(-(found[:side] - found[side:])))))
 
 
 def test_scores_equal_the_formula_of_the_model() -> None:
@@ -132,13 +132,13 @@ def reference_round(
 
 @pytest.mark.parametrize(("capacities", "batch"), [((0,), 7), ((1,), 512), ((3,), 7)])
 def test_round_equals_adam_on_the_recovered_tables(capacities: tuple[int, ...], batch: int) -> None:
-    chosen, half = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
+    chosen, side = make(capacities, learning_rate=0.01, epochs=3, batch_size=batch)
     view = chosen.initial_view(TASK_SEED, 0)
     positives = np.random.default_rng(5).permutation(120)[:20].astype(np.int32)
-    client_state = half.initial_client_state(np.random.default_rng(6))
+    client_state = side.initial_client_state(np.random.default_rng(6))
     spec = chosen.round_spec(TASK_SEED, 1)
-    local = half.contribute(spec, "c_1", view, History(positives), client_state, np.random.default_rng(7))
-    psi, dense, user = reference_round(chosen, view, positives, client_state[USER_VECTORS], half.training, 7)
+    local = side.contribute(spec, "c_1", view, History(positives), client_state, np.random.default_rng(7))
+    psi, dense, user = reference_round(chosen, view, positives, client_state[USER_VECTORS], side.training, 7)
     weight = 20 / chosen.parameters.max_interactions
     expected = weight * np.concatenate([(psi - view.tables).ravel(), dense - view.dense])
     np.testing.assert_allclose(local.blocks[0][:-1], expected, atol=1e-5 * weight)
@@ -148,19 +148,19 @@ def test_round_equals_adam_on_the_recovered_tables(capacities: tuple[int, ...], 
 
 
 def test_scores_of_a_view_equal_those_of_its_recovered_tables() -> None:
-    chosen, half = make((2,))
+    chosen, side = make((2,))
     view = chosen.initial_view(TASK_SEED, 0)
-    client_state = half.initial_client_state(np.random.default_rng(0))
+    client_state = side.initial_client_state(np.random.default_rng(0))
     spaces = spaces_of(view.seed, chosen.parameters.elements, view.tables.shape[1])
     whole = [s.recover(t, slice(0, 480)).reshape(-1, DIM) for s, t in zip(spaces, view.tables, strict=True)]
     expected = scores(client_state[USER_VECTORS], view.dense, np.stack(whole))
-    np.testing.assert_allclose(half.scores(view, client_state, History(np.zeros(0, np.int32))), expected, atol=1e-7)
+    np.testing.assert_allclose(side.scores(view, client_state, History(np.zeros(0, np.int32))), expected, atol=1e-7)
 
 
 def test_mismatched_views_and_settings_are_refused() -> None:
-    chosen, half = make((0, 1))
+    chosen, side = make((0, 1))
     history, view = History(np.arange(3, dtype=np.int32)), chosen.initial_view(TASK_SEED, 0)
-    client_state = half.initial_client_state(np.random.default_rng(0))
+    client_state = side.initial_client_state(np.random.default_rng(0))
     wrong: list[tuple[Any, History, str]] = [
         (view, History(np.zeros(0, np.int32)), "without interactions"),
         (chosen.initial_state(TASK_SEED), history, "FairView is needed"),
@@ -170,9 +170,9 @@ def test_mismatched_views_and_settings_are_refused() -> None:
     for model, items, words in wrong:
         with pytest.raises(ParameterError, match=words):
             spec, rng = chosen.round_spec(TASK_SEED, 1), np.random.default_rng(0)
-            half.contribute(spec, "c", model, items, client_state, rng)
+            side.contribute(spec, "c", model, items, client_state, rng)
     with pytest.raises(ParameterError, match="FairConfig"):
-        client_half(chosen, MFConfig())
+        client_side(chosen, MFConfig())
     for setting in ({"epochs": 0}, {"batch_size": 0}, {"learning_rate": 0.0}):
         with pytest.raises(ParameterError, match=next(iter(setting))):
             FairConfig(**setting)
@@ -183,13 +183,13 @@ def test_mismatched_views_and_settings_are_refused() -> None:
 
 def client_peak(p: int, items: int = 400_000) -> int:
     """Peak bytes allocated in a client's round, from the encoded view to the contribution."""
-    chosen, half = make((p,), items=items, epochs=2, batch_size=128)
+    chosen, side = make((p,), items=items, epochs=2, batch_size=128)
     body = chosen.encode_view(chosen.initial_view(TASK_SEED, 0), 0)
     history = History(np.arange(0, items, items // 400, dtype=np.int32))
-    client_state, spec = half.initial_client_state(np.random.default_rng(0)), chosen.round_spec(TASK_SEED, 1)
+    client_state, spec = side.initial_client_state(np.random.default_rng(0)), chosen.round_spec(TASK_SEED, 1)
     rng = np.random.default_rng(0)
     local, peak = peak_of(
-        lambda: half.contribute(spec, "c", chosen.decode_view(0, body, 0), history, client_state, rng)
+        lambda: side.contribute(spec, "c", chosen.decode_view(0, body, 0), history, client_state, rng)
     )
     assert local.blocks[0].any()
     return peak
@@ -205,16 +205,16 @@ def test_peak_memory_is_proportional_to_the_devices_capacity() -> None:
 def test_sums_of_many_rounds_are_equations_in_the_items_of_clients() -> None:
     """Adam from zero moments moves what a client has by nearly the same in each round: the task's warnings say so."""
     clients, cohort, items, kept, rounds = 12, 4, 60, 6, 40
-    chosen, half = make((0,), items, epochs=5)
+    chosen, side = make((0,), items, epochs=5)
     rng = np.random.default_rng(1)
     histories = [History(np.sort(rng.choice(items, kept, replace=False)).astype(np.int32)) for _ in range(clients)]
-    states = [half.initial_client_state(rng) for _ in range(clients)]
+    states = [side.initial_client_state(rng) for _ in range(clients)]
     state: Any = chosen.initial_state(TASK_SEED)
     cohorts, sums = np.zeros((rounds, clients)), np.zeros((rounds, chosen.layout().length))
     for place in range(rounds):
         spec, view = chosen.round_spec(TASK_SEED, place + 1), chosen.view(state, 0)
         for client in rng.choice(clients, cohort, replace=False):
-            made = half.contribute(spec, "", view, histories[client], states[client], rng)
+            made = side.contribute(spec, "", view, histories[client], states[client], rng)
             states[client] = made.client_state
             cohorts[place, client], sums[place] = 1, sums[place] + made.contribution.vector
         state = chosen.absorb(state, spec, sums[place], cohort)

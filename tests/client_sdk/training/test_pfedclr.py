@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client_sdk.history import History
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.adam import Adam
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import MFConfig, Samples, draw_samples
@@ -20,7 +20,7 @@ from client_sdk.training.pfedclr import (
     FrozenUser,
     LowRank,
     PFedCLRConfig,
-    PFedCLRHalf,
+    PFedCLRSide,
     descend,
 )
 from protocols.errors import ParameterError
@@ -35,16 +35,16 @@ VARIANTS = ("af", "cf", "clr", "fedmf")
 FEW = PFedCLRConfig(epochs=3, batch_size=8)
 
 
-def half(variant: str = "clr", training: PFedCLRConfig = FEW, **changes: Any) -> PFedCLRHalf:
+def pfedclr(variant: str = "clr", training: PFedCLRConfig = FEW, **changes: Any) -> PFedCLRSide:
     made = recipe("pfedclr", {"items": ITEMS, "dim": DIM, "rank": RANK, "variant": variant, **changes})
-    return client_half(made, training)
+    return client_side(made, training)
 
 
-def state(chosen: PFedCLRHalf) -> FactorState:
+def state(chosen: PFedCLRSide) -> FactorState:
     return chosen.recipe.initial_state(TASK_SEED)
 
 
-def run_client(chosen: PFedCLRHalf, seed: int = 0) -> tuple[Any, Any, Any]:
+def run_client(chosen: PFedCLRSide, seed: int = 0) -> tuple[Any, Any, Any]:
     """Run one round; return the initial client state, the result, and the state after step 2."""
     client_state = chosen.initial_client_state(np.random.default_rng([seed, 1]))
     spec, rng = chosen.recipe.round_spec(TASK_SEED, 1), np.random.default_rng(seed)
@@ -123,7 +123,7 @@ def test_adam_equals_the_papers_algorithm() -> None:
 
 def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
     """Dense Adam over all items with the same draws gives the same rows."""
-    chosen = half("cf", PFedCLRConfig(epochs=2, batch_size=7))
+    chosen = pfedclr("cf", PFedCLRConfig(epochs=2, batch_size=7))
     client_state, local, _ = run_client(chosen, seed=4)
     factors, user = state(chosen).item_factors.astype(np.float32).copy(), client_state[USER_FACTOR].copy()
     rng = np.random.default_rng(4)
@@ -147,7 +147,7 @@ def test_training_the_rows_of_samples_equals_training_the_whole_table() -> None:
     ],
 )
 def test_each_step_changes_what_the_variant_trains(variant: str, first: set[str], second: set[str]) -> None:
-    before, local, _ = run_client(half(variant))
+    before, local, _ = run_client(pfedclr(variant))
     sent, kept = local.blocks[0].copy(), {name: array.copy() for name, array in local.client_state.items()}
     touched = np.flatnonzero(sent.reshape(ITEMS, DIM).any(axis=1))
     assert set(MINE.items.tolist()) <= set(touched.tolist())
@@ -162,7 +162,7 @@ def test_each_step_changes_what_the_variant_trains(variant: str, first: set[str]
 
 def test_contribution_does_not_depend_on_earlier_personalisation() -> None:
     """Step 1 does not use A and B of earlier rounds: the same p gives the same contribution."""
-    chosen = half("clr")
+    chosen = pfedclr("clr")
     client_state = chosen.initial_client_state(np.random.default_rng(2))
     spoiled = {**client_state, BUFFER_ROWS: client_state[BUFFER_ROWS] + 7, BUFFER_BASIS: client_state[BUFFER_BASIS] * 3}
     spec = chosen.recipe.round_spec(TASK_SEED, 1)
@@ -175,7 +175,7 @@ def test_contribution_does_not_depend_on_earlier_personalisation() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scores_use_the_personal_items(variant: str) -> None:
-    chosen = half(variant)
+    chosen = pfedclr(variant)
     _, _, after = run_client(chosen)
     factors = state(chosen).item_factors.astype(np.float64)
     if variant == "clr":
@@ -189,19 +189,19 @@ def test_scores_use_the_personal_items(variant: str) -> None:
 
 
 def test_noise_differs_between_calls() -> None:
-    chosen = half("clr", noise_scale=0.5)
+    chosen = pfedclr("clr", noise_scale=0.5)
     one, other = run_client(chosen)[1].blocks[0], run_client(chosen)[1].blocks[0]  # with the same training draws
     assert np.count_nonzero(one == other) < ITEMS
 
 
 def test_settings_of_another_recipe_and_invalid_ones_are_refused() -> None:
     with pytest.raises(ParameterError, match="PFedCLRConfig, not a MFConfig"):
-        client_half(half().recipe, MFConfig())
+        client_side(pfedclr().recipe, MFConfig())
     for setting in ("epochs", "buffer_learning_rate"):
         with pytest.raises(ParameterError, match=setting):
             PFedCLRConfig(**{setting: 0})
     with pytest.raises(ParameterError, match="nothing to train on"):
-        chosen = half()
+        chosen = pfedclr()
         chosen.contribute(
             chosen.recipe.round_spec(TASK_SEED, 1), "c", state(chosen), History(np.zeros(0, np.int32)),
             chosen.initial_client_state(np.random.default_rng(0)), np.random.default_rng(0),
@@ -211,7 +211,7 @@ def test_settings_of_another_recipe_and_invalid_ones_are_refused() -> None:
 def test_initial_state_is_shared_or_own() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     for start, alike in (("shared", True), ("own", False)):
-        chosen = half("clr", start=start)
+        chosen = pfedclr("clr", start=start)
         first, second = chosen.initial_client_state(one), chosen.initial_client_state(other)
         for name in (USER_FACTOR, BUFFER_BASIS):
             assert np.array_equal(first[name], second[name]) == alike
@@ -221,7 +221,7 @@ def test_initial_state_is_shared_or_own() -> None:
 
 def test_plain_contribution_reveals_the_items_of_its_user() -> None:
     """A plain sum of this recipe reveals the items, because all rows change along one direction."""
-    rows = run_client(half("clr", PFedCLRConfig()))[1].blocks[0].reshape(ITEMS, DIM)
+    rows = run_client(pfedclr("clr", PFedCLRConfig()))[1].blocks[0].reshape(ITEMS, DIM)
     along = rows @ np.linalg.svd(rows, full_matrices=False)[2][0]
     fewer = min((np.flatnonzero(side > 1e-9) for side in (along, -along)), key=len)
     assert set(fewer.tolist()) == set(MINE.items.tolist())

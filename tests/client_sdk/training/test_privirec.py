@@ -17,7 +17,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
-from client_sdk.training import client_half, graph_filters
+from client_sdk.training import client_side, graph_filters
 from client_sdk.training.base import LocalResult, TrainingConfig
 from client_sdk.training.graph_filters import BSPM, FILTERS, GFCF, Components, Ease, TurboCF, user_row
 from client_sdk.training.privirec import components_of, matching_filter
@@ -44,7 +44,7 @@ def make(name: str = "privirec-k", **changes: Any) -> PriviRecK:
 
 def part(chosen: PriviRecK, state: PriviRecState, step: int, items: np.ndarray = MINE) -> LocalResult:
     spec = chosen.round_spec(TASK_SEED, step)
-    return client_half(chosen).contribute(spec, "c", state, History(items), {}, np.random.default_rng(0))
+    return client_side(chosen).contribute(spec, "c", state, History(items), {}, np.random.default_rng(0))
 
 
 def state_of(chosen: PriviRecK, degrees: np.ndarray, step: int = 1) -> PriviRecState:
@@ -79,7 +79,7 @@ def test_recommendations_on_a_device_do_not_import_scipy() -> None:
     code = (
         "import sys, numpy as np\n"
         "from client_sdk.history import History\n"
-        "from client_sdk.training import client_half\n"
+        "from client_sdk.training import client_side\n"
         "from protocols.recipes.registry import recipe\n"
         "whole = {'reveal_gram': True, 'min_owners': 1}\n"
         "made = recipe('privirec', {'items': 6, 'components': 2, 'iterations': 1, **whole})\n"
@@ -88,7 +88,7 @@ def test_recommendations_on_a_device_do_not_import_scipy() -> None:
         "    total = np.ones(made.layout(number).length)\n"
         "    state = made.absorb(state, made.round_spec(bytes(32), number, number), total, 3)\n"
         "for name in ('ease', 'turbo-cf'):\n"
-        "    scores = client_half(made, graph_filter=name).scores(state, {}, History(np.array([1, 4], np.int32)))\n"
+        "    scores = client_side(made, graph_filter=name).scores(state, {}, History(np.array([1, 4], np.int32)))\n"
         "    assert scores.shape == (6,)\n"
         "assert 'scipy' not in sys.modules"
     )
@@ -103,7 +103,7 @@ def test_clients_without_items_and_models_of_a_different_sum_are_refused() -> No
     with pytest.raises(ParameterError, match="sum 2 follows the model of sum 1, not that of 0"):
         part(chosen, chosen.initial_state(TASK_SEED), 2)
     with pytest.raises(ParameterError, match="no singular vectors yet, which recommendations need: 1 of 3"):
-        client_half(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, History(MINE))
+        client_side(chosen).scores(state_of(chosen, np.ones(ITEMS)), {}, History(MINE))
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.7])
@@ -122,13 +122,13 @@ def test_complete_task_gives_the_singular_vectors_and_the_gram_matrix(train: Int
 
 def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
     def chosen(exponent: float, name: str | None = None) -> Any:
-        return client_half(make(user_exponent=exponent), graph_filter=name).graph_filter
+        return client_side(make(user_exponent=exponent), graph_filter=name).graph_filter
 
     assert chosen(0.5) is FILTERS["gf-cf"]
     assert chosen(0.5, "bspm-em") is FILTERS["bspm-em"]
     assert chosen(0.6).user_exponent == 0.6
     made = train_all(train, "privirec-k", user_exponent=0.6)
-    assert np.isfinite(client_half(made.recipe).scores(made.state, {}, History(MINE))).all()
+    assert np.isfinite(client_side(made.recipe).scores(made.state, {}, History(MINE))).all()
     with pytest.raises(ParameterError, match="use turbo-cf or ease"):
         chosen(0.6, "gf-cf")
     recommended = make(user_exponent=0.25, item_exponent=0.3125)
@@ -139,9 +139,9 @@ def test_matching_filter_has_the_recipes_exponent(train: Interactions) -> None:
     with pytest.raises(ParameterError, match="unknown graph filter"):
         chosen(0.5, "svd")
     with pytest.raises(ParameterError, match="has no graph filter"):
-        client_half(recipe("fedmf", {"items": ITEMS}), graph_filter="gf-cf")
+        client_side(recipe("fedmf", {"items": ITEMS}), graph_filter="gf-cf")
     with pytest.raises(ParameterError, match="'privirec-k' trains nothing: leave out the training settings"):
-        client_half(recommended, TrainingConfig())
+        client_side(recommended, TrainingConfig())
 
 
 FEW_USERS, FEW_ITEMS, DIMS = 25, 14, 5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from client_sdk.history import History
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.adam import Adam
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import MFConfig
@@ -19,7 +19,7 @@ from client_sdk.training.rfrec import (
     SUM_INDEX,
     LocalModel,
     Ratings,
-    RFRecHalf,
+    RFRecSide,
     predicted_ratings,
     scaled_ratings,
 )
@@ -41,9 +41,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def make(name: str, **changes: Any) -> tuple[RFRec, RFRecHalf]:
+def make(name: str, **changes: Any) -> tuple[RFRec, RFRecSide]:
     made = recipe(name, {"items": ITEMS, "dim": DIM, "variant": "paper", **changes})
-    return made, client_half(made)
+    return made, client_side(made)
 
 
 def states(made: RFRec, count: int) -> list[RFRecState]:
@@ -109,15 +109,15 @@ def test_step_and_move_equal_values_computed_by_hand() -> None:
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
 def test_missed_steps_are_taken_later_with_the_known_average(name: str, changes: dict[str, Any]) -> None:
     """A client that takes part in sums 1 and 5 equals one that trains in every round."""
-    made, half = make(name, **changes)
+    made, side = make(name, **changes)
     found = states(made, 5)
-    client_state = half.initial_client_state(np.random.default_rng(0))
+    client_state = side.initial_client_state(np.random.default_rng(0))
     for step in (1, 5):
-        late = half.contribute(
+        late = side.contribute(
             made.round_spec(SEED, step), "c", found[step - 1], HISTORY, client_state, np.random.default_rng(0)
         )
         client_state = late.client_state
-    first = half.initial_client_state(np.random.default_rng(0))
+    first = side.initial_client_state(np.random.default_rng(0))
     model = LocalModel(first[USER_FACTOR][None].copy(), found[0].item_factors.copy())
     rule = made.parameters.rule
     if rule.released:
@@ -138,35 +138,35 @@ def test_missed_steps_are_taken_later_with_the_known_average(name: str, changes:
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
 def test_predictions_take_missed_steps_without_keeping_them(name: str, changes: dict[str, Any]) -> None:
-    made, half = make(name, **changes)
+    made, side = make(name, **changes)
     found = states(made, 4)
     rng = np.random.default_rng(0)
-    client_state = half.contribute(
-        made.round_spec(SEED, 1), "c", found[0], HISTORY, half.initial_client_state(rng), rng
+    client_state = side.contribute(
+        made.round_spec(SEED, 1), "c", found[0], HISTORY, side.initial_client_state(rng), rng
     ).client_state
     kept = {key: value.copy() for key, value in client_state.items()}
-    scores = half.scores(found[4], client_state, HISTORY)
+    scores = side.scores(found[4], client_state, HISTORY)
     for key, value in kept.items():
         np.testing.assert_array_equal(client_state[key], value)
     # A client that takes part in sums 2 to 4 with the same average has the same user factor.
     for step in (2, 3, 4):
         stale = replace(found[step - 1], item_factors=found[0].item_factors)
-        client_state = half.contribute(made.round_spec(SEED, step), "c", stale, HISTORY, client_state, rng).client_state
+        client_state = side.contribute(made.round_spec(SEED, step), "c", stale, HISTORY, client_state, rng).client_state
     expected = predicted_ratings(found[4].item_factors @ client_state[USER_FACTOR], made.parameters)
     np.testing.assert_allclose(scores, expected, atol=1e-5)
-    initial = half.initial_client_state(np.random.default_rng(0))
-    prepared = half.prepare(made.round_spec(SEED, 5), found[4], HISTORY, np.random.default_rng(0))
+    initial = side.initial_client_state(np.random.default_rng(0))
+    prepared = side.prepare(made.round_spec(SEED, 5), found[4], HISTORY, np.random.default_rng(0))
     assert prepared[SUM_INDEX].tolist() == [4]
     assert np.abs(prepared[USER_FACTOR] - initial[USER_FACTOR]).max() > 1e-3, "it has taken the steps"
 
 
 @pytest.mark.parametrize(("name", "changes"), VARIANTS)
 def test_repeated_sum_is_answered_without_training_twice(name: str, changes: dict[str, Any]) -> None:
-    made, half = make(name, **changes)
+    made, side = make(name, **changes)
     found = states(made, 2)
     rng = np.random.default_rng(0)
-    once = half.contribute(made.round_spec(SEED, 1), "c", found[0], HISTORY, half.initial_client_state(rng), rng)
-    again = half.contribute(made.round_spec(SEED, 2, 1), "c", found[0], HISTORY, once.client_state, rng)
+    once = side.contribute(made.round_spec(SEED, 1), "c", found[0], HISTORY, side.initial_client_state(rng), rng)
+    again = side.contribute(made.round_spec(SEED, 2, 1), "c", found[0], HISTORY, once.client_state, rng)
     np.testing.assert_array_equal(again.blocks[0], once.blocks[0])
     for key, value in once.client_state.items():
         np.testing.assert_array_equal(again.client_state[key], value)
@@ -182,22 +182,22 @@ def test_repeated_sum_is_answered_without_training_twice(name: str, changes: dic
     ],
 )
 def test_histories_without_valid_ratings_are_refused(history: History, problem: str) -> None:
-    made, half = make("rfrec")
+    made, side = make("rfrec")
     rng = np.random.default_rng(0)
     with pytest.raises(ParameterError, match=problem):
-        half.contribute(
-            made.round_spec(SEED, 1), "c", made.initial_state(SEED), history, half.initial_client_state(rng), rng
+        side.contribute(
+            made.round_spec(SEED, 1), "c", made.initial_state(SEED), history, side.initial_client_state(rng), rng
         )
 
 
 def test_models_of_another_sum_and_settings_are_refused() -> None:
-    made, half = make("rfrec")
+    made, side = make("rfrec")
     rng = np.random.default_rng(0)
     later = replace(made.initial_state(SEED), round_number=3, sum_index=3)
     with pytest.raises(ParameterError, match="follows an earlier model, not that of sum 3"):
-        half.contribute(made.round_spec(SEED, 3), "c", later, HISTORY, half.initial_client_state(rng), rng)
+        side.contribute(made.round_spec(SEED, 3), "c", later, HISTORY, side.initial_client_state(rng), rng)
     with pytest.raises(ParameterError, match="the task determines how"):
-        client_half(made, MFConfig())
+        client_side(made, MFConfig())
 
 
 def test_scaling_of_ratings_is_invertible() -> None:

@@ -11,7 +11,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.graph_filters import Components, Ease, user_row
 from client_sdk.training.privirec import DRAWN, components_of
 from client_sdk.training.validation import measured
@@ -70,13 +70,13 @@ def test_a_held_out_item_ranks_below_items_with_its_score_and_own_items_do_not_c
 
 def test_the_item_is_in_no_sum_and_a_device_measures_it_alone(train: Interactions) -> None:
     made = federation(train, rounds=0)
-    half, history = client_half(made.recipe), History(np.array([3, 30, 7], np.int32))
+    side, history = client_side(made.recipe), History(np.array([3, 30, 7], np.int32))
     kept, out = {DRAWN: np.array([0.49, 0.5])}, {DRAWN: np.array([0.5, 0.5])}
     for number in range(1, 6):
         state = made.state
         spec = made.recipe.round_spec(made.task_seed, number)
         without, rest, whole = (
-            half.contribute(spec, "c", state, History(np.array(items, np.int32)), own, np.random.default_rng(0))
+            side.contribute(spec, "c", state, History(np.array(items, np.int32)), own, np.random.default_rng(0))
             for items, own in (([3, 30, 7], kept), ([3, 30], out), ([3, 30, 7], out))
         )
         np.testing.assert_array_equal(without.blocks[0], rest.blocks[0])
@@ -84,11 +84,11 @@ def test_the_item_is_in_no_sum_and_a_device_measures_it_alone(train: Interaction
         next(made.run(1))
     spec, before = made.recipe.round_spec(made.task_seed, 6), made.state
     rng = np.random.default_rng(0)
-    sent = half.contribute(spec, "c", before, history, kept, rng).blocks[0]
+    sent = side.contribute(spec, "c", before, history, kept, rng).blocks[0]
     expected = measured(components_of(made.recipe, before), user_row([3, 30], ITEMS), np.array([7]))[0]
     np.testing.assert_array_equal(sent, [1, *expected])
-    assert not half.contribute(spec, "c", before, history, out, rng).blocks[0].any()
-    drawn = half.initial_client_state(np.random.default_rng(1))[DRAWN]
+    assert not side.contribute(spec, "c", before, history, out, rng).blocks[0].any()
+    drawn = side.initial_client_state(np.random.default_rng(1))[DRAWN]
     assert drawn.shape == (2,) and ((drawn >= 0) & (drawn < 1)).all()
 
 
@@ -101,7 +101,7 @@ def test_members_choose_what_ranks_better_and_scores_are_made_with_it(train: Int
     users, rows = np.arange(5), interaction_rows(train)[:5]
     components = components_of(made.recipe, state)
     np.testing.assert_array_equal(made.scores(users), Ease(setting=SETTINGS[state.setting]).scores(components, rows))
-    other = client_half(made.recipe, graph_filter="ease")
+    other = client_side(made.recipe, graph_filter="ease")
     own = other.scores(state, {}, train.history(0))
     np.testing.assert_allclose(own, Ease().scores(components, rows[:1])[0], atol=1e-5)
 

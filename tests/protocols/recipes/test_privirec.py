@@ -265,7 +265,8 @@ def test_round_0_scores_like_the_low_pass_filter_with_popularity_added(train: In
     weights = rows * (counts.mean() / counts) ** (2 * B) / np.sqrt(size)[:, None]
     expected = 2.0 * weights @ factors @ factors.T + item_biases(made.state)
     found = [
-        made.half.scores(made.state, made.client_states[user], train.history(user)) for user in range(train.n_users)
+        made.client_side.scores(made.state, made.client_states[user], train.history(user))
+        for user in range(train.n_users)
     ]
     np.testing.assert_allclose(np.stack(found), expected, atol=1e-3)
     assert np.array_equal(made.state.item_counts, degrees)

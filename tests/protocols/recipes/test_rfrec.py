@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.federation import Federation
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local
 from protocols.recipes.registry import recipe
@@ -172,8 +172,8 @@ def test_a_device_that_never_took_part_predicts_the_means() -> None:
     chosen = recipe("rfrec", CHOSEN)
     total = np.concatenate([np.full(RATED_ITEMS, 50.0), np.linspace(-20, 20, RATED_ITEMS)])
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), total, 50)
-    half, history = client_half(chosen), History(np.array([0, 5], np.int32), np.array([1.0, 5.0], np.float32))
-    prepared = half.prepare(chosen.round_spec(SEED, 2), state, history, np.random.default_rng(0))
-    scores = half.scores(state, prepared, history)
+    side, history = client_side(chosen), History(np.array([0, 5], np.int32), np.array([1.0, 5.0], np.float32))
+    prepared = side.prepare(chosen.round_spec(SEED, 2), state, history, np.random.default_rng(0))
+    scores = side.scores(state, prepared, history)
     assert (np.diff(scores) > 0).all()
     assert scores.min() >= 1 and scores.max() <= 5

@@ -19,7 +19,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.operator import task_request
 from client_sdk.store.states import GivenData
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import logit_offsets
 from client_sdk.training.mf import draw_samples
@@ -268,20 +268,20 @@ def test_sums_that_hide_contributions_count_once(name: str, bias: str, carrier: 
 
 def test_scores_begin_with_popularity() -> None:
     chosen = counting("fedmf")
-    half = client_half(chosen)
+    side = client_side(chosen)
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.arange(ITEMS, dtype=float), 99)
     zero = {"user_factor": np.zeros(4, np.float32)}
-    ranked = np.argsort(-half.scores(state, zero, History(np.array([1], np.int32))))
+    ranked = np.argsort(-side.scores(state, zero, History(np.array([1], np.int32))))
     assert ranked.tolist() == list(range(ITEMS))[::-1]
     np.testing.assert_allclose(logit_offsets(state, 4), item_biases(state) - np.log(4), rtol=1e-6)
     assert logit_offsets(recipe("fedmf", {"items": 3, "dim": 4}).initial_state(SEED), 4) is None
 
 
 def test_the_task_sets_the_training_and_a_client_may_choose_its_own() -> None:
-    half = client_half(counting("fedmf", epochs=3, batch_size=7, weight_decay=0.01))
-    assert (half.training.epochs, half.training.batch_size, half.training.weight_decay) == (3, 7, 0.01)
-    assert half.training.learning_rate == 0.5
-    own = client_half(counting("pfedclr", epochs=3, buffer_learning_rate=0.5))
+    side = client_side(counting("fedmf", epochs=3, batch_size=7, weight_decay=0.01))
+    assert (side.training.epochs, side.training.batch_size, side.training.weight_decay) == (3, 7, 0.01)
+    assert side.training.learning_rate == 0.5
+    own = client_side(counting("pfedclr", epochs=3, buffer_learning_rate=0.5))
     assert (own.training.epochs, own.training.buffer_learning_rate) == (3, 0.5)
 
 

@@ -54,7 +54,7 @@ def test_entries_name_what_is_there() -> None:
     with pytest.raises(ParameterError, match="ckks, .*plain"):
         mechanism("ckss")
     with pytest.raises(ParameterError, match="needs 'magic'"):
-        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, half="a:b", needs=frozenset({"magic"}))
+        RecipeEntry(name="x", parameters=ItemParameters, make=FedMF, client_side="a:b", needs=frozenset({"magic"}))
     with pytest.raises(ParameterError, match="carries 'magic'"):
         MechanismEntry(name="x", mechanism="a:b", carries=frozenset({"magic"}))
 

@@ -41,7 +41,7 @@ from client_sdk.rounds.member import Member, MembershipCheck
 from client_sdk.rounds.part import Part
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.advice import parameters_for
 from protocols.codec import b64encode
 from protocols.contribution import make
@@ -201,15 +201,15 @@ def _part(terms: TaskTerms, member: int, seed: int) -> Part:
     calls, store = ApiCalls(membership.url), ClientStore(MemoryStore(), "me")
     check = MembershipCheck(_PIN, clock=lambda: 0.0)
     own = Member(calls, terms, membership, Identity.generate(), store, Policy(), check)
-    half = client_half(terms.recipe)
-    return Part(own, ModelFollower(calls, terms), half, np.random.default_rng([seed, member]))
+    side = client_side(terms.recipe)
+    return Part(own, ModelFollower(calls, terms), side, np.random.default_rng([seed, member]))
 
 
 # --- the lies ---------------------------------------------------------------------------------------------------------
 
 
 def _halves(world: World) -> list[tuple[NDArray[np.bool_], Floats]]:
-    """Return item counts that silence the negatives of the items of a mask, and the mask; once for each half."""
+    """Return item counts that silence the negatives of the items of a mask, and the mask; once for each side."""
     first = world.rng.permutation(world.items) < world.items // 2
     return [(mask, np.where(mask, 0.0, world.members)) for mask in (first, ~first)]
 

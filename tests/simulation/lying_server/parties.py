@@ -23,7 +23,7 @@ from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.store.states import FollowedState
-from client_sdk.training.base import ClientHalf, LocalResult
+from client_sdk.training.base import ClientSide, LocalResult
 from protocols.codec import b64encode
 from protocols.contribution import Made
 from protocols.crypto.certificates import NO_CERTIFICATE, certify
@@ -102,7 +102,7 @@ TERMS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 """Recipe and parameters of tasks whose sums would show constants of a client, without the parameter that consents."""
 
 
-class _Rows(ClientHalf):
+class _Rows(ClientSide):
     """The client's half of a recipe that sends its data as they are, which `Honest.asked` is given as elements."""
 
     def contribute(self, *_: Any) -> LocalResult:

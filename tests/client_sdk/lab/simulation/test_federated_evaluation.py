@@ -16,7 +16,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg, ranks_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import Advised, Measured, Verdict, verdict
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.evaluated import HELD_OUT, rank_measures, rating_measures
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
@@ -47,13 +47,13 @@ def federation(data: Interactions, recipe: str, mechanism: str, evaluation: Eval
 
 def central(made: Federation) -> dict[str, float]:
     """The metrics of the present model over all users, each with the last item of its history held out."""
-    model, half = state_as(made.state, EvaluatedState).model, made.half
+    model, side = state_as(made.state, EvaluatedState).model, made.client_side
     histories = [made.train.history(user).items for user in range(USERS)]
     counts = np.bincount(np.concatenate([items[:-1] for items in histories]), minlength=made.train.n_items)
     ranks, popular = [], []
     for items, own in zip(histories, made.client_states, strict=True):
         others, target = np.setdiff1d(np.arange(made.train.n_items), items), items[-1:]
-        for values, found in ((half.inner.scores(model, own, History(items[:-1])), ranks), (counts, popular)):
+        for values, found in ((side.inner.scores(model, own, History(items[:-1])), ranks), (counts, popular)):
             found.append(ranks_of(values[target], values[others][None])[0])
     metrics: dict[str, float] = {}
     for name, found in (("", ranks), ("popularity ", popular)):
@@ -113,11 +113,11 @@ def test_the_last_rounds_train_on_the_held_out_items_if_the_task_says_so(data: I
 def test_what_is_held_out_stays_the_same_as_the_history_grows(data: Interactions) -> None:
     made = federation(data, "fedmf", "plain", Evaluation(every=1))
     spec = made.recipe.round_spec(made.task_seed, 2)
-    start = made.half.initial_client_state(np.random.default_rng(0))
+    start = made.client_side.initial_client_state(np.random.default_rng(0))
 
     def held(items: list[int], client_state: Any) -> Any:
         rng = np.random.default_rng(0)
-        return made.half.contribute(spec, "c", made.state, History.of(items, 40), client_state, rng).client_state
+        return made.client_side.contribute(spec, "c", made.state, History.of(items, 40), client_state, rng).client_state
 
     first = held([5, 3, 9], start)
     assert first[HELD_OUT].tolist() == [9]
@@ -132,10 +132,10 @@ def test_a_client_without_held_out_rows_abstains_so_that_the_floor_counts_client
     (measurement,) = made.run(1)
     assert (measurement.survivors, made.recipe.curve(made.state).points[0].clients) == (2, 2)
     lonely = History.of([3], 30)
-    start = made.half.initial_client_state(np.random.default_rng(0))
+    start = made.client_side.initial_client_state(np.random.default_rng(0))
     with pytest.raises(ParameterError, match="nothing to measure"):
         rng, spec = np.random.default_rng(0), made.recipe.round_spec(made.task_seed, 1)
-        made.half.contribute(spec, "c", made.recipe.initial_state(made.task_seed), lonely, start, rng)
+        made.client_side.contribute(spec, "c", made.recipe.initial_state(made.task_seed), lonely, start, rng)
 
 
 def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_evaluation() -> None:
@@ -153,7 +153,9 @@ def test_rfrec_is_stopped_when_it_overfits_and_its_curve_is_that_of_a_central_ev
     for user in range(90):
         history = made.train.history(user)
         kept = History(history.items[:-1], history.ratings[:-1])
-        scores = made.half.inner.scores(state_as(made.state, EvaluatedState).model, made.client_states[user], kept)
+        scores = made.client_side.inner.scores(
+            state_as(made.state, EvaluatedState).model, made.client_states[user], kept
+        )
         squared.append(((np.clip(scores[history.items[-1]], 1, 5) - history.ratings[-1]) / 4) ** 2)
     list(made.run(rounds))
     curve = made.recipe.curve(made.state)
@@ -312,10 +314,10 @@ def test_errors_of_ratings_are_in_units_of_the_range() -> None:
 
 def test_a_share_of_the_rows_is_the_last_of_them() -> None:
     made = with_evaluation(recipe("fedmf", {"items": ITEMS, "dim": 3}), Evaluation(every=1, holdout=0.4), 10)
-    half, spec = client_half(made), made.round_spec(bytes(32), 2)  # the first sum measures
-    start = half.initial_client_state(draws())
+    side, spec = client_side(made), made.round_spec(bytes(32), 2)  # the first sum measures
+    start = side.initial_client_state(draws())
     history = History.of([7, 3, 8, 1, 4, 2], ITEMS)
-    local = half.contribute(spec, "c", made.initial_state(bytes(32)), history, start, draws())
+    local = side.contribute(spec, "c", made.initial_state(bytes(32)), history, start, draws())
     assert local.client_state[HELD_OUT].tolist() == [4, 2]
     assert local.blocks[0][: 3 * ITEMS].reshape(ITEMS, 3).any(axis=1)[[7, 3, 8, 1]].all()
     assert local.samples == 4 * 5
@@ -323,12 +325,12 @@ def test_a_share_of_the_rows_is_the_last_of_them() -> None:
 
 def test_measurements_of_a_client_rank_against_the_same_negatives() -> None:
     made = with_evaluation(recipe("fedmf", {"items": ITEMS, "dim": 3}), Evaluation(every=1, negatives=11), 10)
-    half, history = client_half(made), History.of([7, 3, 8], ITEMS)
+    side, history = client_side(made), History.of([7, 3, 8], ITEMS)
     state = made.initial_state(bytes(32))
     training, spec = made.round_spec(bytes(32), 2), made.round_spec(bytes(32), 3)
-    kept = half.contribute(training, "c", state, history, half.initial_client_state(draws()), draws()).client_state
+    kept = side.contribute(training, "c", state, history, side.initial_client_state(draws()), draws()).client_state
     found = {
-        tuple(half.contribute(spec, "c", state, history, kept, np.random.default_rng(seed)).blocks[0][-2:])
+        tuple(side.contribute(spec, "c", state, history, kept, np.random.default_rng(seed)).blocks[0][-2:])
         for seed in range(8)
     }
     assert len(found) == 1

@@ -19,7 +19,7 @@ from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.whole import whole_sum
 from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.part import Part
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
@@ -108,12 +108,12 @@ def test_whole_sums_and_scores_are_those_of_the_clients(
     given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, "reveal_gram": True, **exponents}
     made = Federation(train, "privirec-k", given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
     recipe = made.recipe
-    half = client_half(recipe)
+    side = client_side(recipe)
     for number in range(1, recipe.steps + 1):
         spec = replace(recipe.round_spec(made.task_seed, number), size=recipe.size_after(made.state))
         plan, cohort = made._plan(spec), made.cohort(spec)
         vectors = {
-            str(user): half.contribute(
+            str(user): side.contribute(
                 spec,
                 str(user),
                 made.state,
@@ -130,7 +130,7 @@ def test_whole_sums_and_scores_are_those_of_the_clients(
             np.testing.assert_allclose(found, sum(vectors.values()), rtol=1e-6, atol=1e-6)
         assert np.ptp(found) > 0
         next(made.run(1))
-    alone = [half.scores(made.state, {}, train.history(user)) for user in range(40)]
+    alone = [side.scores(made.state, {}, train.history(user)) for user in range(40)]
     np.testing.assert_allclose(made.scores(np.arange(40)), np.stack(alone), atol=1e-5)
 
 

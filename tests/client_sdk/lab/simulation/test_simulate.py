@@ -117,7 +117,7 @@ def test_user_who_never_took_part_trains_for_itself(split: Split) -> None:
     gains = []
     for user, scores in zip(users, trained, strict=True):
         history = split.train.history(int(user))
-        before = made.half.scores(made.state, made.client_states[int(user)], history)
+        before = made.client_side.scores(made.state, made.client_states[int(user)], history)
         own = history.items
         gains.append(scores[own].mean() - scores.mean() - before[own].mean() + before.mean())
     assert np.mean(gains) > 0, "their own items rank higher than with the model alone"
