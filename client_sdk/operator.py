@@ -36,6 +36,7 @@ from protocols.messages import (
     Role,
     RoundView,
     Schedule,
+    SnapshotView,
     TaskRequest,
     TaskView,
 )
@@ -150,6 +151,21 @@ class Operator(Closed):
             if not named:
                 raise
             return named[0]
+
+    def models(self, task_id: str, max_bytes: int, most: int = 1) -> list[tuple[SnapshotView, bytes]]:
+        """Return the newest models that the server keeps, newest first, at most `most`, as bodies of snapshots.
+
+        max_bytes: of a body, at most.
+        """
+        found: list[tuple[SnapshotView, bytes]] = []
+        while len(found) < most:
+            before = found[-1][0].round if found else None
+            view = self._driver.run(self._calls.latest_snapshot(task_id, before=before))
+            body = None if view is None else self._driver.run(self._calls.snapshot(task_id, view, max_bytes))
+            if view is None or body is None:
+                break
+            found.append((view, body))
+        return found
 
     def privacy(self, task_id: str) -> PrivacyView:
         """Return what a task's privacy block promises, and what is spent of it; `NotFound` for a task without one."""
