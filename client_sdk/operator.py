@@ -138,6 +138,15 @@ class Operator(Closed):
         """
         self._driver.run(self._calls.put_catalogue(task_id, catalogue.encode()))
 
+    def catalogue(self, task: str) -> Catalogue | None:
+        """Return the item catalogue of a task, by id or name; None for a task without one."""
+        view = self.task(task)
+        if view.catalogue_digest is None:
+            return None
+        items = int(view.recipe.parameters["items"])
+        body = self._driver.run(self._calls.catalogue(view.task_id, items, view.catalogue_digest))
+        return None if body is None else Catalogue.decode(body)
+
     def tasks(self) -> list[TaskView]:
         """Return every task, newest first."""
         return self._driver.run(self._calls.tasks()).tasks

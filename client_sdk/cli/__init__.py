@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
     "receipt": ("receipt:receipt", "Prove that a contribution was counted, or left out."),
     "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
+    "risen": ("risen:risen_items", "List the items that rose most between two models of a task."),
     "privacy": ("privacy:privacy", "Plan the noise of a task."),
     "doctor": ("doctor:doctor", "Check this installation, and say what is missing."),
     "data": ("data:data", "List, download, inspect and convert data sets."),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_sdk import Operator, task_request
+from client_sdk.cli.risen import risen_items
 from client_sdk.history import History
+from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.risen import Rise, risen, rises_between
@@ -59,7 +62,9 @@ def test_profiles_that_have_an_item_do_not_count() -> None:
     assert found == (Rise(0, 0.0, 1.0),)
 
 
-def test_an_operator_compares_the_two_newest_models(server: AggregatorProcess, operator: Operator) -> None:
+def test_an_operator_compares_the_two_newest_models(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     schedule = Schedule(rounds=3, cohort_size=6, start_clients=6, min_clients=3)
     request = task_request("rises", "colr", "plain", schedule, {"items": 50, "dim": 4, "item_bias": "counts"})
     task = SmallTask.of(operator, request, 6)
@@ -72,6 +77,17 @@ def test_an_operator_compares_the_two_newest_models(server: AggregatorProcess, o
     assert len(found.items) <= 3
     with pytest.raises(ParameterError, match="at least one profile"):
         risen(operator, "rises", [])
+    token, ratings = tmp_path / "token", tmp_path / "profiles.csv"
+    token.write_text(server.operator_token + "\n")
+    rows = [f"{user},{item}" for user in range(20) for item in PROFILES[user].items.tolist()]
+    ratings.write_text("user,item\n" + "\n".join(rows) + "\n")
+    risen_items(server.url, "rises", str(ratings), token, most=3)
+    shown = capsys.readouterr().out
+    assert "rounds 2 to 3: share of 20 first lists of 10" in shown
+    assert all(f"{one.after:.1%}" in shown for one in found.items)
+    ratings.write_text("user,item\n1,3\n2,999\n")
+    with pytest.raises(DataError, match="item '999' of the profiles is none of the task's"):
+        risen_items(server.url, "rises", str(ratings), token)
     sealed = task_request("sealed", "colr", "ckks", schedule, {"items": 50, "dim": 4})
     operator.create_task(sealed)
     with pytest.raises(ParameterError, match="cannot be read by its operator"):
