@@ -19,7 +19,7 @@ from client_sdk.history import History
 from client_sdk.model.sync import read_snapshot
 from client_sdk.operator import Operator
 from client_sdk.rounds.newest import top_items
-from client_sdk.training import client_half
+from client_sdk.training import client_side
 from protocols.errors import ParameterError
 from protocols.layout import Floats
 from protocols.recipes.base import ModelState, Recipe
@@ -80,12 +80,12 @@ def rises_between(
 
 def _shares(recipe: Recipe, seed: bytes, state: ModelState, profiles: Sequence[History], length: int) -> Floats:
     """Return, for each item, the share of the profiles without it whose first list has it; draws are the same."""
-    half, spec = client_half(recipe, None), recipe.round_spec(seed, max(1, state.round_number))
+    side, spec = client_side(recipe), recipe.round_spec(seed, max(1, state.round_number))
     listed = lacking = np.zeros(0)
     for index, history in enumerate(profiles):
         draws = np.random.default_rng([index, 1])
-        prepared = half.prepare(spec, state, history, draws)
-        scores = half.scores(state, prepared, history)
+        prepared = side.prepare(spec, state, history, draws)
+        scores = side.scores(state, prepared, history)
         if not listed.size:
             listed, lacking = np.zeros(scores.size), np.zeros(scores.size)
         best = top_items(scores, history.items, min(length, scores.size - history.items.size))
