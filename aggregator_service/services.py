@@ -54,12 +54,7 @@ class Readiness:
 
 @dataclass(frozen=True)
 class Services:
-    """The parts of one server process that routes use.
-
-    operator_token_hash: SHA-256 (hex) of the token in the settings, None if there is none. metrics_readers: hashes of
-    the newest tokens that read the metrics, which may read them while the database cannot be asked about tokens.
-    receipt_keys: those of tasks by id, None for a task without (`uploads.acknowledgements`).
-    """
+    """The parts of one server process that routes use."""
 
     settings: Settings
     clock: Clock
@@ -75,6 +70,7 @@ class Services:
     limits: Limits
     refusals: Refusals
     operator_token_hash: str | None
+    """SHA-256 (hex) of the token in the settings, None if there is none."""
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit
     deliveries: GroupCommit
@@ -82,7 +78,10 @@ class Services:
     uploads: AtOnce
     downloads: AtOnce
     metrics_readers: LRUCache[str, bool] = field(default_factory=lambda: LRUCache(_READERS))
+    """Hashes of the newest tokens that read the metrics, which may read them while the database cannot be asked about
+    tokens."""
     receipt_keys: LRUCache[str, Ed25519PrivateKey | None] = field(default_factory=lambda: LRUCache(_TASKS), repr=False)
+    """Those of tasks by id, None for a task without (`uploads.acknowledgements`)."""
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

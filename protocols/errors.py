@@ -46,14 +46,15 @@ __all__ = [
 
 
 class HushRecError(Exception):
-    """Base of every error that HushRec raises deliberately. The text is safe to show: it never contains a secret.
-
-    remedy: what the reader can do about it, in one or two sentences, or None. It belongs to the class; an argument of
-    that name replaces it for one error, and "" leaves it out. It is no part of `str(error)`, which stays one sentence
-    for logs: it is a note of the exception (`__notes__`): tracebacks show it, commands print it on its own line.
-    """
+    """Base of every error that HushRec raises deliberately. The text is safe to show: it never contains a secret."""
 
     remedy: str | None = None
+    """What the reader can do about it, in one or two sentences, or None.
+
+    It belongs to the class; an argument of that name replaces it for one error, and "" leaves it out. It is no part of
+    `str(error)`, which stays one sentence for logs: it is a note of the exception (`__notes__`): tracebacks show it,
+    commands print it on its own line.
+    """
 
     def __init__(self, *args: object, remedy: str | None = None) -> None:
         super().__init__(*args)
@@ -69,12 +70,10 @@ def to_accept(fields: str, option: str = "") -> str:
 
 
 class ParameterError(HushRecError, ValueError):
-    """A parameter is invalid, or parameters are inconsistent; the text says which and why.
-
-    extra: the extra of HushRec that is not installed, and that the parameter needs; None for other faults.
-    """
+    """A parameter is invalid, or parameters are inconsistent; the text says which and why."""
 
     extra: str | None = None
+    """The extra of HushRec that is not installed, and that the parameter needs; None for other faults."""
 
 
 def missing_extra(what: str, extra: str) -> ParameterError:
@@ -138,12 +137,10 @@ class RoutingError(ParameterError):
 
 
 class RefusalError(HushRecError):
-    """A client leaves a round: the server's message breaks a rule of the protocol or the client's own policy.
-
-    stage: state of the round in which the client left it; "" while it is not known.
-    """
+    """A client leaves a round: the server's message breaks a rule of the protocol or the client's own policy."""
 
     stage: str = ""
+    """State of the round in which the client left it; "" while it is not known."""
 
 
 class AlreadySummed(RefusalError):

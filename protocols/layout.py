@@ -48,13 +48,14 @@ Data = Literal["rows", "held-out"]  # of which of the client's rows the summed v
 
 @dataclass(frozen=True)
 class SumClass:
-    """The class of a sum. data: which data it is of; None for `trained`, whose values are not a function of the data.
+    """The class of a sum.
 
     Raises `ParameterError` for `once` or `repeated` without data, and for `trained` with data.
     """
 
     rule: Rule
     data: Data | None = None
+    """Which data it is of; None for `trained`, whose values are not a function of the data."""
 
     def __post_init__(self) -> None:
         if (self.rule == "trained") != (self.data is None):
@@ -85,27 +86,31 @@ Route = int
 class Segment:
     """`length` values of one kind, each at most `clip` in size in ONE contribution.
 
-    integral: the values are whole numbers, and the opened sum is rounded to such. signed: they may be negative, as with
-    noise; False for counts. sum_bound: a proven bound on every value of the SUM, if the recipe has one below
-    contributions * clip; a ring needs no more room. norm, sum_norm: bounds on the L2 norm of all `length` values
-    together, in one contribution and in a sum; None where the values' own bounds are all that is known. noise: standard
-    deviation of the noise in each value of one contribution, which `norm` leaves out. gram: the values are the upper
-    triangle of r^T r, row by row, for a vector r with |r|^2 at most `norm`. row: number of values that belong to one
-    item, or to one of whatever there are many of; None where the values are not of such parts. Raises `ParameterError`
-    for a length below 1 or that is no multiple of a row, and for a bound that is not finite and positive.
+    Raises `ParameterError` for a length below 1 or that is no multiple of a row, and for a bound that is not finite and
+    positive.
     """
 
     name: str
     length: int
     clip: float
     integral: bool = False
+    """The values are whole numbers, and the opened sum is rounded to such."""
     sum_bound: float | None = None
+    """A proven bound on every value of the SUM, if the recipe has one below contributions * clip; a ring needs no more
+    room."""
     signed: bool = False
+    """They may be negative, as with noise; False for counts."""
     norm: float | None = None
     sum_norm: float | None = None
+    """Bounds on the L2 norm of all `length` values together, in one contribution and in a sum; None where the values'
+    own bounds are all that is known."""
     noise: float = 0.0
+    """Standard deviation of the noise in each value of one contribution, which `norm` leaves out."""
     gram: bool = False
+    """The values are the upper triangle of r^T r, row by row, for a vector r with |r|^2 at most `norm`."""
     row: int | None = None
+    """Number of values that belong to one item, or to one of whatever there are many of; None where the values are not
+    of such parts."""
 
     def __post_init__(self) -> None:
         if self.length < 1:
@@ -199,15 +204,19 @@ class Block:
 class VectorLayout:
     """The blocks of an aggregate, in their order in the opened vector.
 
-    sum_class: how often the data of one client may enter such sums (`protocols.layout`). chosen: 0 if routes are
-    public. Otherwise the number of blocks, all of equal shape, that each contribution adds to and names itself, in the
-    clear: this reveals the choice, so a recipe needs explicit consent. The route is then 0 (`protocols.sums.wire`
-    defines the wire form). Raises `ParameterError` without blocks, or for an invalid `chosen`.
+    Raises `ParameterError` without blocks, or for an invalid `chosen`.
     """
 
     blocks: tuple[Block, ...]
     sum_class: SumClass = field(kw_only=True)
+    """How often the data of one client may enter such sums (`protocols.layout`)."""
     chosen: int = field(default=0, kw_only=True)
+    """0 if routes are public.
+
+    Otherwise the number of blocks, all of equal shape, that each contribution adds to and names itself, in the clear:
+    this reveals the choice, so a recipe needs explicit consent. The route is then 0 (`protocols.sums.wire` defines the
+    wire form).
+    """
 
     def __post_init__(self) -> None:
         if not self.blocks:

@@ -43,15 +43,13 @@ EMPTY_ROOT: Final = tree_root([]).hex()
 
 @dataclass(frozen=True)
 class CheckedReceipt:
-    """What a receipt says, once its signatures and proofs are checked.
-
-    certified: whether the organiser that it names certified the member's keys; when, and whether it has revoked them,
-    a receipt does not say.
-    """
+    """What a receipt says, once its signatures and proofs are checked."""
 
     receipt: Receipt
     verdict: Verdict
     certified: bool
+    """Whether the organiser that it names certified the member's keys; when, and whether it has revoked them, a receipt
+    does not say."""
 
 
 # --- what the server signs --------------------------------------------------------------------------------------------

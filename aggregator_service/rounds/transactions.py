@@ -65,13 +65,12 @@ StageEnd = Callable[[Session, TaskRow, RoundRow, int, float], RoundEvent | None]
 
 
 class Stages(NamedTuple):
-    """The stages of one kind of round.
-
-    ends: by state. handed_out: returns the bytes that clients fetch in the state after an event.
-    """
+    """The stages of one kind of round."""
 
     ends: Mapping[str, StageEnd]
+    """By state."""
     handed_out: Callable[[Session, TaskRow, RoundRow, RoundEvent], int]
+    """Returns the bytes that clients fetch in the state after an event."""
 
 
 def end_stage(session: Session, stages: Stages, round_id: int, now: float) -> RoundRow:

@@ -69,11 +69,13 @@ def measurements(session: Session, task: TaskRow) -> list[dict[str, float]]:
 
 
 class Spent(NamedTuple):
-    """What an open task has spent of its budget. task: its name. spent, budget: epsilon."""
+    """What an open task has spent of its budget."""
 
     task: str
+    """Its name."""
     spent: float
     budget: float
+    """Epsilon."""
 
 
 def privacy_view(session: Session, task: TaskRow) -> PrivacyView:

@@ -153,19 +153,19 @@ _INSERT: Final = _insert_where(*_IS_COLLECTING, *_HAS_NOTHING_STORED)
 
 @dataclass(frozen=True, eq=False)
 class NewContribution:
-    """A contribution to be inserted in a transaction (`Database.transact`).
-
-    key: of the blob with its bytes; or of the small body `body`, which is inserted with it. digest: SHA-256, hex.
-    statement: what the client of a one-shot round signed, encoded. tag: of the bytes (`storage.blobs`).
-    """
+    """A contribution to be inserted in a transaction (`Database.transact`)."""
 
     admission: Admission
     key: str
+    """Of the blob with its bytes; or of the small body `body`, which is inserted with it."""
     digest: str
+    """SHA-256, hex."""
     clock: Clock
     body: bytes | None = None
     statement: bytes | None = None
+    """What the client of a one-shot round signed, encoded."""
     tag: bytes | None = None
+    """Of the bytes (`storage.blobs`)."""
 
     def __call__(self, session: Session) -> UploadOutcome:
         """Insert with one statement; only when it inserts nothing, find out why.

@@ -86,20 +86,19 @@ def broken_terms(task_id: str, detail: str, *rest: str | int) -> ContractBroken:
 
 @dataclass(frozen=True)
 class TaskTerms:
-    """The terms of one task.
-
-    seed: 32 public bytes that determine the initial state and the seed of every round. sum_plan: the plan of the
-    recipe's main sum. view: the task as the server stated it when this client joined.
-    """
+    """The terms of one task."""
 
     task_id: str
     name: str
     seed: bytes
+    """32 public bytes that determine the initial state and the seed of every round."""
     schedule: Schedule
     recipe: Recipe
     mechanism: Mechanism
     sum_plan: SumPlan
+    """The plan of the recipe's main sum."""
     view: TaskView
+    """The task as the server stated it when this client joined."""
     _plans: dict[VectorLayout, SumPlan] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @classmethod

@@ -45,17 +45,17 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass
 class OwnRound:
-    """One client's part in one round, of any mechanism: what it is given, and the bytes and the time that it takes.
-
-    view: the round as it opened. traffic: bytes of the programs that were `metered`. seconds: wall clock by phase.
-    """
+    """One client's part in one round, of any mechanism: what it is given, and the bytes and the time that it takes."""
 
     part: Part
     view: RoundView
+    """The round as it opened."""
     history: History
     progress: Progress = ignore_event
     traffic: Traffic = field(default_factory=Traffic)
+    """Bytes of the programs that were `metered`."""
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
+    """Wall clock by phase."""
 
     @cached_property
     def spec(self) -> RoundSpec:

@@ -31,28 +31,25 @@ _LONGEST_INVITATION: Final = 200
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """How a client sends requests.
-
-    retry: when a failed request is repeated. timeouts: of every connection. chunk_bytes: contributions longer than this
-    are uploaded in resumable chunks. allow_http: whether the addresses of the server and of the organiser's endpoint
-    may begin with http:// when their host is not this machine; anyone on the way can then read tokens and
-    contributions.
-    """
+    """How a client sends requests."""
 
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """When a failed request is repeated."""
     timeouts: Timeouts = field(default_factory=Timeouts)
+    """Of every connection."""
     chunk_bytes: int = DEFAULT_CHUNK_BYTES
+    """Contributions longer than this are uploaded in resumable chunks."""
     allow_http: bool = False
+    """Whether the addresses of the server and of the organiser's endpoint may begin with http:// when their host is not
+    this machine; anyone on the way can then read tokens and contributions."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """One identity at one server, with its store and its policy, for sync clients, async clients and fleets.
-
-    calls: the API, without a token. See `Account.at` for the rest.
-    """
+    """One identity at one server, with its store and its policy, for sync clients, async clients and fleets."""
 
     calls: ApiCalls
+    """The API, without a token. See `Account.at` for the rest."""
     identity: Identity
     store: ClientStore
     policy: Policy

@@ -72,14 +72,12 @@ def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_dige
 
 @dataclass
 class MaskedRound(OwnRound):
-    """One client in one masked round. Call `advance` with the round's view each time it changes, until `finished`.
-
-    context: what keys and masks are bound to, once the client has caught up. finished: whether the client has answered
-    the unmask request or missed a stage.
-    """
+    """One client in one masked round. Call `advance` with the round's view each time it changes, until `finished`."""
 
     context: RoundContext | None = field(default=None, repr=False)
+    """What keys and masks are bound to, once the client has caught up."""
     finished: bool = False
+    """Whether the client has answered the unmask request or missed a stage."""
     _caught_up: CaughtUp | None = field(default=None, repr=False)
     _local: LocalResult | None = field(default=None, repr=False)
     _made: Made | None = field(default=None, repr=False)

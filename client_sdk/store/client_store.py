@@ -53,17 +53,17 @@ _SPENDING: Final = "privacy.json"
 
 @dataclass(frozen=True)
 class OwnContribution:
-    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it.
-
-    bytes: length of its body. signature: the server's, of the acknowledgement, base64url; "" for none. confirmed: root
-    (hex) over the survivors that this client confirmed in a masked round (`protocols.receipts`); "" in other rounds.
-    """
+    """The record of a contribution: SHA-256 of its body (hex), and whether the server acknowledged it."""
 
     digest: str
     acknowledged: bool
     bytes: int = 0
+    """Length of its body."""
     signature: str = ""
+    """The server's, of the acknowledgement, base64url; "" for none."""
     confirmed: str = ""
+    """Root (hex) over the survivors that this client confirmed in a masked round (`protocols.receipts`); "" in other
+    rounds."""
 
 
 def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
@@ -72,16 +72,14 @@ def _decode_contributions(body: bytes) -> dict[int, OwnContribution]:
 
 @dataclass(frozen=True)
 class ClientStore:
-    """One identity's part of a store, with typed methods.
-
-    owner: the identity's fingerprint. url: address of the server, so that tasks with the same id on two servers have
-    separate records; None to read the memberships on all servers. Methods that read raise `LocalFileError` when the
-    stored bytes are damaged.
-    """
+    """One identity's part of a store, with typed methods."""
 
     store: Store
     owner: str
+    """The identity's fingerprint."""
     url: str | None = None
+    """Address of the server, so that tasks with the same id on two servers have separate records; None to read the
+    memberships on all servers. Methods that read raise `LocalFileError` when the stored bytes are damaged."""
 
     def read(self, task_id: str, name: str) -> bytes | None:
         """Return the bytes stored under `name` for one task, None if there are none."""

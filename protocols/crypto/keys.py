@@ -104,16 +104,19 @@ STATE_KEY_BYTES: Final = 32
 class Keyring:
     """The HE keys and the state key of one task.
 
-    mechanism: name of the mechanism of the keys. parameter_id: 32 bytes that identify the HE parameters, such as ring
-    degree and modulus. public_key: serialised, b"" if the mechanism has none. secret_key: serialised. state_key: 32
-    bytes that seal model snapshots (AES-256-GCM). Raises `KeyringError` for a state key of another length.
+    Raises `KeyringError` for a state key of another length.
     """
 
     mechanism: str
+    """Name of the mechanism of the keys."""
     parameter_id: bytes
+    """32 bytes that identify the HE parameters, such as ring degree and modulus."""
     public_key: bytes
+    """Serialised, b"" if the mechanism has none."""
     secret_key: bytes
+    """Serialised."""
     state_key: bytes
+    """32 bytes that seal model snapshots (AES-256-GCM)."""
 
     def __post_init__(self) -> None:
         if len(self.state_key) != STATE_KEY_BYTES:

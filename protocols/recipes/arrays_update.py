@@ -143,10 +143,12 @@ _SEPARATOR: Final = " "  # not in the name of any array
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The rows of an update of an array that is summed by rows. indices: distinct integers (k,). values: (k, ...)."""
+    """The rows of an update of an array that is summed by rows."""
 
     indices: NDArray[np.integer]
+    """Distinct integers (k,)."""
     values: NDArray[np.floating]
+    """(k, ...)."""
 
 
 Update = Mapping[str, NDArray[np.floating] | Rows]

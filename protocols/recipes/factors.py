@@ -217,13 +217,12 @@ class BiasedParameters(FactorParameters):
 
 @dataclass(frozen=True)
 class CountedFactors(FactorState):
-    """Item factors and, from the first sums, how many of how many clients have each item.
-
-    item_counts: float64 (items,), whole numbers. clients: number of clients that were counted.
-    """
+    """Item factors and, from the first sums, how many of how many clients have each item."""
 
     item_counts: Floats
+    """float64 (items,), whole numbers."""
     clients: int
+    """Number of clients that were counted."""
 
     @cached_property
     def biases(self) -> NDArray[np.float32]:

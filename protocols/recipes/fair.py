@@ -77,18 +77,18 @@ TABLES: Final = ("gmf", "mlp")  # names of the item tables; each has its own has
 
 @dataclass(frozen=True, eq=False)
 class FairState(ModelState):
-    """The whole model after `sum_index` sums.
-
-    seed: 32 public bytes, the same for the whole task. tables: float32 (2, n), n = items * dim values per table,
-    row-major. dense: float32, the small layers. given: float32, the sums of the current turn, one per device group so
-    far; tables and layers change when the turn is complete.
-    """
+    """The whole model after `sum_index` sums."""
 
     sum_index: int
     seed: bytes
+    """32 public bytes, the same for the whole task."""
     tables: NDArray[np.float32]
+    """float32 (2, n), n = items * dim values per table, row-major."""
     dense: NDArray[np.float32]
+    """float32, the small layers."""
     given: tuple[NDArray[np.float32], ...] = ()
+    """float32, the sums of the current turn, one per device group so far; tables and layers change when the turn is
+    complete."""
 
     def freeze(self) -> None:
         super().freeze()
@@ -148,15 +148,14 @@ class FairParameters(ItemParameters, WeightedParameters):
 
 
 class FairChange(NamedTuple):
-    """The change of a device's model.
-
-    places: (k,), distinct positions in the group's two tables, concatenated. values: (k,), the changes there. dense:
-    the change of the small layers.
-    """
+    """The change of a device's model."""
 
     places: NDArray[np.integer]
+    """(k,), distinct positions in the group's two tables, concatenated."""
     values: NDArray[np.float32]
+    """(k,), the changes there."""
     dense: NDArray[np.float32]
+    """The change of the small layers."""
 
 
 def dense_length(dim: int) -> int:

@@ -64,7 +64,7 @@ M = TypeVar("M", bound=ModelState)
 
 @dataclass(frozen=True)
 class Private(RecipeAround):
-    """`inner`, a recipe with one device group, under the noise of a privacy block. terms: that the noise follows from.
+    """`inner`, a recipe with one device group, under the noise of a privacy block.
 
     Raises `ParameterError` for a recipe without sensitivities, and for noise that cannot be drawn.
     """
@@ -72,6 +72,7 @@ class Private(RecipeAround):
     inner: Recipe
     privacy: Privacy
     terms: NoiseTerms
+    """What the noise follows from."""
 
     def __post_init__(self) -> None:
         for sum_index in self.inner.sum_kinds():

@@ -92,15 +92,16 @@ _ERROR: Final = 1.0  # of a sum of ratings, with any mechanism, and of its round
 
 @dataclass(frozen=True)
 class RFRecState(FactorState):
-    """The average after `sum_index` sums: item_factors float32 (items, dim).
-
-    coins: of RFRecF, 32 public bytes, the seed of the task's coin tosses. item_totals: of a task with item means,
-    float32 (2, items), how many rated an item, and the sum of their ratings minus 1/2. Both are empty in other tasks.
-    """
+    """The average after `sum_index` sums: item_factors float32 (items, dim)."""
 
     sum_index: int
     coins: bytes = b""
+    """Of RFRecF, 32 public bytes, the seed of the task's coin tosses."""
     item_totals: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Of a task with item means, float32 (2, items), how many rated an item, and the sum of their ratings minus 1/2.
+
+    Both are empty in other tasks.
+    """
 
     @property
     def sums(self) -> int:

@@ -62,11 +62,14 @@ _PIECE: Final = 2**16
 
 @dataclass(frozen=True)
 class KeptGroups:
-    """The result of the rule. distances: d_g, by group. median: m. kept: indices of the kept groups, ascending."""
+    """The result of the rule."""
 
     distances: tuple[float, ...]
+    """d_g, by group."""
     median: float
+    """M."""
     kept: tuple[int, ...]
+    """Indices of the kept groups, ascending."""
 
     def relative(self, group: int) -> float:
         """Return the distance of a group by the median distance; 1 where all are equal."""
@@ -119,16 +122,16 @@ def sum_of_kept(sums: Sequence[NDArray[np.floating]], clients: Sequence[int], ke
 
 @dataclass(frozen=True)
 class UsedSum:
-    """What the rule makes of one segment. total: the sum that is used, as one of all clients, float64 (values,).
-
-    groups: which are kept. limited: of each group, the share of its rows that are limited; 0 of one that is left out.
-    limits: how far a row of a mean may be from the median of all, float64 (rows,).
-    """
+    """What the rule makes of one segment."""
 
     total: Floats
+    """The sum that is used, as one of all clients, float64 (values,)."""
     groups: KeptGroups
+    """Which are kept."""
     limited: tuple[float, ...]
+    """Of each group, the share of its rows that are limited; 0 of one that is left out."""
     limits: Floats
+    """How far a row of a mean may be from the median of all, float64 (rows,)."""
 
 
 def use_groups(sums: Sequence[NDArray[np.floating]], clients: Sequence[int], tau: float, row: int) -> UsedSum:
@@ -186,14 +189,14 @@ def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class GroupSums:
-    """The opened sums of all groups. clients: contributions by group. sums: None for one that no honest clients have.
-
-    used: what the rule makes of each segment, by `block/segment`, with indices of groups.
-    """
+    """The opened sums of all groups."""
 
     clients: tuple[int, ...]
+    """Contributions by group."""
     sums: tuple[Floats | None, ...]
+    """None for one that no honest clients have."""
     used: Mapping[str, UsedSum]
+    """What the rule makes of each segment, by `block/segment`, with indices of groups."""
 
     def total(self) -> Floats:
         """Return the sum that is used, as one of all clients, float64 (layout.length,)."""

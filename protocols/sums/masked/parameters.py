@@ -155,15 +155,17 @@ class MaskedParameters(SparseMessage):
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The parameters of a round's neighbour graph.
-
-    degree: neighbours of each client. threshold: shares that reconstruct a secret. The last three fields are base-2
-    logarithms of the probabilities in the module's docstring, over all clients; -inf for 0.
-    """
+    """The parameters of a round's neighbour graph."""
 
     clients: int
     degree: int
+    """Neighbours of each client."""
     threshold: int
+    """Shares that reconstruct a secret.
+
+    The last three fields are base-2 logarithms of the probabilities in the module's docstring, over all clients; -inf
+    for 0.
+    """
     corrupt: float
     dropout: float
     mode: Mode
@@ -182,20 +184,22 @@ class Neighbourhood:
 class ClientPolicy:
     """A client's minimum requirements; it refuses a round that does not meet them.
 
-    min_cohort: fewest members of the roster, and fewest survivors: a sum of fewer reveals too much about each.
-    min_degree: fewest neighbours. min_threshold: smallest number of shares that reconstruct a secret. min_bits:
-    smallest ring. modes: accepted modes; `curious`, which trusts the server to follow the protocol, must be added
-    explicitly. min_corrupt, min_sigma: smallest `corrupt` and `sigma` of the task. Raises `ParameterError` if
-    min_cohort, min_degree or min_threshold is below 2.
+    Raises `ParameterError` if min_cohort, min_degree or min_threshold is below 2.
     """
 
     min_cohort: int = 3
+    """Fewest members of the roster, and fewest survivors: a sum of fewer reveals too much about each."""
     min_degree: int = 2
+    """Fewest neighbours."""
     min_threshold: int = 2
+    """Smallest number of shares that reconstruct a secret."""
     min_bits: int = 16
+    """Smallest ring."""
     modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
+    """Accepted modes; `curious`, which trusts the server to follow the protocol, must be added explicitly."""
     min_corrupt: float = 0.0
     min_sigma: int = 64
+    """Smallest `corrupt` and `sigma` of the task."""
 
     def __post_init__(self) -> None:
         if min(self.min_cohort, self.min_degree, self.min_threshold) < 2:

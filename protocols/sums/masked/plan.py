@@ -223,18 +223,19 @@ def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]
 class RoundContext:
     """One round of one task, as one party sees it.
 
-    round_seed: 32 public bytes that order the neighbour graph. model_digest: digest of the task's parameters and the
-    broadcast (`model_digest`), which THIS party computed itself and did not take from the wire: a client with another
-    model makes keys and masks that do not match any other client's. cohort: number of clients asked, the largest size
-    of a roster. Raises `ParameterError` for values outside their ranges.
+    Raises `ParameterError` for values outside their ranges.
     """
 
     task_id: str
     round_number: int
     round_seed: bytes
+    """32 public bytes that order the neighbour graph."""
     plan: MaskedPlan
     model_digest: bytes
+    """Digest of the task's parameters and the broadcast (`model_digest`), which THIS party computed itself and did not
+    take from the wire: a client with another model makes keys and masks that do not match any other client's."""
     cohort: int
+    """Number of clients asked, the largest size of a roster."""
 
     def __post_init__(self) -> None:
         if len(self.round_seed) != SEED_BYTES or len(self.model_digest) != DIGEST_BYTES:
