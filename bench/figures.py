@@ -126,8 +126,19 @@ figure(
     "privacy_attacks.{a}.{h}", what="share of what an observer is after: {a}",
     h=("no_noise", "epsilon8", "epsilon4", "epsilon1", "chance"), a=("constants", "rows", "touches", "weights"),
 )  # fmt: skip
+_TRACED: Final = ("ml-100k", "long", "short")
 figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
 figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
+figure(
+    "next_item.ml-100k.next.over_central",
+    "",
+    ">= 1.05",
+    "NDCG@20 with the sum of next items / of the best central EASE",
+)
+figure("next_item.ml-100k.shuffled.gain", "", "<= 0.02", "what the sum adds to NDCG@20 where times are shuffled")
+figure("next_item.{d}.member", what="area under the curve of members by what follows what, {d}", d=_TRACED)
+figure("next_item.{d}.member_iterations", what="the same by the iterations, {d}", d=_TRACED)
+figure("next_item.order", "", "<= 0.1", "how much more often the order of a member's items is guessed than of others")
 figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 5 groups / none")
 figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
 figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",

@@ -69,14 +69,14 @@ def _write(path: Path, lines: object) -> None:
 
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
-    "arrays", "ckks", "demo", "exposure", "floor", "masked", "memory", "oneshot", "overhead", "paillier",
+    "arrays", "ckks", "demo", "exposure", "floor", "masked", "memory", "next_item", "oneshot", "overhead", "paillier",
     "privacy_attacks", "privacy_audit", "privacy_cost", "reading", "robust", "scaling", "service", "sizing",
 )  # fmt: skip
 ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
 EXPERIMENTS: Final = ("privacy", "privirec_service", "quality", "rating_quality")
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
-ON_DATA: Final = frozenset({"exposure", "robust"})
+ON_DATA: Final = frozenset({"exposure", "next_item", "robust"})
 """Benchmarks that need data sets, as all experiments do."""
 RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality", "robust"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""

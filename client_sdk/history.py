@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from math import nan
 from typing import Any, Final, Literal, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.headings import columns_of
+from protocols.headings import columns_of, recognise
 
 _LOG = logging.getLogger(__name__)
 _SHOWN: Final = 10  # headings in an error
@@ -39,15 +41,19 @@ class History:
     """One user's interactions, each item once. They are never sent.
 
     items: int32 (k,). ratings: float32 (k,) in the scale of the data, None for interactions without ratings. unknown:
-    number of items that were left out, because the task does not have them (`OnUnknown`). Raises `ParameterError` when
-    the lengths differ or a rating is not finite.
+    number of items that were left out, because the task does not have them (`OnUnknown`). times: float64 (k,), in any
+    unit that grows with time, None where they are not known. Raises `ParameterError` when the lengths differ or a
+    rating or a time is not finite.
     """
 
     items: NDArray[np.int32]
     ratings: NDArray[np.float32] | None = None
     unknown: int = 0
+    times: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
+        if self.times is not None and not (self.times.shape == self.items.shape and np.isfinite(self.times).all()):
+            raise ParameterError(f"{self.items.size} items but {self.times.size} times: pass one finite time an item")
         if self.ratings is None:
             return
         if self.ratings.shape != self.items.shape:
@@ -62,6 +68,11 @@ class History:
     def __len__(self) -> int:
         return int(self.items.size)
 
+    def where(self, kept: NDArray[np.bool_]) -> History:
+        """Return the interactions for which `kept`, bool (k,), is true."""
+        ratings = None if self.ratings is None else self.ratings[kept]
+        return History(self.items[kept], ratings, self.unknown, None if self.times is None else self.times[kept])
+
     def __repr__(self) -> str:
         return f"History({len(self)} items{'' if self.ratings is None else ', rated'})"
 
@@ -73,7 +84,7 @@ class History:
         - items: a list, tuple, set, array or Series of numpy, pandas or polars, or another iterable
         - a mapping from item to rating
         - a DataFrame or LazyFrame of pandas or polars: its column `item`, the only one with a usual heading such as
-          `movieId` or `sku`, or its only column; and its column `rating` or the like, if it has one
+          `movieId` or `sku`, or its only column; and its columns `rating` and `time` or the like, if it has such
         - a row of a scipy sparse matrix: the columns of its entries are the items, their values the ratings
         - `KnownItems` of one of these
 
@@ -85,17 +96,19 @@ class History:
         if isinstance(interactions, KnownItems):
             return cls._known(interactions.interactions, n_items, numbers)
         if isinstance(interactions, History):
-            return cls(item_ids(interactions.items, n_items), interactions.ratings, interactions.unknown)
-        items, ratings = _items_and_ratings(interactions)
+            own = item_ids(interactions.items, n_items)
+            return cls(own, interactions.ratings, interactions.unknown, interactions.times)
+        items, ratings, times = _items_and_ratings(interactions)
         found = item_ids(items, n_items, numbers)
-        return cls(found, None if ratings is None else _rating_values(ratings, found))
+        rated = None if ratings is None else _rating_values(ratings, found)
+        return cls(found, rated, times=None if times is None else time_values(times))
 
     @classmethod
     def _known(cls, interactions: object, n_items: int, numbers: Mapping[str, int] | None) -> History:
         """Return the `History` of the items that the task has. The log has the number of the others, not their ids."""
         if isinstance(interactions, History):
             return cls.of(interactions, n_items, numbers)  # it has numbers of the task
-        items, ratings = _items_and_ratings(interactions)
+        items, ratings, times = _items_and_ratings(interactions)
         values = _values(items)
         known = [
             at
@@ -108,7 +121,7 @@ class History:
         if left_out:
             _LOG.warning("left out %d of %d items, which the task does not have", left_out, len(values))
         rated = None if ratings is None else _rating_values([ratings[at] for at in known], found)
-        return cls(found, rated, left_out)
+        return cls(found, rated, left_out, None if times is None else time_values([times[at] for at in known]))
 
 
 def item_ids(items: object, n_items: int, numbers: Mapping[str, int] | None = None) -> NDArray[np.int32]:
@@ -142,10 +155,10 @@ def _is_integer(values: list[Any]) -> bool:
     return all(type(value) is int and -(1 << 63) <= value < 1 << 63 for value in values)
 
 
-def _items_and_ratings(interactions: object) -> tuple[object, list[object] | None]:
-    """Return the items, and the ratings if they come with some."""
+def _items_and_ratings(interactions: object) -> tuple[object, list[object] | None, list[object] | None]:
+    """Return the items, and their ratings and times if they come with some."""
     if isinstance(interactions, Mapping):
-        return list(interactions), list(interactions.values())
+        return list(interactions), list(interactions.values()), None
     if hasattr(interactions, "collect_schema") and hasattr(interactions, "collect"):  # a LazyFrame
         interactions = interactions.collect()
     if hasattr(interactions, "tocoo") and hasattr(interactions, "nnz"):  # a sparse array or matrix of scipy
@@ -159,34 +172,70 @@ def _items_and_ratings(interactions: object) -> tuple[object, list[object] | Non
             "the Series of interactions has an index that may hold the items: pass the items alone, list(series) or "
             "list(series.index), or a mapping from item to rating, series.to_dict()"
         )
-    return interactions, None
+    return interactions, None, None
 
 
-def _sparse_row(row: Any) -> tuple[object, list[object] | None]:
+def _sparse_row(row: Any) -> tuple[object, list[object] | None, None]:
     if len(row.shape) > 1 and row.shape[0] != 1:
         raise ParameterError(f"interactions are a sparse array of {row.shape[0]} rows: pass the row of one user")
     entries = row.tocoo()
     entries.sum_duplicates()
-    return entries.coords[-1], _values(entries.data)
+    return entries.coords[-1], _values(entries.data), None
 
 
-def _columns(frame: Any) -> tuple[object, list[object] | None]:
-    """Return the items of a DataFrame, and its ratings if it has a column of a usual heading for them."""
+def _columns(frame: Any) -> tuple[object, list[object] | None, list[object] | None]:
+    """Return the items of a DataFrame, and its ratings and times if it has columns of usual headings for them."""
     names = [str(name) for name in frame.columns]
     if not names:
         raise ParameterError("the table of interactions has no columns: it needs a column `item`")
     plain = [name.strip().lower() for name in names]
     try:
-        found = columns_of(["" if "item" in plain and name != "item" and name != "rating" else name for name in plain])
+        found = columns_of([name if _counts(name, "item" in plain) else "" for name in plain])
     except ParameterError as error:
         raise ParameterError(f"the table of interactions: {error}; rename the column of items to `item`") from None
     item = found.get("item", 0 if len(names) == 1 else None)
     if item is None or plain.count(plain[item]) > 1:
         have = ", ".join(map(repr, names[:_SHOWN])) + ", ..." * (len(names) > _SHOWN)
         raise ParameterError(f"no column says that it holds the items ({have}): rename theirs to `item`")
-    rating = found.get("rating")
     columns = list(frame.columns)
-    return frame[columns[item]], None if rating is None else _values(frame[columns[rating]])
+    ratings, times = (
+        None if found.get(role) is None else _values(frame[columns[found[role]]]) for role in ("rating", "time")
+    )
+    return frame[columns[item]], ratings, times
+
+
+def _counts(name: str, has_item: bool) -> bool:
+    """Whether a heading says what its column is; beside one called `item` only those of ratings and times do."""
+    return not has_item or name in ("item", "rating") or recognise(name) == "time"
+
+
+def time_values(times: Sequence[object]) -> NDArray[np.float64] | None:
+    """Return times as float64 (k,), of numbers, dates or ISO 8601 text; None, and a line in the log, if one is none of
+    these, because most recipes need no times."""
+    found = np.array([_time_value(time) for time in times], np.float64)
+    wrong = np.flatnonzero(~np.isfinite(found))
+    if wrong.size:
+        _LOG.warning("times are left out: %s is neither a number nor a date", _short(times[int(wrong[0])]))
+        return None
+    return found
+
+
+def _time_value(time: object) -> float:
+    if isinstance(time, str):
+        try:
+            return float(time)
+        except ValueError:
+            pass
+        try:
+            time = datetime.fromisoformat(time.strip())
+        except ValueError:
+            return nan
+    if isinstance(time, date) and not isinstance(time, datetime):
+        time = datetime(time.year, time.month, time.day)
+    if isinstance(time, datetime):
+        known = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return known.timestamp() if known == known else nan
+    return float(time) if isinstance(time, SupportsFloat) and not isinstance(time, bool) else nan
 
 
 def _values(column: object) -> list[Any]:

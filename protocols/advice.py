@@ -15,6 +15,7 @@ import numpy as np
 
 from protocols.errors import ParameterError
 from protocols.privacy.equations import equations_within, most_equations
+from protocols.recipes.next_item import next_equations, next_length
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
@@ -41,6 +42,13 @@ _FEWEST_VALIDATING: Final = 100.0
 """Members that keep an item out of the sums, so that a filter is chosen by them: as many as keep one interaction in 100
 out, a tenth where nobody knows how many items they have; none if these are fewer than 100, who cannot tell filters
 apart."""
+_NEXT_VECTORS: Final = (64, 32, 16)
+"""Vectors of a sum of next items, the first whose values are no more than a quarter of the equations that are safe and
+two for each client, and fit in messages. On validation rows of MovieLens-100K 16, 32 and 64 had NDCG@20 .156, .162 and
+.164, all 117 .164."""
+_TRACED: Final = 2
+"""Values of a sum of next items for each client: with as many it traces members who are known by their lists no better
+than the iterations do, with 6 somewhat better (`bench/next_item.py`)."""
 _SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
 RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -122,12 +130,14 @@ def parameters_for(
     noisy: bool = False,
     clients: int | None = None,
     mean_items: float | None = None,
+    ordered: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of a new task: those `given`, and the recommended or the paper's for what is not given.
 
     started: whether the task starts from a spectrum. vectors: how many that one has, where it is known. budget: see
     `components_within`. noisy: whether it has a privacy block. clients: how many are in a sum, which limits the vectors
-    of `privirec-k`; None: the items alone limit them. mean_items: of a client, where it is known.
+    of `privirec-k`; None: the items alone limit them. mean_items: of a client, where it is known. ordered: whether
+    clients' items have times, by which `privirec-k` learns what follows what.
 
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
@@ -147,9 +157,12 @@ def parameters_for(
     if isinstance(items, int) and items > 0:
         within = components_within(items, budget)
         if recipe in ("privirec", "privirec-k"):
+            safe = most_equations(items, clients or items)
+            if recipe == "privirec-k" and ordered and not (noisy or started or given.get("tolerance")):
+                chosen["next_vectors"] = _next_vectors(items, safe, clients or items, budget)
             if recipe == "privirec-k" and not (noisy or given.get("reveal_gram")):
-                iterations = {**chosen, **given}["iterations"]
-                within = min(within, most_equations(items, clients or items) // max(1, iterations))
+                iterations, following = {**chosen, **given}["iterations"], {**chosen, **given}.get("next_vectors", 0)
+                within = min(within, max(0, safe - next_equations(following, items)) // max(1, iterations))
             chosen["components"] = max(1, within)
             if chosen.get("krylov") and mean_items is not None and mean_items < _LONG_LISTS:
                 chosen |= _OF_SHORT_LISTS
@@ -162,6 +175,15 @@ def parameters_for(
     if given.get("item_exponent"):
         chosen.pop("degrees", None)  # such rows are scaled by degrees
     return {**chosen, **given}
+
+
+def _next_vectors(items: int, safe: int, clients: int, budget: int) -> int:
+    """Return the vectors of a sum of next items that are recommended; 0 for none. safe: equations for each item."""
+    for count in _NEXT_VECTORS:
+        most = min(_TRACED * clients, budget // 4)
+        if 4 * next_equations(count, items) <= safe and next_length(count) <= most:
+            return count
+    return 0
 
 
 _VISITS: Final = 300
@@ -219,6 +241,7 @@ _FEWEST_COMPONENTS: Final = 12
 _TABLE: Final = "docs/which-recipe.md"
 PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on the six data sets of {_TABLE}"
 STARTS_RANKED: Final = "ranked better than none for colr, fedmf and pfedclr when it had 256 vectors (docs/results.md)"
+NEXT_RANKED: Final = "its worth on MovieLens-100K is in docs/results.md"
 VECTORS_RANKED: Final = "docs/results.md has their worth on six data sets"
 _SUMS_OF_RATINGS: Final = 100
 _SAYS_LITTLE: Final = 0.9
@@ -249,12 +272,13 @@ def choose(
     budget: int = MESSAGE_BUDGET,
     mechanism: str = "masked",
     ratings: bool = False,
+    ordered: bool = False,
 ) -> Choice:
     """Return the recipe and the sizes for data of so many items, clients and interactions in total.
 
-    ratings: whether ratings shall be predicted; otherwise items are ranked. budget: bytes of a client's longest
-    message, before a mechanism packs or encrypts it. Raises `ParameterError` for an unknown mechanism, a size that
-    `advise` refuses, and if not even one value an item fits.
+    ratings: whether ratings shall be predicted; otherwise items are ranked. ordered: see `parameters_for`. budget:
+    bytes of a client's longest message, before a mechanism packs or encrypts it. Raises `ParameterError` for an unknown
+    mechanism, a size that `advise` refuses, and if not even one value an item fits.
     """
     sizes, able = advise(items, clients, interactions), mechanism in carriers("privirec-k")
     mechanism_entry(mechanism)  # raises for an unknown name
@@ -265,15 +289,16 @@ def choose(
         )
     if ratings:
         return _of_ratings(items, clients, interactions, columns)
-    parameters, found, safe = spectrum_for(items, clients, interactions, budget)
+    parameters, found, safe = spectrum_for(items, clients, interactions, budget, ordered)
     iterations = int(parameters["iterations"])
     if able and min(_FEWEST_COMPONENTS, items) <= found <= safe:
-        sums = 2 + iterations + ("validation" in parameters)
+        sums = 2 + iterations + bool(parameters.get("next_vectors")) + ("validation" in parameters)
         why = (
             f"privirec-k {PRIVIREC_RANKED}, and it needs no training",
             f"{iterations} x {parameters['components']} vectors of {items:,} items: messages of {budget / 1e6:g} MB "
             f"would hold {columns} each, and {safe} equations are too few to solve for what one of {clients:,} "
             f"clients has; {VECTORS_RANKED}",
+            *_of_next(parameters),
             f"all clients are in each of its {sums} sums: whoever is not online for one is not in the later ones",
         )
         length = 4 * items * int(parameters["components"])
@@ -307,13 +332,26 @@ def _of_cohorts(cohort: int, clients: int) -> tuple[str, ...]:
     )
 
 
-def spectrum_for(items: int, clients: int, interactions: int, budget: int) -> tuple[dict[str, Any], int, int]:
+def _of_next(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    count = parameters.get("next_vectors", 0)
+    if not count:
+        return ()
+    values = next_length(count)
+    return (f"one sum of {values:,} values says what follows what, for members whose items have times; {NEXT_RANKED}",)
+
+
+def spectrum_for(
+    items: int, clients: int, interactions: int, budget: int, ordered: bool = False
+) -> tuple[dict[str, Any], int, int]:
     """Return the parameters of `privirec-k` for such data, how many vectors it finds, and how many are safe.
 
-    It finds more than are safe only where one for each iteration is too many. budget: see `components_within`.
+    It finds more than are safe only where one for each iteration is too many. budget: see `components_within`. ordered:
+    see `parameters_for`.
     """
     mean_items = interactions / clients
-    parameters = parameters_for("privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items)
+    parameters = parameters_for(
+        "privirec-k", {"items": items}, budget=budget, clients=clients, mean_items=mean_items, ordered=ordered
+    )
     iterations = int(parameters["iterations"])
     entries = np.array(interactions**2 / (clients * items))  # of the lists of an item's owners, on average
     safe = min(most_equations(items, clients), int(equations_within(entries)))

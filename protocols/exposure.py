@@ -16,6 +16,7 @@ from protocols.layout import Rule
 from protocols.messages import Schedule
 from protocols.privacy.equations import ENTRIES, most_equations
 from protocols.recipes.base import Recipe
+from protocols.recipes.next_item import next_equations
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import LEAST_OWNERS
@@ -159,11 +160,13 @@ def check_equations(
         )
     if recipe.equations <= safe:
         return
-    fitting = safe // p.iterations
+    fitting = max(0, safe - next_equations(p.next_vectors, p.items)) // p.iterations
     less = f" (twice min_clients: choose it nearer to {schedule.cohort_size})" if clients < schedule.cohort_size else ""
+    following = f" and {p.next_vectors} next_vectors" if p.next_vectors else ""
     smaller = f"choose components={fitting}, or fewer iterations; or " if fitting else ""
     raise ParameterError(
-        f"{p.iterations} iterations with {p.columns} columns are {recipe.equations:,} equations for each item; "
+        f"{p.iterations} iterations with {p.columns} columns{following} are {recipe.equations:,} equations for each "
+        "item; "
         f"over {p.items:,} items and {clients:,} clients{less} more than {safe:,} (an eighth of the smaller number) "
         f"give single members' items away: {smaller}gather more clients, add a privacy block, or consent with "
         "reveal_gram=true"

@@ -181,7 +181,9 @@ def outlook_of(made: Private, users: int, items: int, sizes: Sizes, interactions
     recipe, privacy, terms = made.name, made.privacy, made.terms
     inner = made.inner
     summed = [
-        one for one in made.sum_kinds() if not (isinstance(inner, PriviRecK) and inner.sum_of(one) == "validation")
+        one
+        for one in made.sum_kinds()
+        if not (isinstance(inner, PriviRecK) and inner.sum_of(one) in ("next", "validation"))
     ]
     first, last = summed[0], made.main_sum if made.main_sum > 1 else summed[-1]
     kinds = tuple(_sum_outlook(made, index, sizes, items, interactions) for index in sorted({first, last}))

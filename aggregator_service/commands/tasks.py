@@ -70,6 +70,9 @@ def task_advise(
         float, Option(min=0.000004, help="Megabytes of a client's longest message, at 4 bytes a value.")
     ] = MESSAGE_BUDGET / 1e6,
     ratings: Annotated[bool, Option("--ratings", help="Predict ratings instead of ranking items.")] = False,
+    times: Annotated[
+        bool, Option("--times", help="The clients' items have times, by which privirec-k learns what follows what.")
+    ] = False,
     mechanism: Annotated[str, Option(help=f"Mechanism of the task: {', '.join(mechanisms())}.")] = "masked",
     mechanism_parameter: Annotated[
         list[str] | None, Option("-m", help="Mechanism parameter, name=value; repeatable.")
@@ -91,7 +94,9 @@ def task_advise(
         delta = default_delta(clients)
     privacy = privacy_of(epsilon, Schedule(), fixed_clip=False, delta=delta)
     if privacy is None:
-        choice = choose(items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings)
+        choice = choose(
+            items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings, ordered=times
+        )
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
         if choice.recipe == "privirec-k":  # whose sums say more, the more clients drop out after the degrees
             schedule = schedule.model_copy(update={"min_clients": ceil(_STAYING * choice.cohort_size)})
@@ -150,7 +155,8 @@ def task_advise(
                 f"-r components={spectrum['components']} -s min_clients={ceil(_STAYING * clients)}, then --start-from "
                 f"it with -r dim={min(found, MOST_FACTORS)} -s rounds=20"
             )
-    named = {"items", "components", "item_exponent", "rank", "dim", *settings_of_ratings(items, interactions)}
+    named = {"items", "components", "item_exponent", "next_vectors", "rank", "dim", "validation"}
+    named |= settings_of_ratings(items, interactions).keys()
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
     pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or []) + (
         f"-m groups={split.groups} " if split else ""

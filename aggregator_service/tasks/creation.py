@@ -25,6 +25,9 @@ from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest, TaskView
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.parameter_text import validated
+from protocols.recipes.base import Recipe
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.masked.parameters import FEWEST_BITS, MaskedParameters, advised_split
 from protocols.sums.masked.plan import MASKED
@@ -89,7 +92,27 @@ def requested(
         "catalogue_digest": None if catalogue is None else catalogue.digest,
         "privacy": privacy,
     }
-    return validated("task", TaskRequest, values)
+    request = validated("task", TaskRequest, values)
+    if recipe in ("privirec", "privirec-k"):
+        _require_every_sum(make_recipe(recipe, chosen, noisy=privacy is not None), schedule.rounds)
+    return request
+
+
+def _require_every_sum(recipe: Recipe, rounds: int) -> None:
+    """Raise `ParameterError` for fewer rounds than a task needs whose last sums choose how scores are made."""
+    if not isinstance(recipe, PriviRecK) or rounds >= recipe.steps or recipe.steps == recipe.last_iteration:
+        return
+    last = [name for name in ("next_vectors", "validation") if getattr(recipe.parameters, name)]
+    leave = " ".join(f"-r {name}=0" for name in last)
+    if last and rounds >= recipe.last_iteration:
+        raise ParameterError(
+            f"the task has {recipe.steps} sums, and {rounds} rounds leave no room for the last: say -s "
+            f"rounds={recipe.steps}, or leave them out with {leave}"
+        )
+    raise ParameterError(
+        f"the task has {recipe.steps} sums, and {rounds} rounds end it before its model is whole: say -s "
+        f"rounds={recipe.steps}, or fewer -r iterations"
+    )
 
 
 def _with_groups(given: Mapping[str, Any], schedule: Schedule) -> tuple[Mapping[str, Any], Schedule]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.whole import WholeRatings, can_train_whole, held_items, noise_of_all, noisy_whole_sum, whole_sum
+from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_side
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
@@ -159,13 +159,10 @@ class Federation:
 
     def _held_items(self) -> NDArray[np.int64]:
         """Return the item that each user keeps out of the sums of a task with validation, int64 (users,); -1: none."""
-        from client_sdk.training.privirec import DRAWN
-
         recipe = self.recipe.own
         if not (isinstance(recipe, PriviRecK) and recipe.parameters.validation):
             return np.full(self.train.n_users, -1)
-        drawn = [kept[DRAWN] for kept in self.client_states]
-        return held_items(self.train, drawn, recipe.parameters.validation)
+        return np.array([-1 if one is None else one for one in map(self._held_out, range(self.train.n_users))])
 
     def scores(self, users: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return what each user's device scores with the newest model, float32 (users, items).
@@ -178,7 +175,8 @@ class Federation:
         if self._whole is not None:
             return self._whole.scores(self.state, users)
         if isinstance(self.client_side, PriviRecSide):
-            return self.client_side.scores_of(self.state, interaction_rows(self.train)[users])
+            orders = [self._order(int(user)) for user in users]
+            return self.client_side.scores_of(self.state, interaction_rows(self.train)[users], orders)
         spec = self.recipe.round_spec(self.task_seed, max(1, self.state.round_number))
         views = [self.recipe.view(self.state, device_group) for device_group in range(self.recipe.device_groups)]
         return np.stack([self._scores(int(user), spec, views[self._group_of[user]]) for user in users])
@@ -186,10 +184,23 @@ class Federation:
     def history(self, user: int) -> History:
         """Return the user's rows; with an evaluation by time where the data has times, to hold out the last."""
         found = self.train.history(user)
-        if self.evaluation is None or self.train.timestamps is None:
+        if self.evaluation is None or found.times is None:
             return found
-        order = np.argsort(self.train.timestamps[self.train.rows_of(user)], kind="stable")
-        return History(found.items[order], None if found.ratings is None else found.ratings[order])
+        order = np.argsort(found.times, kind="stable")
+        return History(
+            found.items[order], None if found.ratings is None else found.ratings[order], times=found.times[order]
+        )
+
+    def _held_out(self, user: int) -> int | None:
+        from client_sdk.training.privirec import held_item
+
+        return held_item(self.recipe, self.train.history(user), self.client_states[user])
+
+    def _order(self, user: int) -> NDArray[np.int32] | None:
+        """Return a user's items in the order of their times, as its device of a PriviRec task has them."""
+        from client_sdk.training.privirec import in_order
+
+        return in_order(self.recipe, self.train.history(user), self.client_states[user])
 
     def _scores(self, user: int, spec: RoundSpec, view: ModelState) -> NDArray[np.float32]:
         history, client_state = self.history(user), self.client_states[user]
@@ -269,10 +280,12 @@ class Federation:
                 return None
             if isinstance(self.recipe, Private):
                 draws = self._noise_draws(spec)
-                return noisy_whole_sum(self.recipe, spec, self._view, self.train, cohort, self._held, draws), 0
+                return noisy_whole_sum(
+                    self.recipe, spec, self._view, self.train, cohort, self._held, draws, self._order
+                ), 0
             if recipe.sum_of(spec.sum_index) == "gram":
                 return None
-            return whole_sum(recipe, plan, spec, self._view, self.train, cohort, self._held), 0
+            return whole_sum(recipe, plan, spec, self._view, self.train, cohort, self._held, self._order), 0
         everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None

@@ -43,7 +43,6 @@ from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
-from protocols.recipes.validation import SETTINGS
 from protocols.sums.registry import mechanism_entry
 
 _ROUNDS: Final = 100
@@ -202,7 +201,7 @@ def simulate(split: Split, request: SimulationRequest, progress: Progress | None
 
     def measured(number: int, loss: float) -> None:
         state = federation.state
-        if isinstance(recipe, PriviRecK) and state_as(state, PriviRecState).sum_index < recipe.first_vectors:
+        if isinstance(recipe, PriviRecK) and state_as(state, PriviRecState).sum_index < recipe.first_scores:
             return  # it cannot score yet
         found.append(measure.measured(federation.scores))
         points.append(Point(number, found[-1].values, None if isnan(loss) else loss, seconds))
@@ -298,7 +297,8 @@ def _choice(split: Split, request: SimulationRequest) -> tuple[Choice, Left | No
     clients = train.active_users.size
     block, sizes = _privacy(request, clients), (train.n_items, clients, train.size)
     if block is None:
-        return choose(*sizes, budget=request.budget, mechanism=request.mechanism), None
+        ordered = train.timestamps is not None
+        return choose(*sizes, budget=request.budget, mechanism=request.mechanism, ordered=ordered), None
     choice, left = choose_noisy(*sizes, block, budget=request.budget, mechanism=request.mechanism)
     return choice, left.left
 
@@ -314,7 +314,7 @@ def _advised(
         return Advised()
     if isinstance(recipe, PriviRecK):
         vectors = 0 if request.epsilon is not None else recipe.parameters.columns  # their worth is known without noise
-        said = _validated(state_as(state, PriviRecState))
+        said = _validated(recipe, state_as(state, PriviRecState))
         return Advised(vectors=vectors, expected=expected, trains=False, validated=said)
     other = None
     if not request.starts:
@@ -330,13 +330,14 @@ def _advised(
     )
 
 
-def _validated(state: PriviRecState) -> str:
+def _validated(recipe: PriviRecK, state: PriviRecState) -> str:
     """Return what the sum of validation chose, in a sentence; "" without one."""
     if not state.measured.size or state.measured[0] < 1:
         return ""
     members = state.measured[0]
     first, chosen = (state.measured[1 + index] / members for index in (0, state.setting))
-    text = f"Its filter is {SETTINGS[state.setting].text}: {members:.0f} members measured {len(SETTINGS)} settings"
+    settings = recipe.settings
+    text = f"Its filter is {settings[state.setting].text}: {members:.0f} members measured {len(settings)} settings"
     found = f"NDCG@20 {chosen:.4f} of items that they kept out, the first setting {first:.4f}"
     return f"{text} ({found if state.setting else f'{found}, and none was clearly better'})."
 
@@ -396,6 +397,7 @@ def _parameters(split: Split, request: SimulationRequest, start: Source | None) 
         request.recipe, given, request.variant, started=request.starts, budget=request.budget,
         noisy=request.epsilon is not None, clients=split.train.active_users.size,
         mean_items=split.train.size / max(1, split.train.active_users.size), vectors=_vectors(start),
+        ordered=split.train.timestamps is not None,
     )  # fmt: skip
 
 

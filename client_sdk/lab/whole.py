@@ -7,7 +7,7 @@ has the same bits as the sum of the clients' ring elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.training.adam import Adam
-from client_sdk.training.privirec import components_of
+from client_sdk.training.privirec import components_of, trails
 from client_sdk.training.rfrec import predicted_ratings, scaled_ratings
 from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
 from protocols.privacy.noise import longest_norm, round_within
-from protocols.recipes.base import ModelState, Recipe, RoundSpec
+from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec
 from protocols.recipes.private import Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
@@ -29,7 +29,6 @@ from protocols.recipes.rfrec import RFRec, RFRecState, item_means, rating_offset
 from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
-from protocols.recipes.validation import SETTINGS, held_out
 from protocols.sums.base import SumPlan
 from protocols.sums.masked.plan import MaskedPlan
 
@@ -38,6 +37,13 @@ if TYPE_CHECKING:  # what only spectra need
 
 _CHUNK_VALUES: Final = 8_000_000
 _MOST_MEASURING: Final = 5000
+OrderOf = Callable[[int], NDArray[np.int32] | None]
+"""Returns the items of a user in the order of their times; None where these are not known."""
+
+
+def no_order(user: int) -> None:
+    """Return None: no user's items have an order."""
+    del user
 
 
 def whole_sum(
@@ -48,19 +54,23 @@ def whole_sum(
     train: Interactions,
     cohort: NDArray[np.int64],
     held: NDArray[np.int64],
+    order_of: OrderOf = no_order,
 ) -> NDArray[np.float64]:
-    """Return the opened sum of degrees, lists, an iteration or validation over `cohort`, float64 (layout.length,).
+    """Return the opened sum of degrees, lists, an iteration, next items or validation over `cohort`, float64
+    (layout.length,).
 
-    state: the model before the sum. held: the item that each user of `train` keeps out, -1 for none. Equal to the sum
-    of the clients' contributions: exactly over masked sums, and up to the float32 rounding of contributions over plain
-    ones. A sum of validation is not rounded.
+    state: the model before the sum. held: the item that each user of `train` keeps out, -1 for none. order_of: returns
+    a user's items in the order of their times. Equal to the sum of the clients' contributions: exactly over masked
+    sums, and up to the float32 rounding of contributions over plain ones. A sum of validation is not rounded.
     """
     rows = _rows(train, cohort, held)
     if recipe.sum_of(spec.sum_index) == "degrees":
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     if recipe.sum_of(spec.sum_index) == "validation":
-        return np.asarray(_measured(recipe, state, rows, held[cohort]).sum(axis=0))
+        return np.asarray(_measured(recipe, state, rows, held, cohort, order_of).sum(axis=0))
     own = state_as(state, PriviRecState)
+    if recipe.sum_of(spec.sum_index) == "next":
+        return _next_sum(plan, _transitions(recipe, own, spec, held, cohort, order_of), cohort.size)
     scaled = _scaled(recipe, own, rows)
     if recipe.sum_of(spec.sum_index) == "lists":
         longest = plan.layout.blocks[0].segments[0].clip
@@ -74,10 +84,32 @@ def whole_sum(
     return np.asarray(scaled.T @ (scaled @ basis))[has].astype(np.float32).astype(np.float64)
 
 
-def held_items(train: Interactions, drawn: Sequence[NDArray[np.float64]], share: float) -> NDArray[np.int64]:
-    """Return the item that each user keeps out of the sums, int64 (users,), -1 for none. drawn: see `held_out`."""
-    found = (held_out(own, train.positives(user), share) for user, own in enumerate(drawn))
-    return np.array([-1 if item is None else item for item in found])
+def _transitions(
+    recipe: PriviRecK,
+    state: PriviRecState,
+    spec: RoundSpec,
+    held: NDArray[np.int64],
+    cohort: NDArray[np.int64],
+    order_of: OrderOf,
+) -> Iterator[NDArray[np.float64]]:
+    """Return what each user of `cohort` contributes to a sum of next items, float64 (layout.length,)."""
+    for user in cohort:
+        order = order_of(int(user))
+        items = np.zeros(0, np.int32) if order is None else order[order != held[user]]
+        yield recipe.contribute(state, spec, Local(items)).vector
+
+
+def _next_sum(plan: SumPlan, sent: Iterator[NDArray[np.float64]], clients: int) -> NDArray[np.float64]:
+    total = np.zeros(plan.layout.length)
+    if not isinstance(plan, MaskedPlan):
+        for values in sent:
+            total += values
+        return total.astype(np.float32).astype(np.float64)
+    ((ring, _),) = plan.places[0]
+    clip, steps = plan.layout.blocks[0].segments[0].clip, total.astype(np.int64)
+    for values in sent:
+        steps += ring.encode(values, clip)[0].astype(np.int64)
+    return plan.decode(ring.reduce(steps.view(np.uint64)), clients)
 
 
 def _rows(train: Interactions, cohort: NDArray[np.int64], held: NDArray[np.int64]) -> csr_array[Any, Any]:
@@ -87,18 +119,34 @@ def _rows(train: Interactions, cohort: NDArray[np.int64], held: NDArray[np.int64
 
 
 def _measured(
-    recipe: PriviRecK, state: ModelState, rows: csr_array[Any, Any], held: NDArray[np.int64]
+    recipe: PriviRecK,
+    state: ModelState,
+    rows: csr_array[Any, Any],
+    all_held: NDArray[np.int64],
+    cohort: NDArray[np.int64],
+    order_of: OrderOf,
 ) -> NDArray[np.float64]:
     """Return what each user contributes to a sum of validation, float64 (users, 1 + settings).
 
-    held: see `held_items`. Of more than 5,000 users with such an item the first ones measure, and the others have the
-    mean of these.
+    all_held: the item that each user of the data keeps out, -1 for none. Of more than 5,000 users with such an item the
+    first ones measure, and the others have the mean of these.
     """
-    found, able = np.zeros((held.size, 1 + len(SETTINGS))), np.flatnonzero(held >= 0)
+    held = all_held[cohort]
+    found, able = np.zeros((held.size, 1 + len(recipe.settings))), np.flatnonzero(held >= 0)
     some = able[:_MOST_MEASURING]
     found[able, 0] = 1.0
     if some.size:
-        found[some, 1:] = measured(components_of(recipe, state), rows[some].astype(np.float32), held[some])
+        own = state_as(state, PriviRecState)
+        orders = [order_of(int(user)) for user in cohort[some]] if recipe.parameters.next_vectors else None
+        if orders is not None:
+            orders = [None if one is None else one[one != item] for one, item in zip(orders, held[some], strict=True)]
+        found[some, 1:] = measured(
+            components_of(recipe, state),
+            rows[some].astype(np.float32),
+            held[some],
+            recipe.settings,
+            None if orders is None else trails(recipe, own, orders),
+        )
         found[able[some.size :], 1:] = found[some, 1:].mean(axis=0)
     return found
 
@@ -111,6 +159,7 @@ def noisy_whole_sum(
     cohort: NDArray[np.int64],
     held: NDArray[np.int64],
     rng: np.random.Generator,
+    order_of: OrderOf = no_order,
 ) -> NDArray[np.float64]:
     """Return the opened sum of a PriviRec task with a privacy block, in steps, float64 (layout.length,).
 
@@ -135,11 +184,16 @@ def noisy_whole_sum(
             places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
             own = scaled.data[start:end]
             total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
-    elif kind == "validation":
+    elif kind in ("validation", "next"):
         bound = private.l2_bound(spec.sum_index)
         unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
         total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
-        for values in _measured(recipe, state, rows, held[cohort]):
+        model = state_as(state, PriviRecState)
+        for values in (
+            _measured(recipe, state, rows, held, cohort, order_of)
+            if kind == "validation"
+            else _transitions(recipe, model, spec, held, cohort, order_of)
+        ):
             total += round_within(values / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)

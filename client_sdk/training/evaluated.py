@@ -105,7 +105,7 @@ class EvaluatedSide(ClientSide):
             share = self.recipe.evaluation.holdout
             rows = 1 if share == "last" else max(1, floor(share * len(history)))
             mask = np.arange(len(history)) >= max(1, len(history) - rows)
-        return _rows(history, mask), _rows(history, ~mask), _without_ours(client_state)
+        return history.where(mask), history.where(~mask), _without_ours(client_state)
 
     def _measure(
         self, client_id: str, kept: History, held: History, rankings: Sequence[NDArray[np.float32]]
@@ -122,10 +122,6 @@ class EvaluatedSide(ClientSide):
 
 def _without_ours(client_state: ClientState) -> ClientState:
     return {name: array for name, array in client_state.items() if name not in (HELD_OUT, _TRAINED)}
-
-
-def _rows(history: History, mask: NDArray[np.bool_]) -> History:
-    return History(history.items[mask], None if history.ratings is None else history.ratings[mask])
 
 
 # --- how well one client's scores predict its own held-out rows: the values that federated evaluation sums -----------

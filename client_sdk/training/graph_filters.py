@@ -52,6 +52,8 @@ class Components:
     """b, the exponent of the items' degrees in R~; None for 1 - a."""
     krylov: bool = False
     """Whether the vectors are of a whole block Krylov space: see `chosen_weight`."""
+    transitions: NDArray[np.float32] | None = None
+    """M of `protocols.recipes.next_item`, float32 (n, n); None without a sum of next items."""
 
     def __post_init__(self) -> None:
         items, columns = self.item_degrees.size, self.singular_values.size
@@ -362,6 +364,37 @@ class Ease(Filter):
             return np.asarray((ridge.zeroed(dense(x), kept) if self.setting.zero else kept) * up, dtype=np.float32)
 
         return score
+
+
+def following(components: Components, ends: NDArray[np.float64], setting: Setting) -> NDArray[np.float32]:
+    """Return how much each item follows what users had last, float32 (users, m): see `protocols.recipes.next_item`.
+
+    ends: z after each user's last item, (users, n). Raises `ParameterError` without a sum of next items.
+    """
+    if components.transitions is None:
+        raise ParameterError("the model has no sum of next items")
+    vectors = components.vectors[:, : ends.shape[1]]
+    _, up = components.degree_scales(components.degree_exponent + setting.shift)
+    mixed = (ends @ components.transitions)[:, : vectors.shape[1]]
+    return np.asarray((mixed @ vectors.T) * up, dtype=np.float32)
+
+
+def blended(
+    components: Components,
+    setting: Setting,
+    scores: NDArray[np.float32],
+    after: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the scores of a filter and of `following`, both (users, m), with the setting's share of the latter.
+
+    Each is divided by its standard deviation over the items that have users. A user of whom nothing follows, because
+    no times are known, has the filter's scores.
+    """
+    has = components.item_degrees > 0
+    first, second = (found[:, has].std(axis=1, keepdims=True) for found in (scores, after))
+    share = np.where(second > 0, np.float32(setting.share), np.float32(0.0))
+    parts = ((1 - share) / np.where(first > 0, first, 1.0), share / np.where(second > 0, second, 1.0))
+    return np.asarray(parts[0] * scores + parts[1] * after, dtype=np.float32)
 
 
 @dataclass(frozen=True, eq=False)

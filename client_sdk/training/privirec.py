@@ -1,11 +1,13 @@
 """The client side of PriviRec: contributions from the client's normalised row, and a graph filter for scores.
 
-Nothing is trained. The only data sent that depends on the row is the dense contribution. In a task with validation a
-client keeps two draws, which say whether it keeps an item out of the sums, and which one.
+Nothing is trained. The only data sent that depends on the row is the dense contribution. In a task with validation or a
+sum of next items a client keeps two draws, which say whether it keeps an item out of the sums, which one, and in which
+order items of one time count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isclose, nan
 from typing import TYPE_CHECKING, Final
@@ -16,22 +18,32 @@ from numpy.typing import NDArray
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, refuse_settings
-from client_sdk.training.graph_filters import FILTERS, Components, Ease, Filter, TurboCF, user_row
+from client_sdk.training.graph_filters import (
+    FILTERS,
+    Components,
+    Ease,
+    Filter,
+    TurboCF,
+    blended,
+    following,
+    user_row,
+)
 from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
-from protocols.recipes.base import Local, ModelState, RoundSpec
+from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec
+from protocols.recipes.next_item import trail
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.state import state_as
-from protocols.recipes.validation import SETTINGS, held_out
+from protocols.recipes.validation import held_out
 
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
 
 
 DRAWN: Final = "drawn"
-"""Key in the client state: float64 (2,), see `held_out`."""
+"""Key in the client state: float64 (2,), see `held_out` and `in_order`."""
 
 
 @dataclass(frozen=True)
@@ -45,35 +57,88 @@ class PriviRecSide(ClientSide):
     def contribute(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
     ) -> LocalResult:
-        held, items = self._held_out(history, client_state), history.items
+        update: NDArray[np.generic]
+        held, items = held_item(self.recipe, history, client_state), history.items
         kept = items if held is None else items[items != held]
-        update: NDArray[np.generic] = kept
-        if self.recipe.sum_of(spec.sum_index) == "validation":
-            update = np.zeros(0)
-            if held is not None:
-                row = user_row(kept, self.recipe.parameters.items)
-                update = measured(components_of(self.recipe, state), row, np.array([held]))[0]
+        update, kind = kept, self.recipe.sum_of(spec.sum_index)
+        order = in_order(self.recipe, history, client_state) if kind in ("next", "validation") else None
+        if order is not None:
+            order = order[order != held]
+        if kind == "next":
+            update = kept[:0] if order is None else order
+        if kind == "validation":
+            update = np.zeros(0) if held is None else self._measured(state, kept, held, order)
         made = self.recipe.contribute(state, spec, Local(update, client_id))
         return LocalResult(made, client_state, nan, len(history))
 
-    def _held_out(self, history: History, client_state: ClientState) -> int | None:
-        share = self.recipe.parameters.validation
-        return held_out(client_state[DRAWN], history.items, share) if share else None
+    def _measured(
+        self, state: ModelState, kept: NDArray[np.int32], held: int, order: NDArray[np.int32] | None
+    ) -> NDArray[np.float64]:
+        row, own = user_row(kept, self.recipe.parameters.items), state_as(state, PriviRecState)
+        ends = trails(self.recipe, own, [order]) if self.recipe.parameters.next_vectors else None
+        found = measured(components_of(self.recipe, state), row, np.array([held]), self.recipe.settings, ends)
+        return np.asarray(found[0])
 
     def initial_client_state(self, rng: Rng) -> ClientState:
-        """Return the draws by which a client keeps an item out of the sums, in a task with validation."""
-        return {DRAWN: rng.random(2)} if self.recipe.parameters.validation else {}
+        """Return the draws by which a client keeps an item out of the sums, and orders items of one time."""
+        p = self.recipe.parameters
+        return {DRAWN: rng.random(2)} if p.validation or p.next_vectors else {}
 
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         """Return the filter's scores for the user's row. Raises `ParameterError` if the model has no vectors yet."""
-        return np.asarray(self.scores_of(state, user_row(history.items, self.recipe.parameters.items))[0])
+        row = user_row(history.items, self.recipe.parameters.items)
+        return np.asarray(self.scores_of(state, row, [in_order(self.recipe, history, client_state)])[0])
 
-    def scores_of(self, state: ModelState, rows: Matrix) -> NDArray[np.float32]:
-        """Return the filter's scores for many users' rows, float32 (users, m); errors as in `scores`."""
-        chosen = self.graph_filter
-        if chosen is None:
-            chosen = Ease(setting=SETTINGS[state_as(state, PriviRecState).setting])
-        return chosen.scores(components_of(self.recipe, state), rows)
+    def scores_of(
+        self, state: ModelState, rows: Matrix, orders: Sequence[NDArray[np.int32] | None] = ()
+    ) -> NDArray[np.float32]:
+        """Return scores for many users' rows, float32 (users, m); errors as in `scores`.
+
+        orders: each user's items in the order of their times, None where these are not known. Without, it has the
+        scores of the filter.
+        """
+        components, own = components_of(self.recipe, state), state_as(state, PriviRecState)
+        if self.graph_filter is not None:
+            return self.graph_filter.scores(components, rows)
+        setting = self.recipe.settings[own.setting]
+        found = Ease(setting=setting).scores(components, rows)
+        if not (setting.share and len(orders)):
+            return found
+        return blended(components, setting, found, following(components, trails(self.recipe, own, orders), setting))
+
+
+def held_item(recipe: Recipe, history: History, client_state: ClientState) -> int | None:
+    """Return the item that a client keeps out of all sums of a PriviRec task, None for none: see `held_out`.
+
+    In a task with a sum of next items it is the last one, where times are known.
+    """
+    own = recipe.own
+    if not (isinstance(own, PriviRecK) and own.parameters.validation):
+        return None
+    order = in_order(recipe, history, client_state)
+    items = history.items if order is None else order
+    return held_out(client_state[DRAWN], items, own.parameters.validation, order is not None)
+
+
+def in_order(recipe: Recipe, history: History, client_state: ClientState) -> NDArray[np.int32] | None:
+    """Return a client's items in the order of their times, those of one time in an order that it drew once; None
+    without times, and in tasks without a sum of next items."""
+    own = recipe.own
+    if history.times is None or not (isinstance(own, PriviRecK) and own.parameters.next_vectors):
+        return None
+    drawn = client_state[DRAWN] if DRAWN in client_state else np.zeros(2)
+    ties = np.random.default_rng([int(x * 2**53) for x in drawn]).permutation(len(history))
+    return history.items[np.lexsort((ties, history.times))]
+
+
+def trails(recipe: PriviRecK, state: PriviRecState, orders: Sequence[NDArray[np.int32] | None]) -> NDArray[np.float64]:
+    """Return z of `next_item` after each user's last item, float64 (users, next_vectors); zeros without an order."""
+    found = np.zeros((len(orders), recipe.parameters.next_vectors))
+    for row, order in zip(found, orders, strict=True):
+        items = np.zeros(0, np.int32) if order is None else recipe.with_rows(state, order)
+        if items.size:
+            row[:] = trail(recipe.places_of(state, items))[-1]
+    return found
 
 
 def components_of(recipe: PriviRecK, state: ModelState) -> Components:
@@ -89,10 +154,10 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
             f"the {kept.size} items with {p.min_owners} owners or more would give single clients' items away. More "
             "clients are needed, or a privacy block"
         )
-    if own.sum_index < recipe.first_vectors:
+    if own.sum_index < recipe.first_scores:
         raise ParameterError(
             f"the model has no singular vectors yet, which recommendations need: {own.sum_index} of {recipe.steps} "
-            f"sums are complete, and the first vectors come with sum {recipe.first_vectors}"
+            f"sums are complete, and the first vectors come with sum {recipe.first_scores}"
         )
     used = slice(None) if p.krylov else slice(p.components)
     degrees = np.zeros(p.items)
@@ -105,6 +170,7 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
         p.user_exponent,
         p.item_exponent,
         p.krylov,
+        own.transitions if own.transitions.size else None,
     )
 
 
@@ -153,5 +219,8 @@ def client_side(
     recipe: PriviRecK, training: TrainingConfig | None = None, graph_filter: str | None = None
 ) -> ClientSide:
     refuse_settings(recipe, training, why="recipe {} trains nothing")
-    chosen = None if recipe.parameters.validation and graph_filter is None else matching_filter(recipe, graph_filter)
+    p = recipe.parameters
+    chosen = (
+        None if (p.validation or p.next_vectors) and graph_filter is None else matching_filter(recipe, graph_filter)
+    )
     return PriviRecSide(recipe, chosen)

@@ -8,9 +8,11 @@ a task, by index:
     2               entries e_i = sum_u R_ui d_u of the lists of i's owners                 m counts
     3 .. q+2        Y = P Q = sum_u r_u^T (r_u Q), r_u a row of R~; Q <- QR   (theorem 3.2) m x K values at most
     q+2 (privirec)  the upper triangle of P = sum_u r_u^T r_u                 (theorem 3.1) m (m+1) / 2 values
-    q+3             NDCG@20 of settings of the filter (`validation`)                        1 + settings
+    q+3             what follows what, in K-space (`next_item`), where members have times   n (n+1) / 2 + n^2
+    q+4             NDCG@20 of settings of the filter (`validation`)                        1 + settings
 
-A task with `reveal_gram` or a privacy block has no sum of lists, and later sums have an index one lower.
+A task with `reveal_gram` or a privacy block has no sum of lists, and later sums have an index one lower; so has that of
+validation without a sum of next items.
 
 privirec-k has no Gram sum: P ~ Q diag(|diag R|) Q^T of the last QR (approximation 3.3, eq. 17). With `krylov` each
 iteration asks for directions that are orthogonal to all before, and P ~ Y (Q^T Y)^+ Y^T of all Q and Y side by side
@@ -73,6 +75,7 @@ from numpy.typing import NDArray
 from protocols.errors import ParameterError
 from protocols.layout import Floats
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows, noise_level
+from protocols.recipes.next_item import model_of, places, transitions
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec_plan import PriviRecPlan
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all
@@ -89,7 +92,7 @@ from protocols.recipes.spectrum import (
 )
 from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
 from protocols.recipes.state import STATE_TOLERANCE, state_as
-from protocols.recipes.validation import SETTINGS, chosen_setting
+from protocols.recipes.validation import chosen_setting
 
 _UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 
@@ -101,11 +104,12 @@ class PriviRecK(PriviRecPlan):
     def contribute(self, state: ModelState, spec: RoundSpec, local: Local) -> Contribution:
         """Return the client's part of the sum, dense: r_u^T (r_u Q) is nonzero only in the rows of its own items.
 
-        local: its positives, int (k,), or for the sum of validation the values that it measured, float64 (settings,),
-        each in [0, 1], (0,) where it kept no item out. Of the positives those of items with few owners count in the
-        degrees only, and a client that has no others sends zeros. Nothing is clipped, unless the server sent a wrong
-        model. Raises `ParameterError` for a client without positives, if `state` is not the model before this sum, for
-        a sum of another size, and for other values.
+        local: its positives, int (k,), in the order of their times for the sum of next items, (0,) where it has none;
+        or for the sum of validation the values that it measured, float64 (settings,), each in [0, 1], (0,) where it
+        kept no item out. Of the positives those of items with few owners count in the degrees only, and a client that
+        has no others sends zeros. Nothing is clipped, unless the server sent a wrong model. Raises `ParameterError` for
+        a client without positives, if `state` is not the model before this sum, for a sum of another size, and for
+        other values.
         """
         own, p, positives = state_as(state, PriviRecState), self.parameters, local.update
         if own.sum_index != spec.sum_index - 1:
@@ -114,7 +118,9 @@ class PriviRecK(PriviRecPlan):
             )
         layout, kind = self.layout(spec.sum_index, spec.size), self.sum_of(spec.sum_index)
         if kind == "validation":
-            return _measured(local.update)
+            return _measured(local.update, len(self.settings))
+        if kind == "next":
+            return Contribution([transitions(self.places_of(own, self.with_rows(own, positives)))])
         if not positives.size:
             raise ParameterError("a client without interactions has no row to contribute")
         vector, bound = np.zeros(layout.length), layout.blocks[0].segments[0].clip
@@ -158,6 +164,18 @@ class PriviRecK(PriviRecPlan):
         widths = self.widths(state)[0]
         return rows, np.cumsum(widths) - widths if spec.size else kept * p.columns
 
+    def with_rows(self, state: PriviRecState, items: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return those of `items` that have rows in the sums, in their order."""
+        kept = np.zeros(self.parameters.items, bool)
+        kept[self.kept(state)] = True
+        found: NDArray[np.int32] = items[kept[items]]
+        return found
+
+    def places_of(self, state: PriviRecState, items: NDArray[np.integer]) -> Floats:
+        """Return x of `next_item` for items (k,) in their order, float64 (k, next_vectors)."""
+        p = self.parameters
+        return places(self.item_scales(state)[items], state.basis[items, : _used(p)], p.next_vectors)
+
     def item_scales(self, state: PriviRecState) -> Floats:
         """Return the diagonal of D_i^-b, float64 (m,): 0 for an item without users, 1 where degrees are not summed."""
         if not self.parameters.degrees:
@@ -192,6 +210,8 @@ class PriviRecK(PriviRecPlan):
                 product = np.zeros((widths.size, columns))
                 product[:, : has.shape[1]][has] = total[places]
                 return self._iterated(own, spec, product)
+            case "next":
+                return own.following(spec, transitions=self._model(own, spec, total))
             case "validation":
                 measured = np.clip(total, 0.0, contributions)
                 return own.following(spec, measured=measured, setting=chosen_setting(measured, spec.noise))
@@ -200,6 +220,13 @@ class PriviRecK(PriviRecPlan):
             case "gram":
                 rows = self.kept(own) if spec.size else np.arange(self.parameters.items)
                 return own.following(spec, gram=triangle_of_all(total.astype(np.float32), rows, self.parameters.items))
+
+    def _model(self, state: PriviRecState, spec: RoundSpec, total: Floats) -> NDArray[np.float32]:
+        count = self.parameters.next_vectors
+        found = np.zeros(count, bool)
+        values = state.singular_values[: min(count, _used(self.parameters) or count)]
+        found[: values.size] = values > 0
+        return model_of(total, count, found, spec.noise)
 
     def _begun(self, state: PriviRecState, spec: RoundSpec) -> PriviRecState:
         """Return the state before the first iteration with Q_0, drawn from the round's seed.
@@ -355,12 +382,17 @@ class PriviRecK(PriviRecPlan):
         return own.sum_index >= self.steps or converged or 0 in self.size_after(own)
 
 
-def _measured(values: NDArray[np.floating]) -> Contribution:
+def _used(parameters: PriviRecKParameters) -> int | None:
+    """Return how many vectors of the model scores are made of; None for all."""
+    return None if parameters.krylov else parameters.components
+
+
+def _measured(values: NDArray[np.floating], settings: int) -> Contribution:
     """Return the contribution to the sum of validation; zeros without values. `ParameterError` for values of others."""
     if not values.size:
-        return Contribution([np.zeros(1 + len(SETTINGS))])
-    if values.shape != (len(SETTINGS),) or not ((values >= 0) & (values <= 1)).all():
-        raise ParameterError(f"a client measures {len(SETTINGS)} values in [0, 1], got {values}")
+        return Contribution([np.zeros(1 + settings)])
+    if values.shape != (settings,) or not ((values >= 0) & (values <= 1)).all():
+        raise ParameterError(f"a client measures {settings} values in [0, 1], got {values}")
     return Contribution([np.concatenate([[1.0], values])])
 
 

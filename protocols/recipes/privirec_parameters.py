@@ -70,6 +70,13 @@ class PriviRecKParameters(ItemParameters):
         description="Share of the clients that keep an item out of the sums, by which a last sum chooses the filter's "
         "setting; 0: no such sum.",
     )
+    next_vectors: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Leading vectors by which a sum of next items says what follows what, for clients whose items have "
+        "times; 0: no such sum.",
+    )
     reveal_gram: bool = Field(
         default=False, description="Consent that everyone sees, or can compute, the item-item matrix."
     )
@@ -126,6 +133,8 @@ class PriviRecKParameters(ItemParameters):
             )
         if self.validation and self.tolerance is not None:
             raise ValueError("validation needs a fixed number of iterations: leave out tolerance")
+        if self.next_vectors and self.tolerance is not None:
+            raise ValueError("next_vectors needs a fixed number of iterations: leave out tolerance")
         if self.start_from is not None and self.degrees:
             raise ValueError("start_from needs degrees false: the vectors of a task with degrees are drawn after them")
         if self.oversampling and not self.rayleigh_ritz:
@@ -150,8 +159,8 @@ class PriviRecParameters(PriviRecKParameters):
                 f"{GRAM_REVEALS}; consent with reveal_gram=true, add a privacy block, or use privirec-k, whose sums do "
                 "not determine it as long as they have few vectors"
             )
-        if self.krylov or self.validation:
-            raise ValueError("krylov and validation need privirec-k: privirec has the whole matrix")
+        if self.krylov or self.validation or self.next_vectors:
+            raise ValueError("krylov, validation and next_vectors need privirec-k: privirec has the whole matrix")
         if not self.iterations and not self.is_noisy(info):
             raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
         if self.items > _MAX_GRAM_ITEMS:

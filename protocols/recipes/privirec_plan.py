@@ -16,6 +16,7 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.base import ModelState, Reach, Recipe, Sensitivity, require_within
+from protocols.recipes.next_item import next_equations, next_length
 from protocols.recipes.privirec_parameters import GRAM_CONSENT, PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all
 from protocols.recipes.spectrum import completed, triangle_length, triangle_places
@@ -31,10 +32,10 @@ from protocols.recipes.state import (
     state_as,
     sum_index_of,
 )
-from protocols.recipes.validation import SETTINGS
+from protocols.recipes.validation import Setting, settings_of
 
 _BY_ITEM: Final = ("list_entries", "basis", "asked", "products")
-Sum = Literal["degrees", "lists", "iteration", "gram", "validation"]
+Sum = Literal["degrees", "lists", "iteration", "gram", "next", "validation"]
 
 
 _MOST_CLIENTS: Final = 1_000_000  # upper limit on the number of clients, n in the bound for b < 1/2
@@ -66,9 +67,24 @@ class PriviRecPlan(Recipe):
         return self.first_vectors - 1 + self.parameters.iterations
 
     @property
+    def first_scores(self) -> int:
+        """The index of the sum after which the model can score items: with `krylov` its directions are whole then."""
+        return self.last_iteration if self.parameters.krylov else self.first_vectors
+
+    @property
     def steps(self) -> int:
         """Largest number of sums of a task."""
-        return self.last_iteration + (self.parameters.validation > 0)
+        return self.before_validation + (self.parameters.validation > 0)
+
+    @property
+    def before_validation(self) -> int:
+        """The index of the last sum before that of validation: of next items, if the task has one."""
+        return self.last_iteration + (self.parameters.next_vectors > 0)
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """What a sum of validation measures."""
+        return settings_of(self.parameters.next_vectors > 0)
 
     @property
     def ends_after(self) -> int | None:
@@ -82,6 +98,8 @@ class PriviRecPlan(Recipe):
             return "degrees" if sum_index == 1 else "lists"
         if sum_index <= self.last_iteration:
             return "iteration"
+        if sum_index <= self.before_validation:
+            return "next"
         return "validation" if self.parameters.validation else "gram"
 
     def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
@@ -92,8 +110,11 @@ class PriviRecPlan(Recipe):
         p = self.parameters
         kind = self.sum_of(sum_index)
         if kind == "validation":
-            segments = (Segment("validated", 1, 1.0, integral=True), Segment("measured", len(SETTINGS), 1.0))
+            segments = (Segment("validated", 1, 1.0, integral=True), Segment("measured", len(self.settings), 1.0))
             return VectorLayout((Block(kind, segments),), sum_class=REPEATED_ROWS)
+        if kind == "next":
+            segment = Segment(kind, next_length(p.next_vectors), 1.0, norm=_UNIT)
+            return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
         if kind == "degrees":
             segment = Segment(kind, p.items, 1.0, integral=True)
         elif kind == "lists":
@@ -154,15 +175,18 @@ class PriviRecPlan(Recipe):
 
     @property
     def equations(self) -> int:
-        """How many equations all iterations together may be for each row of P."""
-        return self.parameters.iterations * self.parameters.columns
+        """How many equations all sums together may be for each row of P; a value of the sum of next items counts as
+        one of them."""
+        p = self.parameters
+        return p.iterations * p.columns + next_equations(p.next_vectors, p.items)
 
     def _most_columns(self, rows: int, clients: int) -> int:
         """Return K for sums over so many rows and clients, as far as it does not depend on lists."""
         p = self.parameters
         most = rows // p.iterations if p.krylov else rows
         if not p.reveal_gram:
-            most = min(most, most_equations(rows, clients) // p.iterations)
+            other = next_equations(p.next_vectors, rows)
+            most = min(most, max(0, most_equations(rows, clients) - other) // p.iterations)
         return min(p.columns, most)
 
     def widths(self, state: PriviRecState) -> tuple[NDArray[np.int64], int]:
@@ -201,8 +225,10 @@ class PriviRecPlan(Recipe):
             vectors = columns * p.iterations
         elif p.krylov and made:
             more = tuple(StateField(name, "<f4", (rows, made * columns)) for name in ("asked", "products"))
-        if sum_index > self.last_iteration and p.validation:
-            more = (StateField("setting", "<u4"), StateField("measured", "<f8", (1 + len(SETTINGS),)))
+        if sum_index > self.last_iteration and p.next_vectors:
+            more = (StateField("transitions", "<f4", (p.next_vectors, p.next_vectors)),)
+        if sum_index > self.before_validation and p.validation:
+            more += (StateField("setting", "<u4"), StateField("measured", "<f8", (1 + len(self.settings),)))
         return (
             *first,
             *((StateField("list_entries", "<u4", (rows,)),) if p.bounded else ()),
@@ -237,12 +263,16 @@ class PriviRecPlan(Recipe):
         if kind == "gram":
             return Sensitivity(l2=sqrt(0.5))
         if kind == "validation":
-            return Sensitivity(l2=sqrt(1 + len(SETTINGS)))
+            return Sensitivity(l2=sqrt(1 + len(self.settings)))
+        if kind == "next":
+            return Sensitivity(l2=1.0)
         return Sensitivity(l2=1.0, per_item=self.parameters.columns)
 
     def sum_kinds(self) -> tuple[int, ...]:
-        """Return the first sum, that of lists, the first iteration, and the last sum, as far as the task has them."""
-        return tuple(sorted({1, *(min(one, self.steps) for one in (2, self.first_vectors)), self.steps}))
+        """Return the first sum, that of lists, the first iteration, that of next items and the last sum, as far as the
+        task has them."""
+        found = (2, self.first_vectors, self.last_iteration + 1)
+        return tuple(sorted({1, *(min(one, self.steps) for one in found), self.steps}))
 
     def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
         return fields_bytes(self.state_fields(sum_index, size))
@@ -303,7 +333,7 @@ class PriviRecPlan(Recipe):
             values["list_entries"] = values["list_entries"].astype(np.float64)
             if (values["list_entries"] > values["clients"] * self._longest_list).any():
                 raise CodecError("a model state holds lists that are longer than its clients can have")
-        if values.get("setting", 0) >= len(SETTINGS) or (values.get("measured", np.zeros(1)) < 0).any():
+        if values.get("setting", 0) >= len(self.settings) or (values.get("measured", np.zeros(1)) < 0).any():
             raise CodecError("a model state holds a setting that there is not, or measured values below 0")
         if "singular_values" in values and (values["singular_values"] < 0).any():
             raise CodecError("a model state holds negative singular values")
@@ -323,7 +353,7 @@ class PriviRecPlan(Recipe):
                 f"{reach.most:,}"
             )
         if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
-            last = self.steps - (self.parameters.validation > 0)
+            last = self.steps if self.sum_of(self.steps) == "gram" else self.last_iteration
             farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, last})
             require_within(own.singular_values, farthest, "singular values")
             require_within(own.products.ravel(), self._largest_value(last, reach), "products")
@@ -350,8 +380,10 @@ class PriviRecPlan(Recipe):
         first = ["the item degrees"] * p.degrees + ["how many items each item's owners have in all"] * p.bounded
         sums = f"{', '.join(first)}{' and ' if first else ''}{p.iterations} x {p.items * p.columns:,}"
         shown = f"The server and all members see {sums} sums of the power iteration"
+        if p.next_vectors:
+            shown += f", {next_length(p.next_vectors):,} values of which items follow which"
         if p.validation:
-            shown += f", and how well {len(SETTINGS)} settings rank an item of {p.validation:.0%} of the members"
+            shown += f", and how well {len(self.settings)} settings rank an item of {p.validation:.0%} of the members"
         if p.reveal_gram:
             return (f"{shown}. {GRAM_CONSENT}",)
         owners = f"items with fewer than {p.min_owners} owners are in none of them but the degrees"

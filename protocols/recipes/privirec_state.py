@@ -28,8 +28,9 @@ class PriviRecState(ModelState):
     orthonormal within each tier; 0 for items with few owners, whose rows are not encoded. singular_values: float32
     (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
     relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle. asked, products:
-    with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K). setting:
-    index of the setting of `validation.SETTINGS` that scores are made with. measured: how many members measured, and
+    with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K).
+    transitions: M of `next_item`, float32 (n, n) for n `next_vectors`; empty before that sum. setting: index of the
+    setting of `validation.settings_of` that scores are made with. measured: how many members measured, and
     the sums of their values of each setting, float64 (1 + settings,); empty before the sum of validation.
     """
 
@@ -44,6 +45,7 @@ class PriviRecState(ModelState):
     gram: NDArray[np.float32] = _empty_array(0)
     asked: NDArray[np.float32] = _empty_array(0, 0)
     products: NDArray[np.float32] = _empty_array(0, 0)
+    transitions: NDArray[np.float32] = _empty_array(0, 0)
     setting: int = 0
     measured: Floats = field(default_factory=lambda: np.zeros(0))
 

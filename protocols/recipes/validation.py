@@ -32,13 +32,19 @@ class Setting:
     weight: float = 1.0
     part: int = 1
     shift: float = 0.0
+    share: float = 0.0
 
     @property
     def text(self) -> str:
         """In words, for people."""
         words = ["ease" if self.zero else "ridge regression", f"with {self.weight:g} times the usual weight"]
         words += ["of all vectors" if self.part == 1 else f"of 1/{self.part} of the vectors"]
-        return " ".join([*words, *([f"and b {self.shift:+g}"] if self.shift else [])])
+        words += [f"and b {self.shift:+g}"] if self.shift else []
+        if self.share == 1:
+            words = ["what follows the last items", *([f"with b {self.shift:+g}"] if self.shift else [])]
+        elif self.share:
+            words += [f"and {self.share:.0%} of what follows the last items"]
+        return " ".join(words)
 
 
 SETTINGS: Final = tuple(
@@ -49,18 +55,37 @@ SETTINGS: Final = tuple(
 )
 """What members measure, in this order. The first one is used unless another is clearly better."""
 
+_SHARES: Final = (0.2, 0.5, 0.75)
+_WITH_NEXT: Final = (
+    *SETTINGS,
+    *(
+        Setting(True, weight, 1, shift, share)
+        for share, weight, shift in product(_SHARES, (0.25, 1.0, 4.0), (0.0, -0.1))
+    ),
+    *(Setting(share=1.0, shift=shift) for shift in (0.0, -0.1)),
+)
+
+
+def settings_of(next_items: bool) -> tuple[Setting, ...]:
+    """Return what members of a task measure. next_items: whether it has a sum of next items."""
+    return _WITH_NEXT if next_items else SETTINGS
+
+
 _CLEAR: Final = 0.75
 
 
-def held_out(drawn: Floats, items: NDArray[np.integer], share: float) -> int | None:
+def held_out(drawn: Floats, items: NDArray[np.integer], share: float, is_last: bool = False) -> int | None:
     """Return which of its items, distinct (k,), a member keeps out of all sums; None for none of them.
 
+    is_last: whether it is the last one, where order counts and the member knows it.
+
     drawn: two uniform numbers from 0 to 1, float64 (2,), that the member drew once and tells nobody. With the first one
-    a `share` of the members is chosen, of those that have two items, with the second one the item: any is as likely.
+    a `share` of the members is chosen, of those that have two items, with the second one the item, unless it is the
+    last one: any is as likely.
     """
     if items.size < 2 or not drawn[0] < share:
         return None
-    return int(np.sort(items)[int(drawn[1] * items.size)])
+    return int(items[-1] if is_last else np.sort(items)[int(drawn[1] * items.size)])
 
 
 def chosen_setting(sums: Floats, noise: float = 0.0) -> int:

@@ -245,6 +245,21 @@ def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
         assert words in command("task", "advise", *size, *wrong, status=1)
 
 
+def test_advice_for_items_with_times_and_rounds_for_all_sums(command: Command) -> None:
+    command("init")
+    size = ("--items", "1682", "--clients", "943", "--interactions", "100000", "--times")
+    printed = command("task", "advise", *size)
+    assert "1,552 values says what follows what" in printed and "up to 115 equations" in printed
+    words = printed.splitlines()[-1].replace("NAME", "films").replace("KEY", TRIAL.pin.key).split()[1:]
+    assert json.loads(command(*words))["recipe"]["parameters"]["next_vectors"] == 32
+    for rounds, said in (
+        ("6", "7 sums, and 6 rounds leave no room for the last: say -s rounds=7, or leave them out with -r next_"),
+        ("4", "7 sums, and 4 rounds end it before its model is whole: say -s rounds=7"),
+    ):
+        fewer = [f"rounds={rounds}" if word == "rounds=7" else word for word in words]
+        assert said in command(*[word.replace("films", "few") for word in fewer], status=1)
+
+
 def _noisy(name: str, cohort: int, fewest: int) -> list[str]:
     given = ["-r", "items=50", "-s", f"cohort_size={cohort}", "-s", f"min_clients={fewest}", "-s", "rounds=10"]
     return ["task", "create", name, "--recipe", "colr", "--mechanism", "masked", *given]

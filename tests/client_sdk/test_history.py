@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 
 import numpy as np
@@ -200,3 +201,26 @@ def test_unknown_items_are_left_out_with_consent(caplog) -> None:
         History.of(with_unknown(["tt9", 4], "skip"), N, NUMBERS)
     with pytest.raises(ParameterError, match="pass 'error' or 'skip'"):
         with_unknown([1], "ignore")
+
+
+def test_times_of_tables_are_read_as_numbers_dates_and_text(caplog: pytest.LogCaptureFixture) -> None:
+    days = [datetime(2024, 5, day, 12) for day in (3, 1, 2)]
+    for times in (
+        days,
+        [day.isoformat() for day in days],
+        [day.timestamp() for day in days],
+        [day.date() for day in days],
+    ):
+        found = History.of(pl.DataFrame({"item": [4, 2, 7], "time": times}), 10)
+        assert found.times is not None and list(np.argsort(found.times)) == [1, 2, 0], times
+    assert History.of(pl.DataFrame({"item": [4, 2]}), 10).times is None and not caplog.records
+    assert History.of(pl.DataFrame({"item": [4, 2], "time": ["1", "soon"]}), 10).times is None
+    assert "'soon' is neither a number nor a date" in caplog.text
+    some = History(np.array([3, 1], np.int32), times=np.array([1.0, 2.0]))
+    assert History.of(some, 10).times is some.times
+    assert list(some.where(np.array([False, True])).times) == [2.0]  # type: ignore[arg-type]
+    known = History.of(with_unknown(pl.DataFrame({"item": [4, 99, 2], "time": [3, 1, 2]}), "skip"), 10)
+    assert known.unknown == 1 and list(known.times) == [3.0, 2.0]  # type: ignore[arg-type]
+    for times in (np.array([1.0]), np.array([1.0, np.inf])):
+        with pytest.raises(ParameterError, match="one finite time an item"):
+            History(np.array([3, 1], np.int32), times=times)

@@ -275,9 +275,12 @@ def _fair(task: Any, sums: Any, refused: Any) -> Outputs:
     }
 
 
-def _send_items(made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: list[int], drawn: Any = None) -> Outputs:
+def _send_items(
+    made: PriviRecK, state: ModelState, spec: RoundSpec, /, items: list[int], drawn: Any = None, times: Any = None
+) -> Outputs:
     device = client_side(made)
-    history, kept = History(np.array(items, np.int32)), {} if drawn is None else {DRAWN: np.array(drawn)}
+    history = History(np.array(items, np.int32), times=None if times is None else np.array(times, np.float64))
+    kept = {} if drawn is None else {DRAWN: np.array(drawn)}
     return {"blocks": device.contribute(spec, "c_1", state, history, kept, np.random.default_rng(0)).blocks}
 
 

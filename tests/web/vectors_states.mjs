@@ -196,7 +196,7 @@ export const RUNNERS = {
         encode: privirec.encode,
         send(state, { round, kind }, client) {
           same(privirec.kindOf(p, round), kind);
-          return privirec.contribution(p, state, round, client.items, client.drawn);
+          return privirec.contribution(p, state, round, client.items, client.drawn, client.times);
         },
         async absorb(state, { round, total, contributions, next_size }) {
           const after = await privirec.absorb(p, state, round, total, contributions, await recipes.roundSeed(seed, round));

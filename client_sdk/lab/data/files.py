@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.history import History, OnUnknown
+from client_sdk.history import History, OnUnknown, time_values
 from client_sdk.lab.data.chunks import chunks
 from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, Layout, layout_of, require_columns, unclear
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
@@ -256,19 +256,20 @@ def read_history(
     """Return the items in the file, each listed once, and their ratings if the file has a column for them.
 
     The file has one item number a line, or is a table with a heading for the item, such as `item`, `movieId` or `sku`,
-    and, optionally, one for the rating. In a task with a catalogue the column has the app's ids. n_items: number of
-    items of the task, if it is known. any_id: whether ids are accepted that no catalogue is at hand for: only the form
-    of the file is checked then, and the numbers of the result mean nothing. on_unknown: "skip" leaves out items that
-    the task does not have. Raises `DataError` with the line number for any other content, including a repeated item and
-    one outside 0..n_items-1.
+    and, optionally, ones for the rating and the time. In a task with a catalogue the column has the app's ids. n_items:
+    number of items of the task, if it is known. any_id: whether ids are accepted that no catalogue is at hand for: only
+    the form of the file is checked then, and the numbers of the result mean nothing. on_unknown: "skip" leaves out
+    items that the task does not have. Raises `DataError` with the line number for any other content, including a
+    repeated item and one outside 0..n_items-1.
     """
-    rows = _rows(path, "item", "rating")
+    roles, rows = _rows(path, "item", ("rating", "time"))
     items: dict[int, int] = {}
     ratings: list[float] = []
+    times: list[str] = []
     texts: dict[str, int] = {}
     unknown = 0
     headed = rows[0][0] > 1  # ids need a heading, or they could be one
-    for line, (text, *rating) in rows:
+    for line, (text, *rest) in rows:
         if catalogue is not None:
             item = catalogue.numbers.get(text, -1)
         else:
@@ -284,9 +285,14 @@ def read_history(
         if item in items:
             raise DataError(f"item {text[:40]} is already on line {items[item]}: list each item once", path, line)
         items[item] = line
-        ratings += [_rating(path, line, text) for text in rating]
+        for role, value in zip(roles[1:], rest, strict=True):
+            if role == "rating":
+                ratings.append(_rating(path, line, value))
+            else:
+                times.append(value)
     numbers = np.fromiter(items, dtype=np.int32, count=len(items))
-    return History(numbers, np.array(ratings, dtype=np.float32) if ratings else None, unknown)
+    rated = np.array(ratings, dtype=np.float32) if ratings else None
+    return History(numbers, rated, unknown, time_values(times) if times else None)
 
 
 def read_titles(path: Path) -> dict[int, str]:
@@ -294,13 +300,15 @@ def read_titles(path: Path) -> dict[int, str]:
 
     Raises `DataError` with the line number if the file is malformed.
     """
-    return {_item(path, line, text): title for line, (text, title) in _rows(path, "item", "title", is_needed=True)}
+    return {_item(path, line, text): title for line, (text, title) in _rows(path, "item", ("title",), True)[1]}
 
 
-def _rows(path: Path, first: Role, second: Role, is_needed: bool = False) -> list[tuple[int, list[str]]]:
-    """Return the number of each line and its fields in the column of `first` and, if there is one, of `second`.
+def _rows(
+    path: Path, first: Role, others: Sequence[Role], is_needed: bool = False
+) -> tuple[list[Role], list[tuple[int, list[str]]]]:
+    """Return `first` and those of the `others` that have columns, the number of each line and its fields in these.
 
-    A file with a single column of numbers does not need a header, unless both columns are needed.
+    A file with a single column of numbers does not need a header, unless all columns are needed.
     """
     text = b"".join(chunk.data for chunk in chunks(path)).decode()
     try:
@@ -309,8 +317,8 @@ def _rows(path: Path, first: Role, second: Role, is_needed: bool = False) -> lis
     except ParameterError as error:
         raise DataError(str(error).removeprefix(f"{path}, "), path) from None
     if not is_needed and len(rows[0][1]) == 1 and rows[0][1][0].isdigit():
-        return [(line, [",".join(row)]) for line, row in rows]
-    for role in (first, second):
+        return [first], [(line, [",".join(row)]) for line, row in rows]
+    for role in (first, *others):
         if role not in places and (role == first or is_needed):
             prefix = "not " if is_needed else "neither an item number nor "
             raise DataError(f"{prefix}a header with a column named {role!r}, or a usual heading for it", path, 1)
@@ -319,7 +327,8 @@ def _rows(path: Path, first: Role, second: Role, is_needed: bool = False) -> lis
             raise DataError(f"the line has {len(row)} fields, but the header has {len(rows[0][1])}", path, line)
     if len(rows) == 1:
         raise DataError("the file has a header but no lines", path)
-    return [(line, [row[places[role]] for role in (first, second) if role in places]) for line, row in rows[1:]]
+    roles = [role for role in (first, *others) if role in places]
+    return roles, [(line, [row[places[role]] for role in roles]) for line, row in rows[1:]]
 
 
 def _item(path: Path, line: int, text: str) -> int:

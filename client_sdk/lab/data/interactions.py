@@ -95,9 +95,10 @@ class Interactions:
         return slice(int(self.indptr[user]), int(self.indptr[user + 1]))
 
     def history(self, user: int) -> History:
-        """Return the user's items and, if the data has them, ratings: the data of the user's client."""
+        """Return the user's items and, if the data has them, ratings and times: the data of the user's client."""
         own = self.rows_of(user)
-        return History(self.items[own], None if self.ratings is None else self.ratings[own])
+        times = None if self.timestamps is None else self.timestamps[own].astype(np.float64)
+        return History(self.items[own], None if self.ratings is None else self.ratings[own], times=times)
 
     def pairs_of(self, users: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return, for each interaction of `users`, the index of its user in `users` and its item."""

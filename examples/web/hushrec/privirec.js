@@ -12,10 +12,12 @@ const norm = (values) => Math.sqrt(values.reduce((sum, x) => sum + x * x, 0));
 const columnsOf = (p) => p.components + (p.oversampling ?? 0);
 /** Sums before the first iteration: of degrees, and of lists, which limit how many columns a row has. */
 const before = (p) => (p.reveal_gram ? 1 : 2);
-const stepsOf = (name, p) => before(p) + p.iterations + Number(name === "privirec" || p.validation > 0);
+const hasNext = (p) => p.next_vectors > 0;
+const stepsOf = (name, p) => before(p) + p.iterations + Number(hasNext(p)) + Number(name === "privirec" || p.validation > 0);
 export function kindOf(p, index) {
   if (index <= before(p)) return index === 1 ? "degrees" : "lists";
   if (index <= before(p) + p.iterations) return "iteration";
+  if (hasNext(p) && index === before(p) + p.iterations + 1) return "next";
   return p.validation > 0 ? "validation" : "gram";
 }
 
@@ -48,6 +50,7 @@ export async function gaussian(seed, items, columns, lengths) {
 const EQUATIONS = 8;
 const ENTRIES = 4;
 const LONGEST_LIST = 1000;
+const nextLength = (vectors) => (vectors * (vectors + 1)) / 2 + vectors ** 2;
 const itemExponent = (p) => p.item_exponent ?? 1 - p.user_exponent;
 /** The items that later sums have rows for. */
 export const kept = (p, state) => state.degrees.flatMap((d, i) => (d >= p.min_owners ? [i] : []));
@@ -56,7 +59,8 @@ export const kept = (p, state) => state.degrees.flatMap((d, i) => (d >= p.min_ow
 export function widthsOf(p, state) {
   const own = kept(p, state);
   const whole = p.krylov ? Math.floor(own.length / p.iterations) : own.length;
-  const safe = Math.floor(Math.floor(Math.min(own.length, state.clients) / EQUATIONS) / p.iterations);
+  const other = Math.ceil(nextLength(p.next_vectors ?? 0) / Math.max(1, own.length));
+  const safe = Math.floor(Math.max(0, Math.floor(Math.min(own.length, state.clients) / EQUATIONS) - other) / p.iterations);
   const most = Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe));
   if (p.reveal_gram || !most || !state.entries) return { widths: own.map(() => most), columns: most };
   const able = state.entries.map((count) => Math.floor(Math.floor(count / ENTRIES) / p.iterations));
@@ -88,18 +92,106 @@ function put(matrix, rows, first, block) {
   rows.forEach((row, i) => block[i].forEach((x, j) => (matrix[row][first + j] = x)));
 }
 
-/** What members measure, in this order: whether the diagonal is zero, the weight, the part of the vectors, and the shift. */
+/** What members measure, in this order: whether the diagonal is zero, the weight, the part of the vectors, the shift, and the share of next items. */
 const SETTINGS = [true, false]
-  .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => [1, 4].flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift })))))
+  .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => [1, 4].flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift, share: 0 })))))
   .sort((one, other) => isFirst(other) - isFirst(one));
+const WITH_NEXT = [
+  ...SETTINGS,
+  ...[0.2, 0.5, 0.75].flatMap((share) => [1 / 4, 1, 4].flatMap((weight) => [0, -0.1].map((shift) => ({ zero: true, weight, part: 1, shift, share })))),
+  ...[0, -0.1].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 1 })),
+];
+const settingsOf = (p) => (hasNext(p) ? WITH_NEXT : SETTINGS);
 function isFirst({ zero, weight, part: part_, shift }) {
   return Number(zero && weight === 1 && part_ === 1 && shift === 0);
 }
 
-/** The item that a client keeps out of all sums; none for most. drawn: two numbers that it drew once. */
-function heldOut(p, items, drawn) {
+/** The item that a client keeps out of all sums; none for most. drawn: two numbers that it drew once. order: its items by time, or null. */
+function heldOut(p, items, drawn, order) {
   if (!(p.validation > 0 && items.length > 1 && drawn[0] < p.validation)) return null;
-  return [...items].sort((x, y) => x - y)[Math.floor(drawn[1] * items.length)];
+  return order ? order.at(-1) : [...items].sort((x, y) => x - y)[Math.floor(drawn[1] * items.length)];
+}
+
+/** The items by time, those of one time in an order that follows from what the client drew; null without times. */
+function inOrder(p, items, drawn, times) {
+  if (!hasNext(p) || !times) return null;
+  const key = (item) => {
+    let mixed = Math.floor((drawn?.[1] ?? 0) * 2 ** 32) ^ Math.imul(item + 1, 0x9e3779b1);
+    mixed = Math.imul(mixed ^ (mixed >>> 16), 0x85ebca6b);
+    mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
+    return (mixed ^ (mixed >>> 16)) >>> 0;
+  };
+  const places = items.map((_, i) => i).sort((i, j) => times[i] - times[j] || key(items[i]) - key(items[j]) || items[i] - items[j]);
+  return places.map((i) => items[i]);
+}
+
+// --- what follows what, in the space of the leading vectors
+
+const DECAY = Math.exp(-1 / 3);
+const AHEAD = 3;
+const RIDGE = 0.03;
+
+/** The place of each of these items that has a row: its row of the leading vectors, scaled. */
+function placesOf(p, state, items) {
+  const rows = new Map(kept(p, state).map((item, row) => [item, row]));
+  return items.filter((item) => rows.has(item)).map((item) => {
+    const scale = state.degrees[item] ** -itemExponent(p);
+    return Array.from({ length: p.next_vectors }, (_, k) => (state.basis[rows.get(item)][k] ?? 0) * scale);
+  });
+}
+
+/** The fading sum of places after each item. */
+function trail(places) {
+  let last = null;
+  return places.map((place) => (last = place.map((x, k) => x + (last ? DECAY * last[k] : 0))));
+}
+
+function transitions(p, places) {
+  const count = p.next_vectors;
+  if (places.length < 2) return new Array(nextLength(count)).fill(0);
+  const past = trail(places).slice(0, -1);
+  const following = past.map((_, t) =>
+    Array.from({ length: count }, (__, k) => range(0, AHEAD).reduce((sum, j) => sum + DECAY ** j * (places[t + 1 + j]?.[k] ?? 0), 0)));
+  const [before_, after] = [past, following].map((other) => product(transposed(past), other));
+  const whole = norm([...before_.flat(), ...after.flat()]) || 1;
+  return [...before_.flatMap((row, i) => row.slice(i)), ...after.flat()].map((x) => x / whole);
+}
+
+/** M of an opened sum. */
+function transitionModel(p, state, total) {
+  const count = p.next_vectors;
+  const used = p.krylov ? count : Math.min(count, p.components);
+  const found = Array.from({ length: count }, (_, k) => Number(k < used && (state.values[k] ?? 0) > 0));
+  let at = 0;
+  const whole = zeros(count, count);
+  for (let i = 0; i < count; i++) for (let j = i; j < count; j++) whole[i][j] = whole[j][i] = total[at++] * found[i] * found[j];
+  const after = rowsOf(total.slice(at), count).map((row, i) => row.map((x, j) => x * found[i] * found[j]));
+  const { values, vectors } = eigen(whole);
+  const above = values.map((x) => Math.max(0, x));
+  const ridge = (RIDGE * above.reduce((sum, x) => sum + x, 0)) / count;
+  if (!ridge) return zeros(count, count);
+  const solved = product(vectors, product(transposed(vectors), after).map((row, i) => row.map((x) => x / (above[i] + ridge))));
+  return rounded(solved.map((row, i) => row.map((x, j) => x * found[i] * found[j])));
+}
+
+/** Scores of a filter with the setting's share of what follows. */
+function withNext(p, state, setting, scores, order) {
+  const rows = kept(p, state);
+  const end = order ? trail(placesOf(p, state, order)).at(-1) : null;
+  if (!setting.share || !end) return scores;
+  const mixed = product([end], state.transitions)[0];
+  const after = new Array(p.items).fill(0);
+  rows.forEach((i, row) => {
+    after[i] = mixed.reduce((sum, x, k) => sum + x * (state.basis[row][k] ?? 0), 0) * state.degrees[i] ** (itemExponent(p) + setting.shift);
+  });
+  const [first, second] = [scores, after].map((all) => deviation(rows.map((i) => all[i])));
+  if (!second) return scores;
+  return scores.map((x, i) => ((1 - setting.share) * x) / (first || 1) + (setting.share * after[i]) / second);
+}
+
+function deviation(values) {
+  const mean = values.reduce((sum, x) => sum + x, 0) / values.length;
+  return Math.sqrt(values.reduce((sum, x) => sum + (x - mean) ** 2, 0) / values.length);
 }
 
 /** Scores of all items for a client's items. */
@@ -125,11 +217,11 @@ function scoresOf(p, state, setting, items) {
 }
 
 /** A 1, and NDCG@20 of the held-out item under each setting; zeros without one. */
-function validation(p, state, items, held) {
-  if (held === null) return new Array(1 + SETTINGS.length).fill(0);
+function validation(p, state, items, held, order) {
+  if (held === null) return new Array(1 + settingsOf(p).length).fill(0);
   const own = items.filter((i) => i !== held);
-  const measured = SETTINGS.map((setting) => {
-    const scores = scoresOf(p, state, setting, own);
+  const measured = settingsOf(p).map((setting) => {
+    const scores = withNext(p, state, setting, scoresOf(p, state, setting, own), order);
     const others = scores.filter((_, i) => !items.includes(i));
     const least = scores[held] - 1e-5 * Math.max(0, ...others.map(Math.abs));
     const rank = 1 + others.filter((x) => !(x < least)).length;
@@ -146,10 +238,13 @@ function chosenSetting([members, ...sums]) {
   return means[best] > means[0] + 0.75 * Math.sqrt((means[0] * (1 - means[0])) / members) ? best : 0;
 }
 
-/** items: the client's. drawn: see `heldOut`. Returns the block of sum `index`. */
-export function contribution(p, state, index, all, drawn) {
-  const held = heldOut(p, all, drawn);
-  if (kindOf(p, index) === "validation") return validation(p, state, all, held);
+/** items: the client's. drawn: see `heldOut`. times: of the items; none if they are not known. Returns the block of sum `index`. */
+export function contribution(p, state, index, all, drawn, times) {
+  const order = inOrder(p, all, drawn, times);
+  const held = heldOut(p, all, drawn, order);
+  const others = order?.filter((i) => i !== held) ?? null;
+  if (kindOf(p, index) === "validation") return validation(p, state, all, held, others);
+  if (kindOf(p, index) === "next") return transitions(p, placesOf(p, state, others ?? []));
   const items = all.filter((i) => i !== held);
   if (index === 1) return Array.from({ length: p.items }, (_, i) => Number(items.includes(i)));
   const rows = kept(p, state);
@@ -173,6 +268,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
     return index < before(p) ? after : begun(p, after, seed);
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
+  if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
   if (kindOf(p, index) === "validation") {
     const measured = total.map((x) => Math.max(0, Math.min(contributions, x)));
     return { ...state, sums: index, setting: chosenSetting(measured), measured };
@@ -297,7 +393,7 @@ export function encode(state) {
   const half = Array.isArray(state.more[0]) ? state.more[0].length / 2 : 0;
   const parts = half ? [(row) => row.slice(0, half), (row) => row.slice(half)].flatMap((part) => state.more.flatMap(part)) : state.more;
   const choice = state.measured ? [littleEndian(state.setting, 4), new Uint8Array(new Float64Array(state.measured).buffer)] : [];
-  return concat(first, floats, figures, toFloats(parts), ...choice);
+  return concat(first, floats, figures, toFloats([...parts, ...(state.transitions ?? []).flat()]), ...choice);
 }
 
 export function decode(name, p, round, body) {
@@ -320,11 +416,12 @@ export function decode(name, p, round, body) {
   } else if (before(p) === 2) first.entries = [];
   const [rows, columns] = sizeAfter(p, first);
   const made = sums - before(p);
-  const isValidated = p.validation > 0 && made > p.iterations;
+  const isValidated = p.validation > 0 && made > p.iterations + Number(hasNext(p));
+  const following = hasNext(p) && made > p.iterations ? p.next_vectors : 0;
   const vectors = p.krylov && made >= p.iterations ? columns * p.iterations : columns;
   const kept_ = p.krylov && made && made < p.iterations ? made * columns : 0;
-  const triangle = made > p.iterations && !isValidated ? (rows * (rows + 1)) / 2 : 0;
-  exact(body, 4 * (items + 2 + own) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle + (isValidated ? 12 + 8 * SETTINGS.length : 0), "a model state");
+  const triangle = made > p.iterations && !isValidated && !following ? (rows * (rows + 1)) / 2 : 0;
+  exact(body, 4 * (items + 2 + own) + 4 * vectors * (rows + 1) + 16 + 8 * rows * kept_ + 4 * triangle + 4 * following ** 2 + (isValidated ? 12 + 8 * settingsOf(p).length : 0), "a model state");
   const basis = rowsOf(finiteFloats(reader.fixed(4 * rows * vectors)), vectors);
   const values = finiteFloats(reader.fixed(4 * vectors));
   const [captured, change] = new Float64Array(reader.fixed(16).buffer);
@@ -335,10 +432,11 @@ export function decode(name, p, round, body) {
     throw new CodecError("a model state holds a column longer than 1, or a negative singular value");
   }
   const state = { ...first, basis, values, captured, change, more };
+  if (following) state.transitions = rowsOf(finiteFloats(reader.fixed(4 * following ** 2)), following);
   if (!isValidated) return state;
   const setting = reader.number(4);
-  const measured = [...new Float64Array(reader.fixed(8 * (1 + SETTINGS.length)).buffer)];
-  if (setting >= SETTINGS.length || measured.some((x) => !Number.isFinite(x) || x < 0)) {
+  const measured = [...new Float64Array(reader.fixed(8 * (1 + settingsOf(p).length)).buffer)];
+  if (setting >= settingsOf(p).length || measured.some((x) => !Number.isFinite(x) || x < 0)) {
     throw new CodecError("a model state holds a setting that there is not, or measured values below 0");
   }
   return { ...state, setting, measured };

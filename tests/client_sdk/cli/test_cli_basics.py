@@ -99,6 +99,11 @@ def test_item_files_and_titles(tmp_path: Path) -> None:
         found = read_history(path)
         assert found.items.tolist() == items
         assert (None if found.ratings is None else found.ratings.tolist()) == ratings
+    path.write_text("Rating,time,item\n4.5,2020-05-03,7\n1,2019-01-02,3\n", encoding="utf-8")
+    times = read_history(path).times
+    assert times is not None and times[0] > times[1]
+    path.write_text("time,item\nlater,7\n1,3\n", encoding="utf-8")
+    assert read_history(path).times is None
     path.write_text('item,title\n0,"Heat, part 1"\n1,Up\n', encoding="utf-8")
     assert read_titles(path) == {0: "Heat, part 1", 1: "Up"}
     path.write_text("sku;name\n0;Heat, part 1\n", encoding="utf-8")

@@ -117,7 +117,7 @@ def test_values_and_states_that_no_member_makes_are_refused() -> None:
 def test_what_validation_needs() -> None:
     with pytest.raises(ParameterError, match="leave out tolerance"):
         make(tolerance=0.01)
-    with pytest.raises(ParameterError, match="krylov and validation need privirec-k"):
+    with pytest.raises(ParameterError, match="krylov, validation and next_vectors need privirec-k"):
         recipe("privirec", {"items": ITEMS, "components": 3, "reveal_gram": True, "validation": 0.1})
     with pytest.raises(ParameterError, match="validation"):
         make(validation=1.5)

@@ -79,7 +79,7 @@ def given(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         ("privirec", {"items": 10_001}, "the limit is 10000 items"),
         ("privirec", {"start_from": START, **NO_DEGREES}, "start_from needs privirec-k"),
         ("privirec", {"iterations": 0}, "iterations 0 needs a privacy block"),
-        ("privirec", {"krylov": True}, "krylov and validation need privirec-k"),
+        ("privirec", {"krylov": True}, "krylov, validation and next_vectors need privirec-k"),
         ("privirec-k", {"krylov": True, "rayleigh_ritz": True}, "neither rayleigh_ritz"),
         ("privirec-k", {"krylov": True, "reveal_gram": True, **NO_DEGREES}, "krylov needs the sum of degrees"),
         ("privirec-k", {"min_owners": 0}, "min_owners"),
