@@ -39,10 +39,13 @@ from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_v
 from protocols.advice import (
     IN_GROUPS,
     MESSAGE_BUDGET,
+    MOST_COMPONENTS,
     MOST_FACTORS,
-    QUALITY_BY_COMPONENTS,
+    OF_CENTRAL,
+    SAFE,
     STARTED,
     STARTS_RANKED,
+    UNLIMITED,
     choose,
     settings_of_ratings,
     spectrum_for,
@@ -134,7 +137,7 @@ def task_advise(
     for name, value in sorted(choice.parameters.items()):
         typer.echo(f"  {name} = {value}")
     if choice.recipe == "privirec-k" and privacy is None:
-        _say_what_vectors_are_worth(items)
+        _say_what_vectors_are_worth(items, int(choice.parameters["components"]), most_bytes // (4 * items))
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
@@ -167,14 +170,26 @@ def task_advise(
     )
 
 
-def _say_what_vectors_are_worth(items: int) -> None:
+def _say_what_vectors_are_worth(items: int, own: int, most: int) -> None:
+    """Print what messages of each size are worth. own: vectors that were chosen, most: that the budget holds."""
     typer.echo(
-        "NDCG@20 over all items, as a share of that with as many vectors as are safe, on six measured data sets:"
+        "NDCG@20 over all items, as a share of the best central model's without order, on the six data sets of "
+        "docs/which-recipe.md:"
     )
-    for count, (lowest, highest) in sorted(QUALITY_BY_COMPONENTS.items()):
-        if count <= items:
-            megabytes = 4 * items * count / 1e6
-            typer.echo(f"  3 x {count} vectors, {megabytes:.2f} MB a message: {lowest:.2f} to {highest:.2f}")
+
+    def line(vectors: int, iterations: int, key: int | str, what: str = "vectors") -> None:
+        lowest, highest = OF_CENTRAL[key]
+        megabytes = 4 * items * vectors / 1e6
+        typer.echo(f"  {iterations} x {vectors} {what}: {megabytes:.2f} MB a message, {lowest:.2f} to {highest:.2f}")
+
+    measured = [count for count in OF_CENTRAL if isinstance(count, int)]
+    for count in measured:
+        if count <= own:
+            line(count, 3, count)
+    if own < most:  # the bound on equations limits it, not the budget
+        line(own, 3, SAFE, "vectors, as chosen; on those sets, too, as many as are safe")
+    if items >= MOST_COMPONENTS:
+        line(MOST_COMPONENTS, 5, UNLIMITED, "vectors with reveal_gram, which give members' items away")
 
 
 @tasks.command("list")
