@@ -7,6 +7,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from aggregator_service.tasks.plans import plan_task, task_terms
+from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.federation import Federation
+from protocols.layout import Segment
+from protocols.messages import Schedule
+from protocols.messages.privacy import Privacy
 from protocols.sums.masked import client
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.roster import open_roster
@@ -131,3 +137,36 @@ def test_a_task_with_groups_has_no_data_set(api: Api) -> None:
     )
     answer = api.http.post("/v1/tasks", json={**wanted, "data_set": "films"}, headers=api.operator)
     assert "has no data_set" in detail(answer, 422)
+
+
+def test_each_group_of_a_task_with_a_privacy_block_reaches_epsilon_alone() -> None:
+    """A client's share of noise is that of a sum over the fewest clients of a group, with all colluders among them."""
+    privacy, recipe = Privacy(epsilon=4.0, delta=1e-5, quantile=None), ("fedmf", {"items": 6, "dim": 2})
+
+    def segment_of(groups: int, cohort: int, fewest: int) -> tuple[Segment, int]:
+        own = {"groups": groups} if groups > 1 else {}
+        schedule = Schedule(cohort_size=cohort, min_clients=fewest, rounds=3)
+        plan = plan_task(task_terms(*recipe, "masked", own, schedule, None, privacy=privacy))
+        return plan.sum_plan.layout.blocks[0].segments[0], plan.sum_plan.groups
+
+    (split, groups), (alone, _), (whole, _) = (
+        segment_of(3, 120, 30), segment_of(1, 40, 30), segment_of(1, 120, 90)
+    )  # fmt: skip
+    assert groups == 3 and split.row == alone.row == 2
+    assert split.noise == pytest.approx(
+        alone.noise * ((30 - 4) / (30 - 12)) ** 0.5
+    )  # honest: a tenth of the cohort is not
+    assert split.noise >= whole.noise * 3**0.5
+
+
+def test_noisy_sums_in_groups_are_used_with_the_noise_of_each_group() -> None:
+    """The mean of three groups has sqrt(3) times the noise that one sum of all would need."""
+    train = synthetic(SyntheticConfig(users=90, items=40, positives=6, seed=2))
+    privacy = Privacy(epsilon=4.0, delta=1e-5, quantile=None, rounds=2)
+    own = {"groups": 3, "corrupt": 0.0, "dropout": 0.1, "eta": 10, "tau": 10.0}
+    parameters = {"items": 40, "dim": 2}
+    made = Federation(train, "fedmf", parameters, "masked", own, cohort_size=90, privacy=privacy)
+    for _ in made.run(2):
+        pass
+    assert made.state.round_number == 2
+    assert np.isfinite(made.state.item_factors).all()  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.errors import ParameterError
+from protocols.layout import Segment
 from protocols.sums.groups import keep_groups, sum_of_kept, use_groups
 
 
@@ -120,3 +121,6 @@ def test_rows_that_one_group_alone_has_trained_are_not_taken_from_it() -> None:
 def test_lengths_that_are_no_rows_are_refused() -> None:
     with pytest.raises(ParameterError, match="no rows of 3"):
         use_groups([np.zeros(4)] * 3, [1] * 3, 2.0, 3)
+    for row in (3, 0):
+        with pytest.raises(ParameterError, match=f"4 values are no rows of {row}"):
+            Segment("v", 4, 1.0, row=row)
