@@ -143,7 +143,11 @@ figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked roun
 figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
 figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
        always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
-figure("robust.*.colr*.*.aimed.*.share", what="the same, CoLR with a liar in every cohort", always=False)
+figure("robust.*.colr.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, CoLR, one member lies, {d}",
+       always=False, d=("groups3", "groups5"))  # fmt: skip
+figure("robust.*.colr.checked.aimed.1.share", what="the same, one sum", always=False)
+figure("robust.*.colr.groups5.{lie}.share", what="the same, CoLR in 5 groups, {lie}",
+       always=False, lie=("always.1", "always.2", "aimed.5", "aimed.60"))  # fmt: skip
 figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
 figure("robust.*.privirec-k.*.{lie}.ndcg20", what="NDCG@20, {lie}", always=False, lie=("none.0", "noise.1"))
 _NOISY: Final = ("colr", "privirec-k")

@@ -41,8 +41,9 @@ _BATCH: Final = 40
 
 
 def layout_of(values: int) -> VectorLayout:
-    """A layout of one block of `values` values within CLIP."""
-    return VectorLayout((Block("update", (Segment("values", values, CLIP),)),), sum_class=TRAINED)
+    """A layout of one block of `values` values within CLIP, in rows of four where that is a multiple."""
+    row = None if values % 4 else 4
+    return VectorLayout((Block("update", (Segment("values", values, CLIP, row=row),)),), sum_class=TRAINED)
 
 
 def updates(clients: int, values: int) -> NDArray[np.float64]:

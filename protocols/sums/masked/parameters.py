@@ -302,7 +302,7 @@ def _in_a_group(
 
 FEWEST_BITS: Final = 16
 FEWEST_IN_GROUP: Final = 20
-"""Clients of a group from which on groups are advised: with 20 CoLR kept 99 % of NDCG@20 (`bench/robust.py`)."""
+"""Clients of a group from which on groups are advised: with 20 CoLR kept 97 to 100 % of NDCG@20 (`bench/robust.py`)."""
 MOST_ADVISED: Final = 10
 
 
