@@ -71,7 +71,8 @@ class RecipeConformance:
         assert isinstance(parameters, ItemParameters), "override interactions: the model has no numbered items"
         rng = np.random.default_rng(client)
         items = rng.choice(parameters.items, max(1, parameters.items // 3), replace=False).astype(np.int32)
-        return History(items, rng.integers(1, 6, items.size).astype(np.float32))
+        ratings = rng.integers(1, 6, items.size).astype(np.float32)
+        return History(items, ratings, times=rng.permutation(items.size).astype(np.float64))
 
     # --- one sum -------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,11 @@ class TestValidated(TestPrivirecK):
     sums = 4
 
 
+class TestNext(TestPrivirecK):
+    parameters: ClassVar[Any] = {**TestPrivirecK.parameters, "next_vectors": 2, "validation": 1.0}
+    sums = 5
+
+
 class TestRfrec(MovesAlike, RecipeConformance):
     name = "rfrec"
     parameters: ClassVar[Any] = SMALL

@@ -16,6 +16,7 @@ import pytest
 from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import Abstained, PolicyRefused
+from client_sdk.history import History
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.rounds.contribution import require_data, train
 from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
@@ -152,6 +153,32 @@ def test_members_keep_an_item_out_of_masked_sums_and_choose_the_filter_in_the_la
     assert [state.sum_index for state in states] == [1, 2, 3, 4]
     assert states[0].item_degrees.sum() == users * 5, "each has six items and keeps one out"
     assert states[-1].measured[0] == users and (states[-1].measured[1:] > 0).all()
+
+
+def test_members_add_up_what_follows_what_and_keep_their_last_item_out(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    users, items = 5, 12
+    given = {"items": items, "components": 4, "iterations": 2, "reveal_gram": True, "min_owners": 1, "validation": 1.0}
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
+    request = task_request(
+        "ordered", "privirec-k", "masked", schedule, {**given, "next_vectors": 3}, organiser=TRIAL.pin
+    )
+    task = SmallTask.of(operator, request, users)
+    rows = [
+        History(np.array([(user + step) % items for step in range(6)], np.int32), times=np.arange(6.0))
+        for user in range(users)
+    ]
+    with enrolled_fleet(server.url, task, rows) as fleet:
+        states: list[PriviRecState] = []
+        fleet.run(lambda played: states.append(state_as(fleet.model(), PriviRecState)))
+        assert all(np.isfinite(scores).all() for scores in fleet.scores())
+    assert operator.task(task.task_id).state == "complete"
+    assert [state.sum_index for state in states] == [1, 2, 3, 4, 5]
+    expected = np.bincount([(user + step) % items for user in range(users) for step in range(5)], minlength=items)
+    np.testing.assert_array_equal(states[0].item_degrees, expected)
+    assert states[3].transitions.shape == (3, 3) and states[3].transitions.any()
+    assert states[4].measured[0] == users and states[4].measured.size == 53
 
 
 def test_a_client_of_pfedclr_uploads_before_it_personalises(monkeypatch: pytest.MonkeyPatch) -> None:
