@@ -138,6 +138,13 @@ figure(
 figure("next_item.ml-100k.shuffled.gain", "", "<= 0.02", "what the sum adds to NDCG@20 where times are shuffled")
 figure("next_item.{d}.member", what="area under the curve of members by what follows what, {d}", d=_TRACED)
 figure("next_item.{d}.member_iterations", what="the same by the iterations, {d}", d=_TRACED)
+figure(
+    "next_item.ml-100k.promoted.1",
+    "",
+    "<= 0.02",
+    "users with an item that one member of 943 promotes in their first 20",
+)
+figure("next_item.ml-100k.promoted.*", what="the same, other numbers of liars")
 figure("next_item.order", "", "<= 0.1", "how much more often the order of a member's items is guessed than of others")
 figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 5 groups / none")
 figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")

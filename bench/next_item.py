@@ -17,6 +17,10 @@ ones, the best of four l for who looks.
 | `member_iterations` | the same by the sums of the iterations, for comparison |
 | `order` | share of a person's random orders of the items that score below the true one, members less others |
 | `values_per_client` | of the sum |
+
+`ml-100k.promoted.<liars>`: users with an item of 20 owners in their first 20, the largest share for twelve items. Liars
+know the model, the sum of all others and where the users are on average: each sends A = 0 and C = e x^T, x the item's
+place and e the mean z, or the direction that moves the scores at the mean z most, whichever reaches more.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,14 +39,17 @@ from bench._report import Figure, arguments, say
 from bench.experiments.quality import BASELINES, scorer_of, split_of
 from bench.exposure import data_of
 from bench.figures import run
+from bench.privacy_attacks import watched
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
+from client_sdk.training.privirec import PriviRecSide, trails
 from protocols.advice import parameters_for
 from protocols.recipes.base import Local
-from protocols.recipes.next_item import next_length
+from protocols.recipes.next_item import model_of, next_length
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.spectrum import triangle_length
 from protocols.recipes.state import state_as
 
 Floats = NDArray[np.float64]
@@ -49,6 +57,10 @@ SEEDS: Final = (0, 1, 2)
 _KEYS: Final = {"NDCG@20 full": "ndcg20", "HR@10 full": "hr10"}
 _ORDERS: Final = 5
 _LEAST: Final = 4  # items of a person whose order is guessed
+_OWNERS: Final = 20
+_TARGETS: Final = 12
+_FEWEST: Final = 8
+_LIST: Final = 20
 _WEIGHTS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
@@ -100,14 +112,20 @@ def _central(split: OneHeldOut, data_dir: Path, seed: int) -> Any:
 
 
 def _trained(train: Interactions, seed: int, given: dict[str, Any]) -> Any:
+    made = _federation(train, seed, given)
+    for _ in made.run(99):
+        pass
+    return made.scores
+
+
+def _federation(train: Interactions, seed: int, given: dict[str, Any]) -> Federation:
     clients = train.active_users.size
     parameters = parameters_for(
         "privirec-k", {"items": train.n_items, **given}, clients=clients, mean_items=train.size / clients, ordered=True
     )
-    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
-    for _ in made.run(99):
-        pass
-    return made.scores
+    if not given:
+        parameters["next_vectors"] = parameters["next_vectors"] or _FEWEST  # of few clients, in a quick run
+    return Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
 
 
 # --- what it gives away -----------------------------------------------------------------------------------------------
@@ -124,7 +142,7 @@ def traced(name: str, clients: int, data_dir: Path | None) -> dict[str, Figure]:
     given = {"items": train.n_items, "validation": 0.0}
     sizes = {"clients": members.size, "mean_items": inside.size / members.size}
     parameters = parameters_for("privirec-k", given, ordered=True, **sizes)
-    parameters["next_vectors"] = parameters["next_vectors"] or 16
+    parameters["next_vectors"] = parameters["next_vectors"] or _FEWEST
     made = Federation(inside, "privirec-k", parameters, cohort_size=members.size, masks=False)
     recipe, bases = made.recipe, list[Floats]()
     assert isinstance(recipe, PriviRecK)
@@ -208,8 +226,47 @@ def _by_iterations(
     return max(areas)
 
 
+# --- what liars in it reach -------------------------------------------------------------------------------------------
+
+
+def promoted(data_dir: Path | None) -> dict[str, Figure]:
+    """Return the largest shares of users that liars reach with an item, by their number."""
+    split = split_of("ml-100k", data_dir or Path("data"), 0, False)
+    train, users = split.data.train, split.data.tested_users
+    made = _federation(train, 0, {})
+    recipe, states, totals = made.recipe, list[PriviRecState](), list[Floats]()
+    assert isinstance(recipe, PriviRecK) and isinstance(made.client_side, PriviRecSide)
+    made.recipe = watched(recipe, totals)
+    for _ in made.run(99):
+        states.append(state_as(made.state, PriviRecState))
+    state, total, count = states[-1], totals[recipe.last_iteration], recipe.parameters.next_vectors
+    orders, found = [_order(train, int(user)) for user in users], state.singular_values[:count] > 0
+    mean = trails(recipe, state, list(orders)).mean(0)
+    seen, rows = interaction_rows(train)[users].toarray() > 0, interaction_rows(train)[users]
+    shares: dict[str, Figure] = {}
+    nearest = np.argsort(np.abs(train.item_degrees() - _OWNERS), kind="stable")
+    for item in nearest[:_TARGETS]:
+        place = recipe.places_of(state, np.array([item], np.int32))[0]
+        moves = _solved(total, count, mean)
+        for direction, liars in product((mean, moves), (0, 1, 5)):
+            lie = np.outer(direction, place)
+            sent = np.concatenate([np.zeros(triangle_length(count)), lie.ravel() / (np.linalg.norm(lie) or 1.0)])
+            changed = replace(state, transitions=model_of(total + liars * sent, count, found))
+            scores = np.where(seen, -np.inf, made.client_side.scores_of(changed, rows, list(orders)))
+            above = (scores > scores[:, [item]]).sum(1)
+            share, name = float(((above < _LIST) & ~seen[:, item]).mean()), f"ml-100k.promoted.{liars}"
+            shares[name] = max(share, float(shares.get(name) or 0))
+    return shares
+
+
+def _solved(total: Floats, count: int, mean: Floats) -> Floats:
+    """Return (A + l I)^-1 z: the e for which a C of e x^T moves scores at z most."""
+    known = np.concatenate([total[: triangle_length(count)], np.eye(count).ravel()])
+    return np.asarray(model_of(known, count, np.ones(count, bool)).astype(np.float64) @ mean)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    figures = worth(options.data_dir, SEEDS[:1] if options.quick else SEEDS)
+    figures = worth(options.data_dir, SEEDS[:1] if options.quick else SEEDS) | promoted(options.data_dir)
     for name, clients in (("ml-100k", 943), ("long", 800), ("short", 800)):
         say(name)
         found = traced(name, 160 if options.quick else clients, options.data_dir)
