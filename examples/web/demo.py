@@ -83,11 +83,13 @@ def running_demo(
     parameters: dict[str, Any] | None = None,
     collect_seconds: float = 60.0,
     mechanism: str = "oneshot",
+    page_folder: Path = FOLDER,
 ) -> Iterator[WebDemo]:
     """Start server and page, create the task, and enrol fleet and committee, until the block ends.
 
     The first round starts when one client more than the fleet has enrolled. parameters: of CoLR, beside the defaults
-    of the demo; without `items` as many as there are films. mechanism: oneshot or masked.
+    of the demo; without `items` as many as there are films. mechanism: oneshot or masked. page_folder: of
+    the page and its files.
     """
     organiser = TrialOrganiser("films")
     schedule = Schedule(
@@ -100,7 +102,7 @@ def running_demo(
     )
     shape = {"items": len(films()), **PARAMETERS, **(parameters or {})}
     with (
-        serve_page(port, organiser) as page,
+        serve_page(port, organiser, page_folder) as page,
         run_server(folder, 180.0, {"HUSHREC_CORS_ORIGINS": page.origin}) as server,
         Operator(server.url, server.operator_token) as operator,
         Fleet(server.url, made_up_users(clients)) as fleet,
@@ -127,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=20, help="simulated clients beside the page")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--mechanism", choices=("oneshot", "masked"), default="oneshot")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the page")
     parser.add_argument("--pause", type=float, default=1.0, help="seconds between two rounds")
     parser.add_argument("--no-browser", action="store_true", help="only print the page's address")
     given = parser.parse_args(arguments)
@@ -144,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 given.rounds,
                 collect_seconds=20.0,
                 mechanism=given.mechanism,
+                page_folder=given.folder,
             )
             with started as demo:
                 print(

@@ -32,12 +32,13 @@ _LONGEST_REQUEST: Final = 4096
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page on one port of 127.0.0.1. port: 0 for a free one. settings: see `examples/web/README.md`."""
+    """Serves the page in `folder` on one port of 127.0.0.1. port: 0 for a free one. settings: see the README."""
 
     daemon_threads = True
 
-    def __init__(self, port: int, organiser: TrialOrganiser) -> None:
+    def __init__(self, port: int, organiser: TrialOrganiser, folder: Path = FOLDER) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
+        self.folder = folder.resolve()
         self.organiser = organiser
         self.settings: Mapping[str, Any] = {}
 
@@ -67,10 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = self.path.partition("?")[0]
         name = "index.html" if path == "/" else path.lstrip("/")
-        file = (FOLDER / name).resolve()
+        folder = self.server.folder
+        file = (folder / name).resolve()
         if name == "settings.json":
             self._answer(200, json.dumps(self.server.settings).encode(), TYPES[".json"])
-        elif file.is_relative_to(FOLDER.resolve()) and file.suffix in TYPES and file.is_file():
+        elif file.is_relative_to(folder) and file.suffix in TYPES and file.is_file():
             self._answer(200, file.read_bytes(), TYPES[file.suffix])
         else:
             self._answer(404, b"not found\n", "text/plain")
@@ -114,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             "default-src": "'none'",
             "script-src": "'self'",
             "style-src": "'self'",
-            "img-src": "'self'",
+            "img-src": "'self' data:",
             "worker-src": "'self'",
             "connect-src": f"'self' {self.server.settings.get('server', '')}".strip(),
             "base-uri": "'none'",
@@ -128,9 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_page(port: int, organiser: TrialOrganiser) -> Iterator[PageServer]:
+def serve_page(port: int, organiser: TrialOrganiser, folder: Path = FOLDER) -> Iterator[PageServer]:
     """Serve the page in a thread until the block ends."""
-    with PageServer(port, organiser) as server:
+    with PageServer(port, organiser, folder) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.needs import required
 from tests.vectors import generate
+from tests.web.conftest import SOURCE, run
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "examples" / "web" / "hushrec"
 WIRE = ROOT / "docs" / "wire"
 _EXPORTS = """
     import * as client from "@hushrec/client";
@@ -30,26 +27,6 @@ _DEFAULTS = """
     const defaults = names.map((name) => [name, allParameters({ name, parameters: {} })]);
     console.log(JSON.stringify(Object.fromEntries(defaults)));
 """
-
-
-def run(*command: str, cwd: Path) -> str:
-    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
-    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
-    return ran.stdout
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packed module in `node_modules`, as `npm install` of the archive leaves it."""
-    folder = tmp_path_factory.mktemp("app")
-    said = json.loads(
-        run(required("npm"), "pack", "--json", "--pack-destination", str(folder), str(SOURCE), cwd=folder)
-    )
-    run("tar", "--extract", "--file", said[0]["filename"], cwd=folder)
-    target = folder / "node_modules" / "@hushrec" / "client"
-    target.parent.mkdir(parents=True)
-    (folder / "package").rename(target)
-    return folder
 
 
 def test_the_package_exports_what_its_types_declare(packed: Path) -> None:
