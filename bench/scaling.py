@@ -57,7 +57,7 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
             for peer in roster.later(place)
         )
         shares[name] = unread + b"".join(secrets)
-    return Masks(run.context, roster.body, shares, survivors, _replies(run, dropped)), masks
+    return Masks(run.context, roster.whole, shares, survivors, _replies(run, dropped)), masks
 
 
 def _replies(run: MaskedRun, dropped: set[int]) -> dict[str, bytes]:

@@ -178,7 +178,7 @@ def masked_client(
     def play(certified: bool) -> int:
         is_member = organiser.knows if certified else lambda _: True
         state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
-        shared, own = client.share(state, run.roster.body, is_member)
+        shared, own = client.share(state, run.roster.handout(one), is_member)
         contributed, body = _contributed(shared, run.inboxes[one], encode(plan, route, [vector]))
         if not whole:
             return len(own) + len(body)
@@ -283,7 +283,8 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
 
     shared, shares = {}, {}
     for name in names:
-        shared[name], shares[name] = clock.step("share", client.share, advertised[name], roster.body, lambda _: True)
+        handed = roster.handout(name)
+        shared[name], shares[name] = clock.step("share", client.share, advertised[name], handed, lambda _: True)
     with clock.serving("share"):
         for name, body in shares.items():
             server.check_shares(roster, name, body)

@@ -121,6 +121,15 @@ def _check_confirmers(roster: Roster, survivors: int) -> None:
         )
 
 
+def _bytes_handed_out(session: Session, task: TaskRow, round_: RoundRow, event: RoundEvent) -> int:
+    """Return the bytes that all clients together fetch after a stage; of the roster each gets its neighbours' keys."""
+    kind = _HANDED_OUT[event]
+    if kind != "roster":
+        return handed_out_bytes(session, round_, kind)
+    roster = _roster(session, task, round_)
+    return len(roster) * len(roster.handout(roster.entries[0].client_id))
+
+
 def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int, now: float) -> RoundEvent | None:
     advertised = message_bodies(session, round_.id, "advertise")
     found = session.scalars(select(ClientRow).where(ClientRow.id.in_(clients_with(round_.id, "advertise")))).all()
@@ -147,7 +156,7 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     ]
     roster = make_roster(round_context(task, round_), entries)
     _check_confirmers(roster, len(roster))
-    add_handouts(session, round_.id, "roster", [("", roster.body)])
+    add_handouts(session, round_.id, "roster", [("", roster.whole)])
     return RoundEvent.ROSTER_CLOSED
 
 
@@ -266,7 +275,7 @@ MASKED_STAGES: Final = Stages(
         RoundState.COLLECTING: _fix_survivors,
         RoundState.CONFIRMING: _hand_out_confirmations,
     },
-    lambda session, _, round_, event: handed_out_bytes(session, round_, _HANDED_OUT[event]),
+    _bytes_handed_out,
 )
 
 

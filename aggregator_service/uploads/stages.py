@@ -5,6 +5,7 @@ And what the committee of a one-shot round downloads: statements and sealed shar
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from aggregator_service.access.principals import Enrolled, Principal, member_of,
 from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
+from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
@@ -43,7 +45,7 @@ from aggregator_service.uploads.contributions import AlreadyStored, Stored, Uplo
 from protocols.codec import Reader
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import agreement_key
-from protocols.errors import ContributionError
+from protocols.errors import ContributionError, ParameterError
 from protocols.messages import BadShares, UploadReceipt
 from protocols.messages.stages import STATE_FOR, StageMessage
 from protocols.sums.masked import server, wire
@@ -345,11 +347,23 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
             raise Problem(
                 "not-in-cohort", "this client does not take part in this round, or is left over by its equal groups"
             )
-        recipient = client.client_id if kind == "inbox" else ""
-        found = find_handout(session, round_.id, kind, recipient)
+        recipient, is_active = client.client_id if kind == "inbox" else "", round_.state in ACTIVE
+        found = None if kind == "roster" else find_handout(session, round_.id, kind, recipient)
+    if kind == "roster" and is_active:
+        found = _own_roster(services, round_.id, client.client_id)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
     return found
+
+
+def _own_roster(services: Services, round_id: int, client_id: str) -> HandoutRow | None:
+    """Return the roster with the keys of a member's neighbours, which is made for each request; None before there is
+    one, and for a client that is not in it."""
+    try:
+        body = roster_of(services.database, round_id).handout(client_id)
+    except (LookupError, ParameterError):
+        return None
+    return HandoutRow(body=body, digest=hashlib.sha256(body).hexdigest())
 
 
 async def handed_out_cached(
@@ -365,6 +379,9 @@ async def handed_out_cached(
 
     if kind == "inbox" or cached_round is None or not cached_round.has(number, client.client_id, "advertise"):
         return await read()
+    if kind == "roster":
+        own = await run_in_threadpool(_own_roster, services, cached_round.stages()[1].id, client.client_id)
+        return (own.body, own.digest) if own is not None else await read()
     return await cached_round.fetch(kind, read)
 
 

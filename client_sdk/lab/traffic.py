@@ -27,8 +27,8 @@ from protocols.task_terms import states_chain
 MIB: Final = 2**20
 _FLOAT32: Final = 4
 _ROSTER_HEAD: Final = 4
-_ROSTER_ENTRY: Final = 2674
-"""Identity key, mailbox key, membership certificate, advertisement, and the length of the id."""
+_ROSTER_ENTRY: Final = 178
+"""Identity key, mailbox key, membership certificate, name of the advertisement, and the length of the id."""
 _COMMITTEE_KEY: Final = 1428
 """Signed key of a member of the committee, and its length, without the id."""
 _CLIENT_ID: Final = 22
@@ -158,7 +158,7 @@ def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
     neighbourhood = own.neighbourhood(clients)
     stages = upload_bytes(neighbourhood, own.layout.length, own.bits)
     up = sum(stages.values()) - stages["contribute"]
-    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID)
+    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID) + neighbourhood.degree * wire.ADVERTISEMENT_BYTES
     down += wire.inbox_bytes(clients, neighbourhood.degree, (neighbourhood.degree + 1) // 2) + wire.set_bytes(clients)
     if plan.confirms:
         down += wire.confirmations_bytes(clients)

@@ -106,7 +106,7 @@ def _of_one_sum(
 
 def _masked() -> Iterator[Decoder]:
     played = new_round(5).advertise()
-    context, plan, body = played.context, played.context.plan, played.roster.body
+    context, plan, body = played.context, played.context.plan, played.roster.whole
     yield Decoder("masked advertisement", wire.decode_advertisement, played.entries["c_000"].advertisement, SLACK)
     yield Decoder("masked set", lambda body: wire.decode_set(body, 300), wire.encode_set({1, 299}, 300), SLACK)
     yield Decoder("masked roster", lambda body: open_roster(context, body), body, 400 * len(body) + SLACK)

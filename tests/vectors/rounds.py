@@ -19,11 +19,11 @@ from protocols.sums.masked import client, server
 from protocols.sums.masked.masks import add_masks, mask_context, pair_secret, seed_commitment
 from protocols.sums.masked.parameters import ClientPolicy, Mode, choose_neighbourhood
 from protocols.sums.masked.plan import RoundContext, make_plan, model_digest
-from protocols.sums.masked.roster import RosterEntry, neighbours, open_roster
+from protocols.sums.masked.roster import RosterEntry, neighbours, open_handout
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.masked.shares import open_pair, open_pair_secret, sealed_pair_secret
-from protocols.sums.masked.wire import SEALED_BYTES
+from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, SEALED_BYTES
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import check_committee_key, open_share
 from protocols.sums.oneshot.mechanism import ONESHOT
@@ -151,18 +151,27 @@ def _masked_keys(sealed: Any, secrets: Any, refused: Any) -> Outputs:
     def accepts(context: RoundContext, name: str) -> None:
         server.check_advertisement(context, name, entry.identity_key, entry.advertisement)
 
+    def handed_out(body: bytes) -> None:
+        open_handout(context, body, "ann", ann.advertisement)
+
     head, (first, *others) = roster.body[:4], [one.encode() for one in roster.entries]
+    handed = roster.handout("ann")
+    keys = handed[len(roster.body) :]
     bad: dict[str, Callable[[], object]] = {
         "ann's advertisement in another round": lambda: accepts(replace(context, round_number=8), "ann"),
         "ann's advertisement in another model": lambda: accepts(
             replace(context, model_digest=model_digest(b"terms", b"other broadcast")), "ann"
         ),
         "ann's advertisement as bob's": lambda: accepts(context, "bob"),
-        "a roster: short": lambda: open_roster(context, roster.body[:-1]),
-        "a roster: long": lambda: open_roster(context, roster.body + b"\0"),
-        "a roster: ann twice": lambda: open_roster(context, head + 2 * first + b"".join(others[:2])),
-        "a roster: descending": lambda: open_roster(context, head + b"".join([*others[::-1], first])),
-        "the same state again": lambda: client.share(ann, roster.body, lambda _: True),
+        "a roster: short": lambda: handed_out(handed[:-1]),
+        "a roster: long": lambda: handed_out(handed + b"\0"),
+        "a roster: ann twice": lambda: handed_out(head + 2 * first + b"".join(others[:2]) + keys),
+        "a roster: descending": lambda: handed_out(head + b"".join([*others[::-1], first]) + keys),
+        "a roster: keys of neighbours in another order": lambda: handed_out(
+            roster.body + keys[ADVERTISEMENT_BYTES:] + keys[:ADVERTISEMENT_BYTES]
+        ),
+        "a roster: bob's, for ann": lambda: handed_out(roster.handout("bob")),
+        "the same state again": lambda: client.share(ann, handed, lambda _: True),
         "an inbox of another length": lambda: client.open_inbox(run.shared["ann"], b""),
     }
     return {
@@ -188,7 +197,7 @@ def _masked_keys(sealed: Any, secrets: Any, refused: Any) -> Outputs:
             }
             for name, state in run.advertised.items()
         ],
-        "roster": facts(roster, "body degree threshold digest"),
+        "roster": facts(roster, "body degree threshold digest") | {"handout": handed},
         "pair_secret": {
             "of": ["ann", "bob"],
             "secret": pair_secret(ann.mask_secret.seed, roster.digest, 0, 1),

@@ -83,12 +83,20 @@ class Server {
     return Object.keys(this.people).sort();
   }
 
-  async roster() {
-    const entries = this.ids.map((id) => {
+  async names() {
+    const entries = this.ids.map(async (id) => {
       const { identity, certificate: proof } = this.people[id];
-      return concat(littleEndian(id.length, 1), utf8(id), identity.identityKey, identity.mailboxKey, proof, this.messages.advertise[id]);
+      const name = await masked.advertisementName(this.messages.advertise[id]);
+      return concat(littleEndian(id.length, 1), utf8(id), identity.identityKey, identity.mailboxKey, proof, name);
     });
-    return concat(littleEndian(CLIENTS, 4), ...entries);
+    return concat(littleEndian(CLIENTS, 4), ...(await Promise.all(entries)));
+  }
+
+  /** The roster, then the advertisements of the client's neighbours. */
+  async roster(id) {
+    const { neighbours } = await this.graph();
+    const peers = neighbours[this.ids.indexOf(id)].map((place) => this.messages.advertise[this.ids[place]]);
+    return concat(await this.names(), ...peers);
   }
 
   set(of) {
@@ -103,15 +111,24 @@ class Server {
   }
 
   async computed() {
+    const { bound, roster, ...graph } = await this.graph();
+    return { ...graph, context: await masked.maskContext(bound, roster, this.set(this.messages.share)) };
+  }
+
+  graph() {
+    return (this.drawn ??= this.draw());
+  }
+
+  async draw() {
     const { bits, length } = TERMS.planAt(1);
     const seed = await roundSeed(fromBase64Url(TASK.seed), 1);
     const round = { task: TASK.task_id, round: 1, seed, modelDigest: await modelDigest(TERMS.bound, this.step, null), cohort: CLIENTS };
     const bound = await masked.binding({ ...round, bits, length });
-    const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.roster());
+    const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.names());
     const drawn = await masked.graphSeed(seed, roster);
     const members = await masked.splitMembers(CLIENTS, GROUPS, drawn);
     const neighbours = await masked.groupNeighbours(members, DEGREE, drawn);
-    return { members, neighbours, context: await masked.maskContext(bound, roster, this.set(this.messages.share)) };
+    return { members, neighbours, bound, roster };
   }
 
   /** What the client at place `own` gets or gave of each neighbour's message, in order. */
@@ -217,29 +234,33 @@ const flip = (at) => (body) => {
   body[at < 0 ? body.length + at : at] ^= 1;
   return body;
 };
-/** Changes the sealing key of every member but the first, c0. */
-const unsigned = (body) => {
-  const entry = (body.length - 4) / CLIENTS;
-  for (let i = 1; i < CLIENTS; i++) body[4 + i * entry + entry - masked.ADVERTISEMENT_BYTES + 1220] ^= 1;
+const ENTRY = 3 + 64 + 81 + 32;
+/** Changes the keys that every member but the first, c0, has advertised; the roster names what it hands out. */
+const advertised = (change) => (body, server) => {
+  for (const id of server.ids.slice(1)) server.messages.advertise[id] = change(Uint8Array.from(server.messages.advertise[id]), server);
+  server.drawn = undefined;
+  return server.roster("c0");
+};
+const unsigned = advertised(flip(1220));
+const identityAsMask = advertised((body, server) => {
+  body.set(server.people.c0.identity.identityKey, 1184);
+  return body;
+});
+/** Copies the serial of the third member's certificate to the second's. */
+const sameSubject = (body) => {
+  const serial = 3 + 64 + 1;
+  body.copyWithin(4 + ENTRY + serial, 4 + 2 * ENTRY + serial, 4 + 2 * ENTRY + serial + 8);
   return body;
 };
-/** Copies `length` bytes of the second member's entry, from `from` of the third's. */
-const copying = (from, to, length) => (body) => {
-  const entry = (body.length - 4) / CLIENTS;
-  body.copyWithin(4 + entry + to, 4 + 2 * entry + from, 4 + 2 * entry + from + length);
-  return body;
-};
-const [IDENTITY, SERIAL, MASK] = [3, 3 + 64 + 1, 3 + 64 + 81 + 1184];
-const sameSubject = copying(SERIAL, SERIAL, 8);
-const identityAsMask = copying(IDENTITY, MASK, 32);
 for (const [name, lies, error, sent] of [
   ["a roster with another key of this client", { roster: flip(4 + 1 + 2 + 145 + 5) }, "RefusalError", "advertise"],
   ["a roster with keys that its members did not sign", { roster: unsigned }, "RefusalError", "advertise"],
-  ["a roster with a certificate of somebody else", { roster: flip(-masked.ADVERTISEMENT_BYTES - 5) }, "RefusalError", "advertise"],
+  ["a roster with a certificate of somebody else", { roster: flip(4 + CLIENTS * ENTRY - 32 - 5) }, "RefusalError", "advertise"],
   ["a roster of members of the committee", { role: 2 }, "RefusalError", "advertise"],
   ["a roster with the key holder", { role: 1 }, "RefusalError", "advertise"],
   ["a roster with a subject twice", { roster: sameSubject }, "CodecError", "advertise"],
-  ["a roster with a member's identity key as another's mask key", { roster: identityAsMask }, "CodecError", "advertise"],
+  ["a roster with a member's identity key as another's mask key", { roster: identityAsMask }, "RefusalError", "advertise"],
+  ["keys of a neighbour that the roster does not name", { roster: flip(-masked.ADVERTISEMENT_BYTES + 1220) }, "RefusalError", "advertise"],
   ["a roster of revoked members", { revoked: new Set([9n]) }, "RefusalError", "advertise"],
   ["a roster with a byte too many", { roster: (body) => concat(body, new Uint8Array(1)) }, "CodecError", "advertise"],
   ["sharers without this client", { inbox: flip(0) }, "RefusalError", "share"],

@@ -57,11 +57,17 @@ export const RUNNERS = {
     const summary = await masked.rosterDigest(bound, roster.degree, roster.threshold, context.mode, body);
     same(toHex(summary), roster.digest);
     for (const [place, one] of clients.entries()) {
-      same([entries[place].id, toHex(entries[place].advertisement)], [one.id, one.advertisement]);
-      await masked.checkAdvertisement(bound, one.id, entries[place].identityKey, entries[place].advertisement);
+      const advertisement = fromHex(one.advertisement);
+      same([entries[place].id, toHex(entries[place].name)], [one.id, toHex(await masked.advertisementName(advertisement))]);
+      await masked.checkAdvertisement(bound, one.id, entries[place].identityKey, advertisement);
       const [mask, sealing] = await Promise.all([one.mask_secret, one.sealing_secret].map(fromHex).map(sealingKey));
       same(toHex(concat(mask.key, sealing.key)), one.advertisement.slice(0, 2 * 2432));
     }
+    const handed = masked.splitHandout(fromHex(roster.handout), roster.degree);
+    same(toHex(handed.roster), roster.body);
+    await masked.addAdvertisements(entries, [0, 1, 2, 3], [fromHex(clients[0].advertisement), ...handed.advertisements]);
+    const others = handed.advertisements.toReversed();
+    await refused("RefusalError", () => masked.addAdvertisements(entries, [1, 2, 3], others), "keys in another order");
     const first = entries[0];
     for (const [round, id] of [[8, "ann"], [7, "bob"]]) {
       const other = await masked.binding({ ...context, round, seed: fromHex(context.seed), modelDigest: fromHex(context.model_digest) });

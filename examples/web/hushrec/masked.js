@@ -2,7 +2,7 @@
 
 import { concat, equal, exact, Reader } from "./codec.js";
 import { deriveKey, digest, keystream, tag } from "./domain.js";
-import { CodecError, ContributionError, ParameterError } from "./errors.js";
+import { CodecError, ContributionError, ParameterError, RefusalError } from "./errors.js";
 import { hasDistinctSubjects } from "./identities.js";
 import { sign, verify } from "./keys.js";
 import { permutation } from "./random.js";
@@ -38,11 +38,29 @@ export async function checkAdvertisement(bound, id, identityKey, body) {
   }
 }
 
-/** Entries of a roster: {id, identityKey, mailboxKey, certificate, advertisement}. */
+/** The digest that stands for an advertisement in the roster. */
+export const advertisementName = (advertisement) => digest("masked advertisement name", advertisement);
+
+/** The number of members of a roster, or of what a client is handed out. */
+export function rosterSize(body, cohort) {
+  const count = new Reader(body).number(4);
+  if (count < 3 || count > cohort) throw new CodecError("a roster of another size");
+  return count;
+}
+
+/** {roster, advertisements} of what a client is handed out: the roster, then the advertisements of `degree` neighbours. */
+export function splitHandout(body, degree) {
+  const edge = body.length - degree * ADVERTISEMENT_BYTES;
+  if (edge < 0) throw new CodecError("a roster is shorter than the advertisements behind it");
+  const at = (i) => body.slice(edge + i * ADVERTISEMENT_BYTES, edge + (i + 1) * ADVERTISEMENT_BYTES);
+  return { roster: body.slice(0, edge), advertisements: Array.from({ length: degree }, (_, i) => at(i)) };
+}
+
+/** Entries of a roster: {id, identityKey, mailboxKey, certificate, name}. */
 export function decodeRoster(body, cohort) {
   const reader = new Reader(body);
-  const count = reader.number(4);
-  if (count < 3 || count > cohort) throw new CodecError("a roster of another size");
+  reader.number(4);
+  const count = rosterSize(body, cohort);
   const entries = Array.from({ length: count }, () => {
     const length = reader.number(1);
     if (length < 1 || length > 64) throw new CodecError("an id has 1 to 64 bytes");
@@ -51,19 +69,32 @@ export function decodeRoster(body, cohort) {
       identityKey: reader.fixed(32),
       mailboxKey: reader.fixed(32),
       certificate: reader.fixed(81),
-      advertisement: reader.fixed(ADVERTISEMENT_BYTES),
+      name: reader.fixed(32),
     };
   });
   reader.finish();
   entries.forEach((entry, place) => {
     if (place && !(entries[place - 1].id < entry.id)) throw new CodecError("members must be in ascending order");
   });
-  const keys = entries.flatMap((entry) => [maskKey(entry), sealingKeyOf(entry)].map(agreementKey));
-  if (new Set([...keys, ...entries.map((entry) => entry.identityKey)].map(String)).size < 3 * count) {
-    throw new CodecError("a key occurs twice in the roster");
+  for (const kind of ["identityKey", "name"]) {
+    if (new Set(entries.map((entry) => String(entry[kind]))).size < count) throw new CodecError("a key occurs twice in the roster");
   }
   if (!hasDistinctSubjects(entries)) throw new CodecError("a subject occurs twice in the roster");
   return entries;
+}
+
+/** Puts advertisements into the entries at these places; `RefusalError` unless they have the names in the roster. */
+export async function addAdvertisements(entries, places, advertisements) {
+  for (const [i, place] of places.entries()) {
+    if (!equal(await advertisementName(advertisements[i]), entries[place].name)) {
+      throw new RefusalError(`the keys of member ${place} are not those that the roster names`);
+    }
+    entries[place].advertisement = advertisements[i];
+  }
+  const known = entries.filter((entry) => entry.advertisement);
+  const keys = known.flatMap((entry) => [maskKey(entry), sealingKeyOf(entry)].map(agreementKey));
+  const all = [...keys, ...entries.map((entry) => entry.identityKey)].map(String);
+  if (new Set(all).size < all.length) throw new RefusalError("a key occurs twice in the roster");
 }
 
 export const rosterDigest = (bound, degree, threshold, mode, body) =>

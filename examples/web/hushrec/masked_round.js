@@ -18,7 +18,8 @@ import { readRound } from "./terms.js";
 
 const STAGES = ["advertising", "sharing", "collecting", "confirming", "unmasking"];
 const MOST_BAD_SHARES = 1000;
-const LONGEST_ENTRY = 1 + 64 + 32 + 32 + 81 + masked.ADVERTISEMENT_BYTES;
+/** Of an entry of the roster, and of the keys of a neighbour. */
+const LONGEST_ENTRY = 1 + 64 + 32 + 32 + 81 + 32 + masked.ADVERTISEMENT_BYTES;
 const MEDIA = { advertise: "advertisement", share: "shares", confirm: "confirmation", unmask: "reply" };
 
 /** The places in a set of `count`; `CodecError` for padding that is not zero. */
@@ -93,26 +94,28 @@ class MaskedRound {
     this.#tell("committee");
     const { membership, identity } = this.#client;
     const { cohort, seed, plan } = this.#round;
-    const body = await this.#fetch("roster", "members of the round", 4 + cohort * LONGEST_ENTRY);
+    const handed = await this.#fetch("roster", "members of the round", 4 + cohort * LONGEST_ENTRY);
+    const { groups } = plan;
+    const clients = masked.rosterSize(handed, cohort);
+    const { degree, threshold } = chooseNeighbourhood(clients, plan.corrupt, plan.dropout, plan.mode, plan.sigma, plan.eta, groups);
+    const { roster: body, advertisements } = masked.splitHandout(handed, degree);
     this.entries = masked.decodeRoster(body, cohort);
-    const clients = this.entries.length;
     this.place = this.entries.findIndex((entry) => entry.id === membership.client);
     const mine = this.entries[this.place];
-    if (!mine || !equal(mine.identityKey, identity.identityKey) || !equal(mine.advertisement, this.own)) {
+    if (!mine || !equal(mine.identityKey, identity.identityKey) || !equal(mine.name, await masked.advertisementName(this.own))) {
       throw new RefusalError("this client is not in the roster with its own keys");
     }
     const isMember = membershipCheck(this.#client, ["member"]);
     for (const entry of this.entries) {
       if (entry !== mine && !(await isMember(entry))) throw new RefusalError("a member of the roster has no valid proof of membership");
     }
-    const { groups } = plan;
-    const { degree, threshold } = chooseNeighbourhood(clients, plan.corrupt, plan.dropout, plan.mode, plan.sigma, plan.eta, groups);
     this.threshold = threshold;
     this.roster = await masked.rosterDigest(this.bound, degree, threshold, plan.mode, body);
     const drawn = await masked.graphSeed(seed, this.roster);
     this.members = await masked.splitMembers(clients, groups, drawn);
     this.#requireCohort(() => true, "the roster has");
     this.neighbours = (await masked.groupNeighbours(this.members, degree, drawn))[this.place];
+    await masked.addAdvertisements(this.entries, [this.place, ...this.neighbours], [this.own, ...advertisements]);
     for (const place of this.neighbours) await this.#checkKeys(this.entries[place]);
     await this.#put("share", "sealed shares", await this.#sealedShares());
   }

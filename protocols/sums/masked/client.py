@@ -34,7 +34,7 @@ from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.roster import (
     Roster,
     RosterEntry,
-    open_roster,
+    open_handout,
     sign_advertisement,
     signed_survivors,
     verify_advertisement,
@@ -193,12 +193,13 @@ def share(
 
     Shares of both secrets for each neighbour, and for each that is later in the roster the secret of a common mask.
 
-    Raises `RefusalError` if this client is not in the roster exactly once with its own keys, if the roster does not
-    satisfy the policy, if `is_member` rejects a member, or if a neighbour did not sign its keys for this round and
+    roster_body: as `Roster.handout` made it for this client. Raises `RefusalError` if this client is not in the roster
+    exactly once with its own keys, if the keys of a neighbour are not those that the roster names, if the roster does
+    not satisfy the policy, if `is_member` rejects a member, or if a neighbour did not sign its keys for this round and
     model.
     """
     state._single_use.take()
-    roster = open_roster(state.context, roster_body)
+    roster = open_handout(state.context, roster_body, state.client_id, state.advertisement)
     index = _own_place(state, roster)
     state.policy.check_cohort(roster.smallest_group(range(len(roster))), _each(state.context, "the roster has"))
     state.policy.check_neighbourhood(roster.neighbourhood)
@@ -221,17 +222,12 @@ def share(
 
 
 def _own_place(state: Advertised, roster: Roster) -> int:
-    """Return this client's place in the roster; `RefusalError` if it is absent or has other keys.
+    """Return this client's place in the roster; `RefusalError` if it has another identity there.
 
     The roster's encoding ensures that it appears at most once.
     """
-    try:
-        index = roster.index(state.client_id)
-    except ParameterError as error:
-        raise RefusalError("this client is not in the roster that the server sent") from error
-    entry = roster.entries[index]
-    own = (state.identity.public_key().public_bytes_raw(), state.advertisement)
-    if (entry.identity_key, entry.advertisement) != own:
+    index = roster.index(state.client_id)
+    if roster.entries[index].identity_key != state.identity.public_key().public_bytes_raw():
         raise RefusalError("this client is in the roster with keys that are not its own")
     return index
 

@@ -1,7 +1,9 @@
 """The roster of a masked round: its members, the neighbour graph, and what they sign; the same bytes for every client.
 
 members (uint32), then for each, in ascending order of ids: length of the id (1 byte), the id (UTF-8), identity key
-(Ed25519, 32), mailbox key (32), membership certificate (81, zeros for none) and advertisement (2,528).
+(Ed25519, 32), mailbox key (32), membership certificate (81, zeros for none) and the name of its advertisement (32), a
+digest. Behind it a client is handed out the advertisements of its neighbours (2,528 bytes each), which must have the
+names in the roster: it seals for nobody else. So the digest of the roster stands for the keys of all.
 
 The neighbour graph is regular, in random order, determined by a public seed.
 """
@@ -9,8 +11,8 @@ The neighbour graph is regular, in random order, determined by a public seed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final, TypeVar
 
@@ -20,10 +22,10 @@ from numpy.typing import NDArray
 
 from protocols.codec import LONGEST_ID, Reader, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES, shares_subject
-from protocols.crypto.keys import KEY_BYTES, digest, domain_tag, verifies
+from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, digest, domain_tag, verifies
 from protocols.crypto.random import permutation
 from protocols.crypto.sealing import agreement_key
-from protocols.errors import CodecError, ParameterError, ThresholdError
+from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
@@ -67,7 +69,12 @@ def split_members(clients: int, groups: int, seed: bytes) -> NDArray[np.int32]:
 
 
 _COUNT: Final = struct.Struct("<I")
-_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, ADVERTISEMENT_BYTES)
+_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, DIGEST_BYTES)
+
+
+def advertisement_name(advertisement: Buffer) -> bytes:
+    """Return the digest (32 bytes) that stands for an advertisement in the roster."""
+    return digest("masked advertisement name", bytes(advertisement))
 
 
 @dataclass(frozen=True)
@@ -82,16 +89,24 @@ class RosterEntry:
     certificate: bytes
     """The organiser's membership certificate, 81 bytes, zeros for none (`protocols.crypto.certificates`)."""
     advertisement: bytes
-    """The signed keys of this round, 2,528 bytes."""
+    """The signed keys of this round, 2,528 bytes; empty at a client that is not its neighbour."""
+    stated_name: bytes = b""
+    """The name of the advertisement where that is empty."""
+
+    @cached_property
+    def name(self) -> bytes:
+        """The name of the advertisement, 32 bytes."""
+        return advertisement_name(self.advertisement) if self.advertisement else self.stated_name
 
     def encode(self) -> bytes:
         """Return the bytes of this member in the roster; `ParameterError` unless every field has its length."""
-        fields = (self.identity_key, self.mailbox_key, self.certificate, self.advertisement)
-        return join_named(self.client_id, fields, _LENGTHS)
+        if len(self.advertisement) not in (0, ADVERTISEMENT_BYTES):
+            raise ParameterError(f"an advertisement has {ADVERTISEMENT_BYTES} bytes, got {len(self.advertisement)}")
+        return join_named(self.client_id, (self.identity_key, self.mailbox_key, self.certificate, self.name), _LENGTHS)
 
     @cached_property
     def advertised(self) -> Advertisement:
-        """The decoded advertisement; `CodecError` for another length."""
+        """The decoded advertisement; `CodecError` for another length, and where this party has not got it."""
         return decode_advertisement(self.advertisement)
 
 
@@ -153,6 +168,34 @@ class Roster:
         """Return the places of a member's neighbours, ascending: the order of its slots in every message."""
         return tuple(self.adjacency[index].tolist())
 
+    @property
+    def whole(self) -> bytes:
+        """The roster, then the advertisements of all members in its order: what the server keeps."""
+        return self.body + b"".join(entry.advertisement for entry in self.entries)
+
+    def handout(self, client_id: str) -> bytes:
+        """Return what the server hands out to a member: the roster, then the advertisements of its neighbours.
+
+        Raises `ParameterError` if the client is not in the roster.
+        """
+        peers = self.neighbours_of(self.index(client_id))
+        return self.body + b"".join(self.entries[place].advertisement for place in peers)
+
+    def with_advertisements(self, found: Mapping[int, bytes]) -> Roster:
+        """Return the roster with these advertisements by place.
+
+        Raises `RefusalError` for one that has not the name in the roster, and if a key occurs twice.
+        """
+        entries = list(self.entries)
+        for place, body in found.items():
+            if advertisement_name(body) != entries[place].name:
+                raise RefusalError(f"the keys of member {place} are not those that the roster names")
+            entries[place] = replace(entries[place], advertisement=body, stated_name=b"")
+        repeated = _repeated(entries)
+        if repeated:
+            raise RefusalError(f"{repeated} occurs twice in the roster")
+        return replace(self, entries=tuple(entries))
+
     def encode_set(self, client_ids: Iterable[str]) -> bytes:
         """Return the encoded set of these members; `ParameterError` if one is not in the roster."""
         return wire.encode_set(self.indices(client_ids), len(self))
@@ -192,8 +235,8 @@ class Roster:
 
 
 def longest_roster(cohort: int) -> int:
-    """Return the length in bytes of the longest roster of a round that asked `cohort` clients."""
-    return _COUNT.size + cohort * (1 + LONGEST_ID + sum(_LENGTHS))
+    """Return the length in bytes of the longest handout of a roster, in a round that asked `cohort` clients."""
+    return _COUNT.size + cohort * (1 + LONGEST_ID + sum(_LENGTHS) + ADVERTISEMENT_BYTES)
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
@@ -215,19 +258,64 @@ def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster
 
 
 def open_roster(context: RoundContext, body: Buffer) -> Roster:
-    """Return the roster in `body`; `CodecError` for a wrong length or order, and if `make_roster` would refuse it."""
-    return _read_roster(context, bytes(body))
+    """Return the roster of which `body` is `Roster.whole`; `CodecError` if `make_roster` cannot have made it."""
+    return _read_whole(context, bytes(body))
+
+
+@lru_cache(maxsize=2)  # of the server's rounds
+def _read_whole(context: RoundContext, body: bytes) -> Roster:
+    names, advertisements = _split(context, body, lambda count: count)
+    roster = _read_roster(context, names)
+    try:
+        return roster.with_advertisements(dict(enumerate(advertisements)))
+    except RefusalError as error:
+        raise CodecError(str(error)) from error
+
+
+def open_handout(context: RoundContext, body: Buffer, client_id: str, own: bytes) -> Roster:
+    """Return the roster that a client was handed out, with its neighbours' advertisements and its `own`.
+
+    Raises `CodecError` for a wrong length or order and a roster that cannot be one of this round, `RefusalError` if the
+    client is not in it with these keys, and for keys of a neighbour that are not those that the roster names.
+    """
+    names, advertisements = _split(context, bytes(body), lambda count: context.plan.neighbourhood(count).degree)
+    roster = _read_roster(context, names)
+    try:
+        index = roster.index(client_id)
+    except ParameterError as error:
+        raise RefusalError("this client is not in the roster that the server sent") from error
+    if roster.entries[index].name != advertisement_name(own):
+        raise RefusalError("this client is in the roster with keys that are not its own")
+    return roster.with_advertisements(
+        {index: own, **dict(zip(roster.neighbours_of(index), advertisements, strict=True))}
+    )
+
+
+def _split(context: RoundContext, body: bytes, number: Callable[[int], int]) -> tuple[bytes, list[bytes]]:
+    """Return a roster and the advertisements behind it; number: how many these are, of the number of members."""
+    (count,) = _COUNT.unpack(Reader(body).fixed(_COUNT.size))
+    if not MIN_CLIENTS <= count <= context.cohort:
+        raise CodecError(f"a roster of this round has {MIN_CLIENTS} to {context.cohort} members, got {count}")
+    try:
+        edge = len(body) - number(count) * ADVERTISEMENT_BYTES
+    except ParameterError as error:
+        raise CodecError(f"a roster of this round cannot have {count} members: {error}") from error
+    if edge < 0:
+        raise CodecError("a roster is shorter than the advertisements behind it")
+    starts = range(edge, len(body), ADVERTISEMENT_BYTES)
+    return body[:edge], [body[start : start + ADVERTISEMENT_BYTES] for start in starts]
 
 
 @lru_cache(maxsize=2)  # a process that simulates many clients decodes the roster of a round once
 def _read_roster(context: RoundContext, body: bytes) -> Roster:
     reader = Reader(body)
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
-    if not MIN_CLIENTS <= count <= context.cohort:
-        raise CodecError(f"a roster of this round has {MIN_CLIENTS} to {context.cohort} members, got {count}")
     named = [split_named(reader, _LENGTHS) for _ in range(count)]
     reader.finish()
-    entries = tuple(RosterEntry(name, *fields) for name, fields in named)
+    entries = tuple(
+        RosterEntry(client_id, identity, mailbox, certificate, b"", stated)
+        for client_id, (identity, mailbox, certificate, stated) in named
+    )
     names = [entry.client_id for entry in entries]
     if names != sorted(names):
         raise CodecError("the members of a roster must be in ascending order of their ids")
@@ -237,19 +325,21 @@ def _read_roster(context: RoundContext, body: bytes) -> Roster:
     return _roster(context, entries, body)
 
 
-def _repeated(entries: tuple[RosterEntry, ...]) -> str | None:
+def _repeated(entries: Sequence[RosterEntry]) -> str | None:
     """Return what occurs twice, or None.
 
     Keys of all kinds are compared with each other, of sealing keys the half for X25519: a client with another's key
-    could read its messages. A subject of the organiser with two identities would be one of the honest clients twice.
+    could read its messages. A client compares those of its neighbours, for which it seals. A subject of the organiser
+    with two identities would be one of the honest clients twice.
     """
     if len({entry.client_id for entry in entries}) < len(entries):
         return "a client id"
     keys = {entry.identity_key for entry in entries}
     if len(keys) < len(entries):
         return "an identity key"
-    keys |= {agreement_key(key) for entry in entries for key in entry.advertised.keys}
-    if len(keys) < 3 * len(entries):
+    known = [entry.advertised.keys for entry in entries if entry.advertisement]
+    keys |= {agreement_key(key) for pair in known for key in pair}
+    if len(keys) < len(entries) + 2 * len(known) or len({entry.name for entry in entries}) < len(entries):
         return "a round key"
     return "a subject" if shares_subject(entry.certificate for entry in entries) else None
 

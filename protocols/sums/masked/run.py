@@ -73,7 +73,8 @@ class MaskedRun:
         """Shares of the self-mask seed and the mask key, encrypted for the neighbours. The server delivers them."""
         for name in _present(self.advertised, without):
             random = self.random(f"{name} shares")
-            self.shared[name], body = client.share(self.advertised[name], self.roster.body, self.is_member, random)
+            handed = self.roster.handout(name)
+            self.shared[name], body = client.share(self.advertised[name], handed, self.is_member, random)
             self.shares[name] = body
             if self.checks:
                 server.check_shares(self.roster, name, body)

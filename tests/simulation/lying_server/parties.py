@@ -158,7 +158,7 @@ class Honest:
             cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
         )
         terms: Any = SimpleNamespace(
-            task_id=task_id, view=SimpleNamespace(data_set="rows"), recipe=recipe, schedule=schedule
+            task_id=task_id, view=SimpleNamespace(data_set="rows", receipt_key=None), recipe=recipe, schedule=schedule
         )
         store, check = ClientStore(self.store, "me"), _membership_check(self.index)
         own = Member(self, terms, member, identity, store, Policy(), check)

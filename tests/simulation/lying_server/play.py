@@ -26,7 +26,7 @@ import numpy as np
 from protocols.errors import HushRecError, ParameterError, ThresholdError
 from protocols.sums.masked import roster as rosters
 from protocols.sums.masked import wire
-from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_roster, signed_survivors
+from protocols.sums.masked.roster import Roster, RosterEntry, make_roster, open_handout, signed_survivors
 from protocols.sums.masked.shares import seal_pair_secret, sealed_pair_secret
 from protocols.sums.wire import unpack
 from tests.simulation.lying_server.adversary import Adversary, Contribution, Reply, SentShares, smallest_group
@@ -88,6 +88,7 @@ class _World:
         self.adversary, self.outcome = Adversary(), Outcome()
         self.advertisements: dict[int, list[bytes]] = {index: [] for index in self.members}
         self.handed: dict[str, list[bytes]] = {}
+        self.made: dict[bytes, Roster] = {}
         self.vectors: dict[tuple[int, int], Elements] = {}
 
     def vector(self, member: int, data: int) -> Elements:
@@ -138,11 +139,13 @@ class _Round:
                 break
         for index, body in sent.items():
             self.world.advertisements[index].append(body)
+        self.world.made.update({roster.body: roster for roster in self.rosters.values()})
         for index, roster in self.rosters.items():
-            body = self._hand_out("roster", roster.body)
+            body = self._hand_out("roster", roster.handout(name_of(index)))
             told = self._ask(index, "sharing", {"roster": body})
             if "share" in told:
-                self.rosters[index] = open_roster(self.world.members[index].context, body)
+                accepted = open_handout(self.world.members[index].context, body, name_of(index), sent[index])
+                self.rosters[index] = self.world.made[accepted.body]
                 self.shares[index] = told["share"]
                 place = self.rosters[index].index(name_of(index))
                 self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))

@@ -185,7 +185,7 @@ def test_a_server_that_is_everybody_else_opens_the_one_vector(invented: bool, vo
         entries.append(replace(entry, identity_key=key))
     forged = make_roster(played.context, entries)
     try:
-        shared, body = client.share(played.advertised[VICTIM], forged.body, played.is_member)
+        shared, body = client.share(played.advertised[VICTIM], forged.handout(VICTIM), played.is_member)
         own, keys = forged.index(VICTIM), [known.get(entry.client_id) for entry in forged.entries]
         sealed = [seal_pair_secret(keys[at].mask_secret, forged, at, own) for at in forged.earlier(own)]
         inbox = forged.encode_set(played.members) + bytes(SEALED_BYTES * forged.degree) + b"".join(sealed)
@@ -220,7 +220,8 @@ def test_own_entry(lie: str) -> None:
         entries[VICTIM] = entry_of(Ed25519PrivateKey.generate(), VICTIM, entries[VICTIM].advertisement)
     forged = make_roster(played.context, entries.values())
     with pytest.raises(RefusalError, match="not in the roster" if lie == "missing" else "not its own"):
-        client.share(played.advertised[VICTIM], forged.body, played.is_member)
+        handed = forged.handout(VICTIM if VICTIM in entries else forged.entries[0].client_id)
+        client.share(played.advertised[VICTIM], handed, played.is_member)
 
 
 @pytest.mark.parametrize("signatures", [True, False], ids=["signatures checked", "masks alone"])
@@ -476,7 +477,7 @@ def test_replayed_messages() -> None:
     second.entries["c_001"] = first.entries["c_001"]
     second.roster = make_roster(second.context, second.entries.values())
     with pytest.raises(RefusalError):
-        client.share(second.advertised[VICTIM], second.roster.body, second.is_member)
+        client.share(second.advertised[VICTIM], second.roster.handout(VICTIM), second.is_member)
     second = again(first).share().contribute().confirm()
     with pytest.raises(ThresholdError) as failed:
         client.unmask(second.confirmed[VICTIM], server.confirmations(first.roster, first.confirmations))

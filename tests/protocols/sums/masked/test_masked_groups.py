@@ -158,7 +158,7 @@ def test_each_group_needs_its_floor_and_its_quorum() -> None:
         client.advertise(run.context, "c_00", run.identities["c_00"], ClientPolicy(min_cohort=6))
     other = replace(run.context, plan=make_plan({**GIVEN, "groups": 4, "dropout": 0.0}, LAYOUT, 16))
     with pytest.raises(ParameterError, match="15 clients cannot be split into 4 equal groups"):
-        open_roster(other, run.roster.body)
+        open_roster(other, run.roster.whole)
 
 
 def test_what_cannot_be_split_is_refused() -> None:

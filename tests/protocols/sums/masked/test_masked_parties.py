@@ -37,6 +37,7 @@ from protocols.sums.masked.roster import (
     longest_roster,
     make_roster,
     neighbours,
+    open_handout,
     open_roster,
     sign_advertisement,
     signed_survivors,
@@ -180,12 +181,12 @@ def test_every_state_is_good_for_one_step() -> None:
     with pytest.raises(CodecError):
         client.share(failed.advertised[VICTIM], b"nonsense", failed.is_member)
     for again in (
-        lambda: client.share(played.advertised[VICTIM], played.roster.body, played.is_member),
+        lambda: client.share(played.advertised[VICTIM], played.roster.handout(VICTIM), played.is_member),
         lambda: client.open_inbox(played.shared[VICTIM], played.inboxes[VICTIM]),
         lambda: client.contribute(opened, played.elements[VICTIM]),
         lambda: client.confirm(played.contributed[VICTIM], played.survivors),
         lambda: client.unmask(played.confirmed[VICTIM], signed),
-        lambda: client.share(failed.advertised[VICTIM], failed.roster.body, failed.is_member),
+        lambda: client.share(failed.advertised[VICTIM], failed.roster.handout(VICTIM), failed.is_member),
     ):
         with pytest.raises(RefusalError, match="takes each step of a round once"):
             again()
@@ -211,7 +212,7 @@ def test_everybody_else_is_vouched_for() -> None:
         return True
 
     played = new_round(6).advertise()
-    client.share(played.advertised[VICTIM], played.roster.body, is_member)
+    client.share(played.advertised[VICTIM], played.roster.handout(VICTIM), is_member)
     assert asked == names(6)[1:]
 
 
@@ -293,7 +294,7 @@ def test_sets_come_back(members: int, data: st.DataObject) -> None:
 def test_a_roster_is_read_back_and_does_not_depend_on_the_order_of_entries() -> None:
     played = new_round(9).advertise()
     made = played.roster
-    read = open_roster(made.context, made.body)
+    read = open_roster(made.context, made.whole)
     assert (read.entries, read.body, read.digest) == (made.entries, made.body, made.digest)
     np.testing.assert_array_equal(read.adjacency, made.adjacency)
     assert [entry.client_id for entry in read.entries] == names(9)
@@ -313,8 +314,54 @@ def test_a_roster_has_one_form() -> None:
         "3 to 4 members, got 4294967295": b"\xff" * 4 + b"".join(good),
     }
     for reason, body in bad.items():
+        keys = bytes(4 * wire.ADVERTISEMENT_BYTES)
         with pytest.raises(CodecError, match=reason):
-            open_roster(played.context, body)
+            open_roster(played.context, body + keys)
+        own = played.advertised[VICTIM].advertisement
+        with pytest.raises(CodecError, match=reason):
+            open_handout(played.context, body + keys[: 3 * wire.ADVERTISEMENT_BYTES], VICTIM, own)
+    with pytest.raises(CodecError, match="shorter than the advertisements"):
+        open_roster(played.context, played.roster.body)
+
+
+def test_attack_a_neighbour_gets_other_keys_than_the_roster_names() -> None:
+    """The server hands out a key of its own, keys in another order, or those of somebody else."""
+    played = new_round(9).advertise()
+    roster, size, state = played.roster, wire.ADVERTISEMENT_BYTES, played.advertised[VICTIM]
+    good, stranger = roster.handout(VICTIM), new_round(9).advertise().entries["c_001"].advertisement
+    edge, keys = len(roster.body), good[len(roster.body) :]
+    assert len(keys) == size * roster.degree
+    for wrong in (stranger + keys[size:], keys[size : 2 * size] + keys[:size] + keys[2 * size :], keys[:-1] + b"\0"):
+        with pytest.raises(RefusalError, match="not those that the roster names"):
+            open_handout(played.context, good[:edge] + wrong, VICTIM, state.advertisement)
+    with pytest.raises(RefusalError, match="with keys that are not its own"):
+        open_handout(played.context, good, VICTIM, stranger)
+    with pytest.raises(RefusalError, match="not in the roster"):
+        open_handout(played.context, good, "z", state.advertisement)
+    read = open_handout(played.context, good, VICTIM, state.advertisement)
+    assert read.digest == roster.digest
+    known = {place for place, entry in enumerate(read.entries) if entry.advertisement}
+    index = roster.index(VICTIM)
+    assert known == {index, *roster.neighbours_of(index)}
+    assert client.share(state, good, played.is_member)[1]
+
+
+def test_a_client_refuses_a_key_that_occurs_twice_among_its_neighbours() -> None:
+    """As the server does before it makes the roster; here a lying one has made it."""
+    played = new_round(4).advertise()
+    roster, own = played.roster, played.advertised[VICTIM].advertisement
+    entries, index = list(roster.entries), roster.index(VICTIM)
+    other = next(place for place in range(4) if place != index)
+    keys = entries[other].advertisement
+    twice = keys[:1184] + entries[index].advertisement[1184:1216] + keys[1216:]
+    entries[other] = replace(entries[other], advertisement=twice)
+    body = roster.body[:4] + b"".join(entry.encode() for entry in entries)
+    peers = b"".join(entry.advertisement for place, entry in enumerate(entries) if place != index)
+    with pytest.raises(RefusalError, match="a round key occurs twice"):
+        open_handout(played.context, body + peers, VICTIM, own)
+    whole = body + b"".join(entry.advertisement for entry in entries)
+    with pytest.raises(CodecError, match="a round key occurs twice"):
+        open_roster(played.context, whole)
 
 
 def test_what_makes_no_roster() -> None:
@@ -343,7 +390,8 @@ def test_what_makes_no_roster() -> None:
 
 def test_entries_have_fixed_lengths() -> None:
     entry = RosterEntry("c", bytes(32), bytes(32), bytes(81), bytes(2528))
-    assert longest_roster(9) == 4 + 9 * len(replace(entry, client_id="c" * 64).encode()) == 4 + 9 * (2674 + 64)
+    longest = len(replace(entry, client_id="c" * 64).encode())
+    assert (longest, longest_roster(9)) == (178 + 64, 4 + 9 * (longest + 2528))
     assert wire.confirmations_bytes(100) == 100 * 64
     for field in ("client_id", "identity_key", "mailbox_key", "certificate", "advertisement"):
         with pytest.raises(ParameterError):
@@ -452,7 +500,7 @@ def test_confirmations_are_for_one_set_and_bodies_have_one_length() -> None:
 def test_workers_that_share_the_masks_find_what_one_finds() -> None:
     """Each gets the shares of its owners alone; corrections add up, as ring elements and as partial sums."""
     played = new_round(9).advertise().share(without=["c_002"]).contribute(without=["c_005"]).confirm().unmask()
-    plan, received = played.context.plan, open_roster(played.context, played.roster.body)
+    plan, received = played.context.plan, open_roster(played.context, played.roster.whole)
     whole = server.unmask(received, played.shares, played.contributions, played.replies, threads=2).correction
     np.testing.assert_array_equal(played.opened(), played.expected())
     np.testing.assert_array_equal(whole, played.unmasking().correction)
