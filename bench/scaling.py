@@ -21,6 +21,7 @@ from bench._report import Figure, arguments, say
 from bench.figures import run
 from bench.sums import masked_run
 from protocols.recipes.base import RoundSpec
+from protocols.sums.masked import server
 from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import MaskedRun
@@ -57,7 +58,8 @@ def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
             for peer in roster.later(place)
         )
         shares[name] = unread + b"".join(secrets)
-    return Masks(run.context, roster.whole, shares, survivors, _replies(run, dropped)), masks
+    held = server.collect_shares(roster, names, shares.items(), survivors, _replies(run, dropped))
+    return Masks(run.context, roster.whole, names, survivors, held), masks
 
 
 def _replies(run: MaskedRun, dropped: set[int]) -> dict[str, bytes]:

@@ -322,7 +322,7 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     with clock.serving("unmask"):
         for body in replies.values():
             server.check_reply(roster, body)
-        held = server.collect_shares(roster, shares, contributions, replies)
+        held = server.collect_shares(roster, shares, shares.items(), contributions, replies)
 
         def removed(sums: Ring, group: int) -> tuple[server.BadShare, ...]:
             own = roster.of_group(held, group)

@@ -17,7 +17,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator_service.compute.unmasking import Masks, OneshotMasks, SomeMasks, SumUnopenedError
+from aggregator_service.compute.unmasking import Masks, OneshotMasks, SumUnopenedError
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, matches_tag, new_key
 from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
@@ -114,7 +114,7 @@ class MergeJob(Job):
 class UnmaskJob(Job):
     """Compute a correction that removes some of a round's masks, as a partial sum of no contributions."""
 
-    masks: SomeMasks
+    masks: Masks
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Remove the masks from a masked or one-shot sum: pure functions that run in worker processes.
 
 Of a masked sum, one worker removes all of them (`Masks.remove_from`), or several compute a correction each
-(`Masks.split`, `SomeMasks.correction`). Corrections are partial sums, and are merged with the sum.
+(`Masks.split`, `Masks.correction`). Corrections are partial sums, and are merged with the sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from protocols.errors import CodecError
@@ -25,59 +25,35 @@ from protocols.sums.wire import Ring
 
 @dataclass(frozen=True)
 class Masks:
-    """What is needed to remove the masks of a round.
-
-    shares, replies: the messages by client id.
-    """
+    """What is needed to remove the masks of a round, or a part of them."""
 
     context: RoundContext
     roster: bytes = field(repr=False)
-    """The encoded roster."""
-    shares: Mapping[str, bytes] = field(repr=False)
+    """The encoded roster (`Roster.whole`)."""
+    sharers: tuple[str, ...] = field(repr=False)
+    """Client ids."""
     survivors: tuple[str, ...] = field(repr=False)
     """Client ids."""
-    replies: Mapping[str, bytes] = field(repr=False)
+    held: server.HeldShares = field(repr=False)
+    """The shares of the secrets from which the masks are made, of all owners or of some."""
     threads: int = 1
     """How many to use."""
-
-    @property
-    def sharers(self) -> tuple[str, ...]:
-        """The ids of the clients that shared."""
-        return tuple(self.shares)
 
     def remove_from(self, partial: Buffer) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the partial sum without masks, and the wrong shares; raises as `server.unmask`."""
         roster = open_roster(self.context, self.roster)
-        held = server.collect_shares(roster, self.shares, self.survivors, self.replies)
-        return _removed(roster, partial, held, self.sharers, self.survivors, self.threads)
+        return _removed(roster, partial, self.held, self.sharers, self.survivors, self.threads)
 
-    def split(self, workers: int, least_bytes: int, threads: int) -> tuple[SomeMasks, ...]:
+    def split(self, workers: int, least_bytes: int, threads: int) -> tuple[Masks, ...]:
         """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
 
         Every part has at least `least_bytes` of mask streams to make; one part when there are too few for two.
-        Raises `ThresholdError` when a secret has too few replies.
         """
         roster = open_roster(self.context, self.roster)
-        held = server.collect_shares(roster, self.shares, self.survivors, self.replies)
-        masks = server.count_masks(roster, self.survivors, held)
+        masks = server.count_masks(roster, self.survivors, self.held)
         parts = min(workers, masks * self.context.plan.partial_bytes // least_bytes)
-        return tuple(
-            SomeMasks(self.context, self.roster, self.sharers, self.survivors, group, threads)
-            for group in server.split_shares(roster, self.survivors, held, max(1, parts))
-        )
-
-
-@dataclass(frozen=True)
-class SomeMasks:
-    """A part of `Masks`."""
-
-    context: RoundContext
-    roster: bytes = field(repr=False)
-    sharers: tuple[str, ...] = field(repr=False)
-    survivors: tuple[str, ...] = field(repr=False)
-    held: server.HeldShares = field(repr=False)
-    """The shares of the secrets from which its masks are made."""
-    threads: int = 1
+        groups = server.split_shares(roster, self.survivors, self.held, max(1, parts))
+        return tuple(replace(self, held=group, threads=threads) for group in groups)
 
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:
         """Return the correction that removes these masks, a partial sum of no contributions, and the wrong shares."""

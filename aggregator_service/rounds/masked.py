@@ -37,6 +37,7 @@ from aggregator_service.storage.stages import (
     Handout,
     add_handouts,
     clients_with,
+    each_body,
     find_handout,
     handed_out_bytes,
     message_bodies,
@@ -280,15 +281,16 @@ MASKED_STAGES: Final = Stages(
 
 
 def read_masks(session: Session, round_: RoundRow) -> Masks:
-    """Return all that a worker needs to remove the masks. Raises `LostRaceError` when the round is over."""
+    """Return all that a worker needs to remove the masks: of what clients sealed for each other, one is read at a time.
+
+    Raises `LostRaceError` when the round is over, `ThresholdError` when a secret has too few replies.
+    """
     task = session.get_one(TaskRow, round_.task_id)
     handout = find_handout(session, round_.id, "roster")
     if handout is None:
         raise LostRaceError
-    return Masks(
-        context=round_context(task, round_),
-        roster=handout.body,
-        shares=message_bodies(session, round_.id, "share"),
-        survivors=tuple(session.scalars(clients_with(round_.id, "contribute"))),
-        replies=message_bodies(session, round_.id, "unmask"),
-    )
+    context = round_context(task, round_)
+    sharers, survivors = (tuple(session.scalars(clients_with(round_.id, part))) for part in ("share", "contribute"))
+    shares, replies = each_body(session, round_.id, "share"), message_bodies(session, round_.id, "unmask")
+    held = server.collect_shares(open_roster(context, handout.body), sharers, shares, survivors, replies)
+    return Masks(context, handout.body, sharers, survivors, held)

@@ -9,7 +9,7 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal, get_args
 
@@ -105,11 +105,22 @@ def find_message(session: Session, round_id: int, stage: StageMessage, client_id
     return session.get(StageMessageRow, (round_id, stage, client_id))
 
 
+_READ_AT_ONCE: Final = 16
+"""Messages of one fetch."""
+
+
 def message_bodies(session: Session, round_id: int, stage: StageMessage) -> dict[str, bytes]:
     """Return the messages of a stage by client id. Empty once the round is over."""
+    return dict(each_body(session, round_id, stage))
+
+
+def each_body(session: Session, round_id: int, stage: StageMessage) -> Iterator[tuple[str, bytes]]:
+    """Yield client id and message of a stage; a few are in memory at a time. None once the round is over."""
     row = StageMessageRow
     query = select(row.client_id, row.body).where(row.round_id == round_id, row.stage == stage)
-    return {client: body for client, body in session.execute(query) if body is not None}
+    for client, body in session.execute(query.execution_options(yield_per=_READ_AT_ONCE)):
+        if body is not None:
+            yield client, body
 
 
 _AT_ONCE: Final = 64

@@ -99,10 +99,11 @@ def next_step(
 
 @dataclass
 class MaskedClient(TestMember):
-    """One client, and its state within the round it is in. bodies: what it sent last, by step."""
+    """One client, and its state within the round it is in. bodies: what it sent last, by step. rosters: by round."""
 
     state: Any = None
     bodies: dict[str, bytes] = field(default_factory=dict)
+    rosters: dict[int, bytes] = field(default_factory=dict)
 
     def fetch(self, number: int, what: str) -> bytes:
         answer = self.found(f"rounds/{number}/{what}")
@@ -111,8 +112,12 @@ class MaskedClient(TestMember):
 
     def handed(self, number: int, kind: Handout) -> bytes:
         """What the server hands out to this client. What is the same for all is fetched once a round."""
-        if kind in ("inbox", "roster"):
+        if kind == "inbox":
             return self.fetch(number, kind)
+        if kind == "roster":
+            if number not in self.rosters:
+                self.rosters[number] = self.fetch(number, kind)
+            return self.rosters[number]
         if (number, kind) not in self.task.handouts:
             self.task.handouts[number, kind] = self.fetch(number, kind)
         return self.task.handouts[number, kind]

@@ -72,7 +72,7 @@ def test_every_label_is_on_the_page_and_no_other() -> None:
         ("requests", "An envelope is:", envelope._HEAD + 32),
         ("requests", "Otherwise it is", envelope.sealed_bytes(0) - 16),
         ("masked", "- *advertisement*:", wire.ADVERTISEMENT_BYTES),
-        ("masked", "- *entry*:", 1 + 64 + certificates.CERTIFICATE_BYTES + wire.ADVERTISEMENT_BYTES),
+        ("masked", "- *entry*:", 1 + 64 + certificates.CERTIFICATE_BYTES + 32),
         ("masked", "- *slot* of shares", wire.SEALED_BYTES),
         ("oneshot", "- *upload*", oneshot.KEY_BYTES + oneshot.SIGNATURE_BYTES),
         ("oneshot", "- *key* of a member:", 1 + 64 + certificates.CERTIFICATE_BYTES + sealing.SEALING_KEY_BYTES + 64),

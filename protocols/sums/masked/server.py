@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -216,7 +216,7 @@ def unmask(
     onto: ring elements (layout.length,) to which the correction is added in place; they are the correction then. None:
     zeros.
     """
-    held = collect_shares(roster, shares, survivors, replies)
+    held = collect_shares(roster, shares, shares.items(), survivors, replies)
     return unmask_shares(roster, shares, survivors, roster.of_group(held, group), threads, onto)
 
 
@@ -277,31 +277,41 @@ def _secrets(
 
 
 def collect_shares(
-    roster: Roster, shares: Mapping[str, Buffer], survivors: Collection[str], replies: Mapping[str, Buffer]
+    roster: Roster,
+    sharers: Collection[str],
+    shares: Iterable[tuple[str, Buffer]],
+    survivors: Collection[str],
+    replies: Mapping[str, Buffer],
 ) -> dict[int, Held]:
     """Return the replies' shares of every secret that unmasking needs: survivors' seeds and dropouts' mask keys.
 
-    shares: what each sharer sent for its neighbours. Raises `ThresholdError` if a secret has fewer than t share holders
-    that replied.
+    shares: of each of `sharers`, its id and what it sent for its neighbours, in any order. One is needed at a time:
+    what stays of it is 16 bytes for each share, and of dropouts' masks the sealed secrets. Raises `ThresholdError` if a
+    secret has fewer than t share holders that replied, or what its owner sent is missing.
     """
-    check_survivors(roster, shares, survivors)
-    check_replies(roster, shares, survivors, replies)
-    alive, committed, held = roster.indices(survivors), dict[int, dict[int, bytes]](), dict[int, Held]()
-    bodies = {roster.index(client_id): body for client_id, body in shares.items()}
-    for place in _needed_places(roster, shares, survivors):
-        committed[place] = commitments_of(roster, place, bodies[place], place in alive)
-        peers = () if place in alive else (peer for peer in roster.neighbours_of(place) if peer in alive)
-        ordered = ((peer, *sorted((place, peer))) for peer in peers)
-        sealed = {peer: sealed_pair_secret(roster, bodies[first], first, last) for peer, first, last in ordered}
-        held[place] = Held({}, sealed)
-    found: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in held}
+    check_survivors(roster, sharers, survivors)
+    check_replies(roster, sharers, survivors, replies)
+    alive, needed = roster.indices(survivors), _needed_places(roster, sharers, survivors)
+    dropouts, committed = needed - alive, dict[int, dict[int, bytes]]()
+    sealed: dict[int, dict[int, bytes]] = {place: {} for place in needed}
+    for client_id, body in shares:
+        place = roster.index(client_id)
+        if place in needed:
+            committed[place] = commitments_of(roster, place, body, place in alive)
+        for peer in roster.later(place):
+            for owner, other in ((place, peer), (peer, place)):
+                if owner in dropouts and other in alive:
+                    sealed[owner][other] = sealed_pair_secret(roster, body, place, peer)
+    if needed - committed.keys():
+        raise ThresholdError("sharing", len(needed), len(committed))
+    found: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in needed}
     for client_id, body in replies.items():
         holder = roster.index(client_id)
         slots = wire.split_slots(body, roster.degree, wire.reply_bytes(1), "the shares of a reply")
         for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
             if slot is not None and place in found:
                 found[place][point(holder)] = slot, committed[place][holder]
-    return {place: replace(one, shares=found[place]) for place, one in held.items()}
+    return {place: Held(found[place], sealed[place]) for place in needed}
 
 
 def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) -> int:

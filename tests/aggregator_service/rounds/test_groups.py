@@ -15,7 +15,7 @@ from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
 from protocols.sums.masked import client
 from protocols.sums.masked.plan import MASKED, MaskedPlan
-from protocols.sums.masked.roster import open_roster
+from protocols.sums.masked.roster import open_handout
 from tests.support.api import Api, TestTask, checked, detail
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
 from tests.support.world import request_json
@@ -31,7 +31,8 @@ def grouped_task(api: Api, name: str, **changes: object) -> TestTask:
 
 def groups_of(one: MaskedClient, number: int = 1) -> dict[str, int]:
     """The group of each client, from the roster that this one was handed."""
-    roster = open_roster(one.context(number), one.handed(number, "roster"))
+    handed, own = one.handed(number, "roster"), one.bodies["advertise"]
+    roster = open_handout(one.context(number), handed, one.client_id, own)
     return {entry.client_id: int(group) for entry, group in zip(roster.entries, roster.groups, strict=True)}
 
 

@@ -391,7 +391,9 @@ def test_the_shares_of_a_liar_are_used_last() -> None:
     liar = played.roster.index("c_001")
     played.replies["c_001"] = bytes(range(1, 34)) * played.roster.degree
     assert played.unmasking().bad_shares == (server.BadShare("c_000", "c_001"),)
-    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    held = server.collect_shares(
+        played.roster, played.shares, played.shares.items(), played.contributions, played.replies
+    )
     assert reconstruct(played.roster, 2, held[2].shares, True, {liar + 1}).wrong == frozenset()
     assert reconstruct(played.roster, 2, held[2].shares, True, ()).wrong == {liar + 1}
     np.testing.assert_array_equal(played.opened(), played.expected())

@@ -505,7 +505,9 @@ def test_workers_that_share_the_masks_find_what_one_finds() -> None:
     np.testing.assert_array_equal(played.opened(), played.expected())
     np.testing.assert_array_equal(whole, played.unmasking().correction)
     alter_share(played, "c_001", VICTIM)
-    held = server.collect_shares(played.roster, played.shares, played.contributions, played.replies)
+    held = server.collect_shares(
+        played.roster, played.shares, played.shares.items(), played.contributions, played.replies
+    )
     assert server.count_masks(played.roster, played.contributions, held) == 7 + 7
 
     def corrected(correction: Ring) -> bytes:
@@ -521,6 +523,18 @@ def test_workers_that_share_the_masks_find_what_one_finds() -> None:
         np.testing.assert_array_equal(sum(each.correction for each in found), whole)
         assert [bad for each in found for bad in each.bad_shares] == [server.BadShare("c_000", "c_001")]
         assert MASKED.merge(plan, [corrected(each.correction) for each in found]) == corrected(whole)
+
+
+def test_shares_are_read_one_at_a_time_and_what_stays_of_them_is_small() -> None:
+    """A round's jobs are passed between processes: 33 bytes and a commitment a share, secrets of dropouts' masks."""
+    played = new_round(9).advertise().share().contribute(without=["c_005"]).confirm().unmask()
+    parties = (played.contributions, played.replies)
+    held = server.collect_shares(played.roster, played.shares, iter(played.shares.items()), *parties)
+    kept = sum(len(part) for one in held.values() for pair in one.shares.values() for part in pair)
+    kept += sum(len(secret) for one in held.values() for secret in one.secrets.values())
+    assert kept == 9 * 8 * (33 + 16) - 8 * (33 + 16) + 8 * wire.PAIR_BYTES
+    with pytest.raises(ThresholdError, match="sharing: 9 clients are needed in the round, 8 are present"):
+        server.collect_shares(played.roster, played.shares, list(played.shares.items())[1:], *parties)
 
 
 def test_an_empty_slot_is_a_missing_share() -> None:
