@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, cast
 
 from cachetools import LRUCache
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 _KEPT_SECONDS = 1.0
 _READERS = 8
-_TASKS = 1024
 
 
 class Readiness:
@@ -80,8 +78,6 @@ class Services:
     metrics_readers: LRUCache[str, bool] = field(default_factory=lambda: LRUCache(_READERS))
     """Hashes of the newest tokens that read the metrics, which may read them while the database cannot be asked about
     tokens."""
-    receipt_keys: LRUCache[str, Ed25519PrivateKey | None] = field(default_factory=lambda: LRUCache(_TASKS), repr=False)
-    """Those of tasks by id, None for a task without (`uploads.acknowledgements`)."""
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
     # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
     checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))

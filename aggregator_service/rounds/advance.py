@@ -237,7 +237,10 @@ class RoundAdvancer:
         """Return the batch in the order of its clients' groups, and these; of a round without groups none."""
         if plan_task(active.terms, active.round.sum_index, active.round.size or ()).sum_plan.groups == 1:
             return active.batch, ()
-        roster = roster_of(self._database, active.round.id)
+        try:
+            roster = roster_of(self._database, active.round.id)
+        except LookupError:  # the round ended meanwhile
+            raise LostRaceError from None
         batch = tuple(sorted(active.batch, key=lambda one: roster.group_of(one[0])))
         return batch, tuple(roster.group_of(client) for client, _ in batch)
 

@@ -104,12 +104,12 @@ async def put(
     length, digest = raw.announced()
     if admission.stored is not None:
         stored = AlreadyStored(same_or_conflict(admission.round, admission.stored, digest))
-        return receipt_response(await signed(services, admission, stored))
+        return receipt_response(signed(admission, stored))
     services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     check_length(length, admission.length)
     outcome = await receive_contribution(services, admission, request, digest)
-    return receipt_response(await signed(services, admission, outcome))
+    return receipt_response(signed(admission, outcome))
 
 
 @router.head(
@@ -188,7 +188,7 @@ async def patch(
     admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
     admission.attestation = attestation_of(admission, request)
     if admission.stored is not None:
-        return await _answer_complete(services, request, admission, admission.stored, last, whole)
+        return _answer_complete(request, admission, admission.stored, last, whole)
     services.outages.judge(admission.round.deadline)
     admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
@@ -200,11 +200,11 @@ async def patch(
             await run_in_threadpool(body.persist)
             if last:
                 outcome = await complete_upload(services, admission, chunk, whole)
-                return receipt_response(await signed(services, admission, outcome), _ALL_STORED)
+                return receipt_response(signed(admission, outcome), _ALL_STORED)
             await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return await _answer_overtaken(services, request, admission, last, whole)
+        return _answer_overtaken(services, request, admission, last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
@@ -227,8 +227,8 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
     return Chunk(body_path(services.settings.upload_dir, "chunk"), offset, length, digest)
 
 
-async def _answer_complete(
-    services: Services, request: Request, admission: Admission, stored: ContributionRow, last: bool, whole: str
+def _answer_complete(
+    request: Request, admission: Admission, stored: ContributionRow, last: bool, whole: str
 ) -> Response:
     """Answer a chunk of a complete upload: the receipt for the last chunk, `Problem` offset-mismatch for others."""
     if not last:
@@ -236,15 +236,13 @@ async def _answer_complete(
         offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
     outcome = AlreadyStored(same_or_conflict(admission.round, stored, whole))
-    return receipt_response(await signed(services, admission, outcome), _ALL_STORED)
+    return receipt_response(signed(admission, outcome), _ALL_STORED)
 
 
-async def _answer_overtaken(
-    services: Services, request: Request, admission: Admission, last: bool, whole: str
-) -> Response:
+def _answer_overtaken(services: Services, request: Request, admission: Admission, last: bool, whole: str) -> Response:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
-        return await _answer_complete(services, request, admission, admission.stored, last, whole)
+        return _answer_complete(request, admission, admission.stored, last, whole)
     admission.refuse_late(services.clock.now())
     _check_offset(request, admission)
     raise Problem("conflict", "another request changed the upload; ask with HEAD where it continues")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi import Request
@@ -52,6 +52,8 @@ class Admission:
     """Bytes stored of an upload in chunks, and the number of chunks."""
     attestation: str | None = None
     """See `ContributionRow`; the route sets it."""
+    receipt_seed: bytes | None = field(default=None, repr=False)
+    """Secret: of the task's receipt key; None without one."""
 
     def check(self, body: memoryview) -> None:
         """Raise `ContributionError` when the bytes must not enter the sum; body: the whole upload."""
@@ -99,6 +101,7 @@ def admit(
             length=plan.upload_bytes(route),
             stored=find_contribution(session, round_.id, client.client_id),
             status=upload_progress(session, round_.id, client.client_id) if resumable else (0, 0),
+            receipt_seed=task.receipt_seed,
         )
 
 
@@ -113,7 +116,8 @@ async def admit_cached(
     cached_round = await services.task_cache.current_round(task_id)
     if cached_round is None or not cached_round.awaits(number, "contribute", client_id):
         return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
-    return Admission(*cached_round.contribution_of(client_id), client, stored=None)
+    of, seed = cached_round.contribution_of(client_id), cached_round.stages()[0].receipt_seed
+    return Admission(*of, client, stored=None, receipt_seed=seed)
 
 
 _LOG: Final = logging.getLogger(__name__)

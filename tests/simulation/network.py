@@ -170,7 +170,7 @@ class Network:
             match fault.kind:
                 case "revoked":
                     revoke_member(session, self.task_id, client.id, an_operator(now))
-                    self.ledger.revoked[client.id] = number
+                    revoked_in.append(number)
                 case "closed":
                     close_task(session, session.get_one(TaskRow, self.task_id), an_operator(now))
                 case "extended":
@@ -178,7 +178,9 @@ class Network:
                 case "aborted":
                     abort_round(session, self.task_id, number, an_operator(now))
 
-        await self._write(process, work, fault.kind)
+        revoked_in = list[int]()
+        if await self._write(process, work, fault.kind) and revoked_in:
+            self.ledger.revoked[client.id] = revoked_in[-1]  # not before the answer: a crash may lose the commit
 
     async def _write(self, process: Process, work: Callable[[Session], None], name: str) -> bool:
         """Execute a transaction, called `name` in the trace; return whether the person gets an answer."""

@@ -83,7 +83,7 @@ def test_what_the_server_cannot_prove_any_more_it_does_not_sign(inside: Api) -> 
     assert refusal(members[0].get("rounds/1/receipt")) == (404, "not-found")
     with database.write() as session:
         session.get_one(TaskRow, task.id).receipt_seed = None
-    services(inside).receipt_keys.clear()
+    services(inside).task_cache._tasks.clear()
     assert "receipt_key" not in task.now()
     assert refusal(members[0].get("rounds/1/receipt")) == (404, "not-found")
     task.wait_round(2, "collecting")
