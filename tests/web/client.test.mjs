@@ -70,6 +70,8 @@ for (const [of, name, value, from = TASK] of [
   ["mechanism", "mode", "curious", MASKED],
   ["mechanism", "corrupt", 0.01, MASKED],
   ["mechanism", "sigma", 40, MASKED],
+  ["mechanism", "spare", 17, MASKED],
+  ["mechanism", "tau", 1.5, MASKED],
   ["mechanism", "committee", 2],
   ["mechanism", "corrupt", 0],
   ["recipe", "epochs", 21],
@@ -81,6 +83,15 @@ for (const [of, name, value, from = TASK] of [
     assert.throws(() => readTask(stating(of, name, value, from), { organiser: from.organiser, policy: AGREED }), { name: "PolicyError" });
   });
 }
+
+test("spare bits make the scale coarser, and another scale is refused", () => {
+  const { scale } = MASKED.resolved.main_sum.layout.blocks[0].segments[0];
+  const at = "resolved.main_sum.layout.blocks.0.segments.0.scale";
+  const spared = stating("mechanism", "spare", 8, MASKED);
+  const read = (task) => readTask(task, { organiser: MASKED.organiser, policy: AGREED });
+  assert.throws(() => read(spared), { name: "RefusalError" });
+  assert.equal(read(changed(at, scale / 256, spared)).planAt(2).segments[0].scale, scale / 256);
+});
 
 for (const from of [TASK, MASKED]) {
   const { bound } = readTask(from, { organiser: from.organiser, policy: AGREED });
