@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.groups import TAU
-from protocols.sums.masked import client
+from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, advised_cohort, advised_split
-from protocols.sums.masked.plan import MASKED, MaskedPlan, make_plan
-from protocols.sums.masked.roster import open_roster, split_members
+from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
+from protocols.sums.masked.roster import RosterEntry, open_roster, split_members
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
+from tests.protocols.sums.masked.rounds import entry_of, is_member, round_context
 
 GROUPS = 3
 LAYOUT = VectorLayout((Block("a", (Segment("v", 4, 1.0), Segment("n", 2, 1.0, integral=True))),), sum_class=TRAINED)
@@ -209,3 +211,58 @@ def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
     assert advised_cohort(100, 943, chosen)[:2] == (4, 108)
     assert advised_cohort(100, 103, chosen)[:2] == (3, 102)
     assert advised_cohort(50, 50, chosen) is None
+
+
+def contributed() -> MaskedRun:
+    """A round of 15 in three groups whose contributions are in; each client wants four in a group."""
+    plan, vectors = plan_of(), vectors_of(15, np.random.default_rng(1))
+    keys = {name: Ed25519PrivateKey.generate() for name in vectors}
+    encoded = {name: encode(plan, 1, [vector]) for name, vector in vectors.items()}
+
+    def entry(name: str, advertisement: bytes) -> RosterEntry:
+        return entry_of(keys[name], name, advertisement)
+
+    policy, context = ClientPolicy(min_cohort=4), round_context(plan, 15)
+    run = MaskedRun(context, keys, policy, encoded.__getitem__, entry, is_member, checks=False)
+    return run.advertise().share().contribute()
+
+
+def test_attack_a_lying_server_cannot_make_one_group_small() -> None:
+    """Survivors of whom one group is below the floor are signed by nobody, in no group: a small sum is one of few."""
+    run = contributed()
+    of_group = [name for name in run.contributed if run.roster.group_of(name) == 1]
+    for name in of_group[:2]:
+        del run.contributions[name]
+    for name, state in run.contributed.items():
+        if name not in of_group[:2]:
+            with pytest.raises(RefusalError, match="3"):
+                client.confirm(state, run.survivors)
+
+
+def test_attack_two_sets_of_survivors_for_two_groups_open_no_group_twice() -> None:
+    """Each client signs one set, and a group opens with a quorum of its own members for it."""
+    run = contributed()
+    first = run.survivors
+    left_out = next(name for name in run.contributed if run.roster.group_of(name) == 2)
+    own = {
+        name: state for name, state in run.contributed.items() if run.roster.group_of(name) == 2 and name != left_out
+    }
+    kept = dict(run.contributions)
+    del run.contributions[left_out]
+    second = run.survivors
+    run.contributions = kept
+    halves = dict(zip(own, (first, first, second, second), strict=True))
+    signed = {name: client.confirm(state, halves[name]) for name, state in own.items()}
+    run.confirmations = {name: body for name, (_, body) in signed.items()}
+    for state, _ in signed.values():
+        with pytest.raises(ThresholdError):
+            client.unmask(state, server.confirmations(run.roster, run.confirmations))
+
+
+def test_attack_members_of_another_roster_have_other_groups_and_masks_that_do_not_cancel() -> None:
+    """Groups follow from the digest of the roster: who is shown another one is in no sum with the others."""
+    run, other = contributed(), contributed()  # fresh keys
+    assert run.roster.digest != other.roster.digest
+    assert not np.array_equal(run.roster.groups, other.roster.groups)
+    with pytest.raises(RefusalError):
+        client.confirm(run.contributed["c_00"], run.roster.encode_set({"c_01", "c_02"}))
