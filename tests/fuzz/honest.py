@@ -53,7 +53,16 @@ def plain(world: World, name: str, rest: bool) -> None:
     _done(first.piece(20, body[20:], body))
     contribute([second], 1)
     task.wait_round(1, "complete")
-    for path in ("", "rounds", "rounds/current", "rounds/1", "sums/1", "catalogue", "rounds/1/aggregate"):
+    for path in (
+        "",
+        "rounds",
+        "rounds/current",
+        "rounds/1",
+        "rounds/1/receipt",
+        "sums/1",
+        "catalogue",
+        "rounds/1/aggregate",
+    ):
         first.found(path)
     for path in ("snapshots/1", "snapshots/latest", "members/me/ledger"):
         first.found(path)
