@@ -38,7 +38,7 @@ from aggregator_service.http.fields import (
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.settings import Tuning
-from aggregator_service.uploads.contributions import Stored, UploadOutcome
+from aggregator_service.uploads.contributions import UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.stages import Download
 from protocols.messages.stages import OCTETS
@@ -358,7 +358,7 @@ class _LimitedResponse(StreamingResponse):
 
 def receipt_response(outcome: UploadOutcome, headers: Mapping[str, str] | None = None) -> Response:
     """Return the acknowledgement of an upload."""
-    status = 201 if isinstance(outcome, Stored) else 200
+    status = 201 if outcome.is_new else 200
     return Response(outcome.receipt.model_dump_json(), status, headers, "application/json")
 
 

@@ -26,12 +26,11 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ContributionRow
 from aggregator_service.uploads.acknowledgements import signed
-from aggregator_service.uploads.admission import Admission, admit, admit_cached, attestation_of
+from aggregator_service.uploads.checks import Admission, admit, check_request
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.contributions import (
-    AlreadyStored,
+    already_stored,
     receive_contribution,
-    same_or_conflict,
 )
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt
@@ -98,17 +97,14 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
-    admission = await admit_cached(services, principal, task, number, client)
-    admission.attestation = attestation_of(admission, request)
+    admission = await check_request(services, principal, request, task, number, client)
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()
     if admission.stored is not None:
-        stored = AlreadyStored(same_or_conflict(admission.round, admission.stored, digest))
-        return receipt_response(signed(admission, stored))
-    services.outages.judge(admission.round.deadline)
-    admission.refuse_late(services.clock.now())
-    check_length(length, admission.length)
-    outcome = await receive_contribution(services, admission, request, digest)
+        outcome = already_stored(admission.round, admission.stored, digest)
+    else:
+        check_length(length, admission.length)
+        outcome = await receive_contribution(services, admission, request, digest)
     return receipt_response(signed(admission, outcome))
 
 
@@ -185,12 +181,9 @@ async def patch(
     last = _is_last(request)
     whole = digest_in(request, "Repr-Digest") if last else ""
     digest = content_digest(request)
-    admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-    admission.attestation = attestation_of(admission, request)
+    admission = await check_request(services, principal, request, task, number, client, resumable=True)
     if admission.stored is not None:
         return _answer_complete(request, admission, admission.stored, last, whole)
-    services.outages.judge(admission.round.deadline)
-    admission.refuse_late(services.clock.now())
     chunk = _announced_chunk(services, request, admission, last, digest)
     # the last chunk is written behind the space for the chunks before it
     room = chunk.offset if last else 0
@@ -235,7 +228,7 @@ def _answer_complete(
         headers = _progress_headers(stored.bytes, complete=True)
         offsets = {"expected-offset": stored.bytes, "provided-offset": _stated_offset(request)}
         raise Problem("offset-mismatch", "the upload is complete", headers=headers, **offsets)
-    outcome = AlreadyStored(same_or_conflict(admission.round, stored, whole))
+    outcome = already_stored(admission.round, stored, whole)
     return receipt_response(signed(admission, outcome), _ALL_STORED)
 
 

@@ -23,11 +23,10 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.contributions import AlreadyStored
 from aggregator_service.uploads.stages import (
     admit_to_stage_cached,
+    already_stored,
     handed_out_cached,
-    same_or_conflict,
     store_message,
 )
 from protocols.messages import UploadReceipt
@@ -71,7 +70,7 @@ async def put(
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
     if admission.stored is not None:
-        return receipt_response(AlreadyStored(same_or_conflict(admission, admission.stored, digest)))
+        return receipt_response(already_stored(admission, admission.stored, digest))
     body = await raw.receive(exact=admission.length)
     binding = request.headers.get(ROUND_BINDING, "")
     return receipt_response(await store_message(services, admission, body, digest, binding))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aggregator_service.tasks.receipts import signing_key
-from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.checks import Admission
 from aggregator_service.uploads.contributions import UploadOutcome
 from protocols.receipts import acknowledge
 

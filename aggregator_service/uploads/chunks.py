@@ -21,7 +21,7 @@ from aggregator_service.storage.blobs import BlobDamagedError, new_key
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.storage.stages import drop_chunks, stored_chunks, upload_progress
-from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.checks import Admission
 from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
 from aggregator_service.uploads.receive import store_file
 from protocols.errors import ContributionError

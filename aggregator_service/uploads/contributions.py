@@ -26,26 +26,18 @@ from aggregator_service.storage.database import Delivery, changed_rows, discard,
 from aggregator_service.storage.rounds import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stages import drop_chunks
-from aggregator_service.uploads.admission import Admission, check_ticket
+from aggregator_service.uploads.checks import Admission, check_body
 from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, store_file, stream_body
 from protocols.messages import UploadReceipt
 
 
 @dataclass(frozen=True)
-class Stored:
-    """This request stored the upload."""
+class UploadOutcome:
+    """The receipt of an upload that is stored durably."""
 
     receipt: UploadReceipt
-
-
-@dataclass(frozen=True)
-class AlreadyStored:
-    """An earlier request stored the same bytes; nothing changed."""
-
-    receipt: UploadReceipt
-
-
-UploadOutcome = Stored | AlreadyStored
+    is_new: bool
+    """Whether this request stored it; False where an earlier one stored the same bytes, and nothing changed."""
 
 
 async def receive_contribution(
@@ -61,7 +53,7 @@ async def receive_contribution(
     path = body_path(services.settings.upload_dir, "contribution")
 
     def check(body: ReceivedBody) -> bytes | None:
-        return _check(services, admission, body.verified())
+        return check_body(services, admission, body.verified())
 
     def store(body: ReceivedBody, statement: bytes | None) -> UploadOutcome:
         body.persist()
@@ -83,7 +75,7 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
         outcome = await services.deliveries.run(write)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
         outcome = await services.deliveries.run(write)
-    if isinstance(outcome, Stored):
+    if outcome.is_new:
         crash_point("upload.row-before-ack")
     return outcome
 
@@ -101,12 +93,7 @@ async def store_contribution_file(services: Services, admission: Admission, path
 
 def _check_and_tag(services: Services, admission: Admission, path: Path) -> tuple[bytes | None, bytes]:
     body = map_file(path)
-    return _check(services, admission, body), tag_of(body)
-
-
-def _check(services: Services, admission: Admission, body: memoryview) -> bytes | None:
-    admission.check(body)
-    return check_ticket(services, admission, body)
+    return check_body(services, admission, body), tag_of(body)
 
 
 def _store(
@@ -121,7 +108,7 @@ def _store(
         return stored is not None and stored.blob_key == key
 
     outcome = store_file(services, path, key, write, is_named)
-    if isinstance(outcome, Stored):
+    if outcome.is_new:
         crash_point("upload.row-before-ack")
     return outcome
 
@@ -199,10 +186,10 @@ class NewContribution:
         progress(session, Delivery(admission.round.task_id, round_id, "contribute", client_id))
         if self.body is not None:
             add_small_body(session, self.key, self.body)
-        return Stored(new_receipt(admission, self.digest))
+        return UploadOutcome(new_receipt(admission, self.digest), is_new=True)
 
 
-def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> AlreadyStored | None:
+def _find_obstacle(session: Session, admission: Admission, digest: str, now: float) -> UploadOutcome | None:
     """Find why a contribution was not inserted: it is stored, or a `Problem`. None: only the client's chunks forbid it.
 
     Locks the round and the client's place in the cohort until the commit: another upload of the same client waits.
@@ -211,20 +198,21 @@ def _find_obstacle(session: Session, admission: Admission, digest: str, now: flo
     round_ = lock_round_shared(session, admission.round.id, client_id)
     stored = find_contribution(session, round_.id, client_id)
     if stored is not None:
-        return AlreadyStored(same_or_conflict(round_, stored, digest))
+        return already_stored(round_, stored, digest)
     if round_.state != "collecting" or now >= round_.deadline:
         raise Problem("round-closed", "the round no longer takes contributions")
     return None
 
 
-def same_or_conflict(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadReceipt:
+def already_stored(round_: RoundRow, stored: ContributionRow, digest: str) -> UploadOutcome:
     """Return the receipt of the stored contribution again when its SHA-256 is `digest`.
 
     Raises `Problem` contribution-conflict (409) otherwise: the first contribution stays.
     """
     if stored.digest != digest:
         raise Problem("contribution-conflict", "another contribution of this client is stored and stays")
-    return UploadReceipt(round=round_.number, client_id=stored.client_id, bytes=stored.bytes, digest=digest)
+    receipt = UploadReceipt(round=round_.number, client_id=stored.client_id, bytes=stored.bytes, digest=digest)
+    return UploadOutcome(receipt, is_new=False)
 
 
 def new_receipt(admission: Admission, digest: str) -> UploadReceipt:

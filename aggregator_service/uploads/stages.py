@@ -41,7 +41,7 @@ from aggregator_service.storage.stages import (
 from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
 from aggregator_service.tasks.plans import TaskPlan, plan_round
 from aggregator_service.tasks.tasks import differing_binding
-from aggregator_service.uploads.contributions import AlreadyStored, Stored, UploadOutcome
+from aggregator_service.uploads.contributions import UploadOutcome
 from protocols.codec import Reader
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import agreement_key
@@ -163,14 +163,14 @@ def _roster(services: Services, round_id: int) -> Roster:
         raise Problem("round-closed", "the round is over and takes no more messages") from None
 
 
-def same_or_conflict(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadReceipt:
+def already_stored(admission: StageAdmission, stored: StageMessageRow, digest: str) -> UploadOutcome:
     """Return the receipt of the stored message again when its SHA-256 is `digest`.
 
     Raises `Problem` contribution-conflict (409) otherwise: the first message stays.
     """
     if stored.digest != digest:
         raise Problem("contribution-conflict", "another message of this client is stored for the stage and stays")
-    return admission.receipt(stored.length, digest)
+    return UploadOutcome(admission.receipt(stored.length, digest), is_new=False)
 
 
 async def store_message(
@@ -190,7 +190,7 @@ async def store_message(
         IntegrityError
     ):  # another process inserted this client's message after our check: the second attempt finds it
         outcome = await services.deliveries.run(write)
-    if isinstance(outcome, Stored):
+    if outcome.is_new:
         crash_point("stage.stored-before-ack")
     return outcome
 
@@ -309,11 +309,11 @@ class NewMessage:
         if round_.committee or before is None or changed_rows(session, _insert_after(before), row) == 0:
             stored = _find_obstacle(session, admission, row)
             if stored is not None:
-                return AlreadyStored(same_or_conflict(admission, stored, self.digest))
+                return already_stored(admission, stored, self.digest)
             values = {name: row[parameter] for name, parameter in _PARAMETERS.items()}
             session.execute(insert(_MESSAGES), {"round_id": round_.id, **values})
         progress(session, Delivery(round_.task_id, round_.id, admission.stage, client_id))
-        return Stored(admission.receipt(len(self.body), self.digest))
+        return UploadOutcome(admission.receipt(len(self.body), self.digest), is_new=True)
 
 
 def _find_obstacle(session: Session, admission: StageAdmission, row: Mapping[str, Any]) -> StageMessageRow | None:

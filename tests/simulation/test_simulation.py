@@ -119,7 +119,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (cohorts.draw_cohort, {"ClientRow.device_group == device_group,": ""}),
     ]),
     "the same bytes again are refused as a conflict": (0, {8}, [
-        (contributions.same_or_conflict, {"stored.digest != digest": "True"}),
+        (contributions.already_stored, {"stored.digest != digest": "True"}),
     ]),
     "a sum that was not opened is asked of a new cohort": (34, {8}, [
         (opening.open_round, {"repeat_or_abandon(session, task, previous)": "None"}),

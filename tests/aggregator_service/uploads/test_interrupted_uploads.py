@@ -27,7 +27,7 @@ from aggregator_service.storage.rounds import find_contribution
 from aggregator_service.storage.schema import ChunkRow, TaskRow
 from aggregator_service.tasks.creation import add_task
 from aggregator_service.tasks.tasks import plan_request
-from aggregator_service.uploads.admission import admit
+from aggregator_service.uploads.checks import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
 from aggregator_service.uploads.contributions import store_contribution_file
 from client_sdk.api.calls import ApiCalls

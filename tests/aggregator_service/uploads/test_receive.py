@@ -23,7 +23,7 @@ from aggregator_service.storage.bodies import new_small_key
 from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
-from aggregator_service.uploads.admission import Admission
+from aggregator_service.uploads.checks import Admission
 from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once

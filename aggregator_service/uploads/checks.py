@@ -1,10 +1,13 @@
-"""Admission: which client may contribute to which round, how many bytes it must send, and what it signed."""
+"""The checks of an upload: of its request before a byte of the body is read (`check_request`), and of the body.
+
+The rows that an upload inserts are checked once more as they are inserted (`uploads.contributions`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fastapi import Request
@@ -36,7 +39,7 @@ _PART: Final = 4 * 1024 * 1024
 """Bytes that are checked or hashed at a time: a body that is mapped from its file takes no more memory."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Admission:
     """A client that may contribute to a round."""
 
@@ -51,7 +54,7 @@ class Admission:
     status: tuple[int, int] = (0, 0)
     """Bytes stored of an upload in chunks, and the number of chunks."""
     attestation: str | None = None
-    """See `ContributionRow`; the route sets it."""
+    """What the client signed, see `ContributionRow`."""
     receipt_seed: bytes | None = field(default=None, repr=False)
     """Secret: of the task's receipt key; None without one."""
 
@@ -70,6 +73,49 @@ class Admission:
         """Raise `Problem` round-closed (409) unless the round takes contributions at `now`."""
         if self.round.state != "collecting" or now >= self.round.deadline:
             raise Problem("round-closed", f"the round is {self.round.state}: it takes no contributions now")
+
+
+async def check_request(
+    services: Services,
+    principal: Principal,
+    request: Request,
+    task_id: str,
+    number: int,
+    client_id: str,
+    *,
+    resumable: bool = False,
+) -> Admission:
+    """Return what a client may upload now, or what it has uploaded.
+
+    1. *Whose.* It is the client's own contribution, to a round that asked it; in a masked round it has shared its keys
+       (403, 404).
+    2. *After what.* Aggregate-Chain states the aggregates that this server released before the round (400, 409).
+    3. *When.* The round collects, and its deadline is not over (409 round-closed), unless the contribution is stored
+       already: then its receipt is the answer.
+
+    Raises these as `Problem`. resumable: also read the progress of an upload in chunks, which the task cache lacks.
+    """
+    if resumable:
+        admission = await run_in_threadpool(admit, services, principal, task_id, number, client_id, resumable=True)
+    else:
+        admission = await _admit_cached(services, principal, task_id, number, client_id)
+    admission = replace(admission, attestation=_attestation(admission, request))
+    if admission.stored is None:
+        services.outages.judge(admission.round.deadline)
+        admission.refuse_late(services.clock.now())
+    return admission
+
+
+def check_body(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+    """Return what the client of a one-shot round signed, for the committee; None in other rounds.
+
+    1. *Values.* The length is the plan's, and no value exceeds its bounds, as far as the mechanism shows them.
+    2. *Ticket*, in one-shot rounds: signed for this round, model and committee, by a client whose certificate is valid.
+
+    Raises `ContributionError` when the bytes must not enter the sum, and `Problem` as `_check_ticket` does.
+    """
+    admission.check(body)
+    return _check_ticket(services, admission, body)
 
 
 def admit(
@@ -105,7 +151,7 @@ def admit(
         )
 
 
-async def admit_cached(
+async def _admit_cached(
     services: Services, principal: Principal, task_id: str, number: int, client_id: str
 ) -> Admission:
     """Admit a client as `admit` does, from the task cache when that shows that the round waits for its contribution.
@@ -124,7 +170,7 @@ _LOG: Final = logging.getLogger(__name__)
 _CERTIFIED_BY: Final = (load_only(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations),)
 
 
-def attestation_of(admission: Admission, request: Request) -> str | None:
+def _attestation(admission: Admission, request: Request) -> str | None:
     """Return the attestation of the request, as JSON; None where the round's contributions have none.
 
     Raises `Problem`: bad-contribution (400) when the header Aggregate-Chain is missing or must be absent, and for a
@@ -168,7 +214,7 @@ def attestation_of(admission: Admission, request: Request) -> str | None:
     return to_json(attestation).decode()
 
 
-def check_ticket(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+def _check_ticket(services: Services, admission: Admission, body: memoryview) -> bytes | None:
     """Return the encoded statement of a one-shot upload, for the committee; None in other rounds.
 
     Raises `ContributionError` unless the client signed the upload for this round, model and committee, and `Problem`:
