@@ -24,7 +24,7 @@ from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.checks import Admission
-from aggregator_service.uploads.contributions import AlreadyStored, NewContribution, Stored
+from aggregator_service.uploads.contributions import NewContribution, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.api import aggregator_inside, services
@@ -168,7 +168,7 @@ def test_contributions_of_a_group_are_in_one_transaction_and_in_the_sum(world: W
     assert len(seen) == 1
     assert [one.client_id for one in seen[0].deliveries] == list(CLIENTS)
     for outcome, write, client in zip(outcomes, writes, CLIENTS, strict=True):
-        assert isinstance(outcome, Stored)
+        assert isinstance(outcome, UploadOutcome) and outcome.is_new
         assert (outcome.receipt.client_id, outcome.receipt.digest) == (client, write.digest)
     assert stored(world) == {client: write.body for client, write in zip(CLIENTS, writes, strict=True)}
     world.run(task_id)
@@ -179,10 +179,10 @@ def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_th
     task_id = begun(world)
     first, second, third, fourth = (contribution(world, task_id, client, 1.0) for client in CLIENTS)
     equal = at_once(world.database, *(contribution(world, task_id, CLIENTS[1], 1.0) for _ in range(3)))
-    assert sorted(type(outcome).__name__ for outcome in equal) == ["AlreadyStored", "AlreadyStored", "Stored"]
+    assert sorted(outcome.is_new for outcome in equal) == [False, False, True]
     again, other = contribution(world, task_id, CLIENTS[1], 1.0), contribution(world, task_id, CLIENTS[1], 3.0)
     outcomes = at_once(world.database, first, again, third, other, fourth)
-    assert [type(outcome) for outcome in outcomes] == [Stored, AlreadyStored, Stored, Problem, Stored]
+    assert [getattr(outcome, "is_new", None) for outcome in outcomes] == [True, False, True, None, True]
     refusal = outcomes[3]
     assert isinstance(refusal, Problem)
     assert refusal.slug == "contribution-conflict"

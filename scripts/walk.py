@@ -1,0 +1,113 @@
+"""How long the path of one vector is: the functions and files that a member enters in one round of a small task.
+
+    python scripts/walk.py [MECHANISM ...]      ckks, masked and oneshot if none is named
+
+A real server, three members and what else the mechanism needs take part in a CoLR task of two rounds. What one member
+calls from the first round's `play` to the second's is recorded by `sys.setprofile`. Only functions of `client_sdk` and
+`protocols` count, each once; comprehensions and the like do not. `--list` prints the files with their functions, in the
+order in which they are first entered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from client_sdk import Client, Identity, MemoryStore, Operator, Policy, task_request
+from client_sdk.lab.local_server import run_server
+from client_sdk.organiser import TrialOrganiser
+from client_sdk.rounds.loop import play
+from protocols.messages import Schedule
+
+ROOT = Path(__file__).parents[1]
+MEMBERS = 3
+RECIPE = {"items": 60, "dim": 8, "rank": 4}
+
+
+def entered(call: Callable[[], object]) -> dict[Path, list[str]]:
+    """Run `call`, which plays two rounds; return the functions of our packages that it enters in the first, by file."""
+    seen: dict[CodeType, None] = {}
+    rounds: dict[FrameType, None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code is play.__code__:
+            rounds.setdefault(frame)
+        if event == "call" and len(rounds) == 1:
+            seen.setdefault(frame.f_code)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    files: dict[Path, list[str]] = {}
+    for code in seen:
+        path = Path(code.co_filename)
+        if not code.co_name.startswith("<") and path.is_relative_to(ROOT):
+            path = path.relative_to(ROOT)
+            if path.parts[0] in ("client_sdk", "protocols"):
+                files.setdefault(path, []).append(code.co_qualname)
+    return files
+
+
+def walk(mechanism: str) -> dict[Path, list[str]]:
+    """Return what the first member enters in a task over this mechanism."""
+    organiser = TrialOrganiser("walk")
+    with tempfile.TemporaryDirectory() as folder, run_server(Path(folder) / "data") as server:
+        operator = Operator(server.url, server.operator_token)
+        schedule = Schedule(cohort_size=MEMBERS, start_clients=MEMBERS, rounds=2)
+        request = task_request("walk", "colr", mechanism, schedule, RECIPE, organiser=organiser.pin)
+        task = operator.create_task(request)
+        roles = ["member"] * MEMBERS
+        roles += ["holder"] if mechanism in ("ckks", "paillier") else []
+        roles += ["committee"] * (5 if mechanism == "oneshot" else 0)
+        joined: list[tuple[str, Any]] = []
+        policy = Policy(trust_models=True)
+        for role in roles:
+            client = Client(server.url, identity=Identity.generate(), store=MemoryStore(), policy=policy)
+            invitation = operator.invite(task.task_id, 1, role).invitation
+            certificate = organiser.source(role)  # type: ignore[arg-type]
+            joined.append((role, client.join("walk", invitation=invitation, certificate=certificate)))
+        rng, found = np.random.default_rng(7), dict[Path, list[str]]()
+        with ThreadPoolExecutor(len(joined)) as pool:
+            serving = []
+            for role, part in joined[MEMBERS:]:
+                if role == "holder":
+                    part.create_keyring()
+                serving.append(pool.submit(part.serve))
+
+            def take_part(place: int) -> None:
+                items, part = rng.choice(60, 6, replace=False).astype(np.int32), joined[place][1]
+                if place:
+                    part.take_part(items)
+                else:
+                    found.update(entered(lambda: part.take_part(items)))
+
+            list(pool.map(take_part, range(MEMBERS)))
+            for one in serving:
+                one.result(timeout=60)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("mechanisms", nargs="*", default=["ckks", "masked", "oneshot"])
+    parser.add_argument("--list", action="store_true", help="print files and functions")
+    chosen = parser.parse_args()
+    for mechanism in chosen.mechanisms:
+        files = walk(mechanism)
+        print(f"{mechanism}: {sum(map(len, files.values()))} functions in {len(files)} files")
+        for path, functions in files.items() if chosen.list else ():
+            print(f"  {path}: {', '.join(functions)}")
+
+
+if __name__ == "__main__":
+    main()
