@@ -79,7 +79,7 @@ _STORED_ALL_THE_SAME: Final = """from sqlalchemy.exc import SQLAlchemyError
     try:
         outcome = store_file(services, path, key, write, is_named)
     except SQLAlchemyError:
-        return Stored(new_receipt(admission, digest))"""
+        return UploadOutcome(new_receipt(admission, digest), is_new=True)"""
 Change = tuple[FunctionType, dict[str, str]]
 """A function of the service, and texts of its source with what stands in their place."""
 DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
