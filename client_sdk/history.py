@@ -40,16 +40,17 @@ def with_unknown(interactions: object, on_unknown: OnUnknown) -> object:
 class History:
     """One user's interactions, each item once. They are never sent.
 
-    items: int32 (k,). ratings: float32 (k,) in the scale of the data, None for interactions without ratings. unknown:
-    number of items that were left out, because the task does not have them (`OnUnknown`). times: float64 (k,), in any
-    unit that grows with time, None where they are not known. Raises `ParameterError` when the lengths differ or a
-    rating or a time is not finite.
+    Raises `ParameterError` when the lengths differ or a rating or a time is not finite.
     """
 
     items: NDArray[np.int32]
+    """int32 (k,)."""
     ratings: NDArray[np.float32] | None = None
+    """float32 (k,) in the scale of the data, None for interactions without ratings."""
     unknown: int = 0
+    """Number of items that were left out, because the task does not have them (`OnUnknown`)."""
     times: NDArray[np.float64] | None = None
+    """float64 (k,), in any unit that grows with time, None where they are not known."""
 
     def __post_init__(self) -> None:
         if self.times is not None and not (self.times.shape == self.items.shape and np.isfinite(self.times).all()):

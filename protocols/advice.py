@@ -199,9 +199,10 @@ IN_GROUPS: Final = frozenset({"colr", "fedmf"})
 
 
 class Advice(NamedTuple):
-    """Sizes for a task of a factor recipe. rounds: sums in total, the first one, of item counts, included."""
+    """Sizes for a task of a factor recipe."""
 
     rounds: int
+    """Sums in total, the first one, of item counts, included."""
     cohort_size: int
 
 
@@ -255,17 +256,19 @@ _MOST_RANK: Final = 4
 
 
 class Choice(NamedTuple):
-    """What `choose` found. parameters: those that differ from the recipe's own defaults. rounds: sums in total.
-
-    cohort_size: clients in a sum. message_bytes: of a client's longest message, at 4 bytes a value. why: sentences.
-    """
+    """What `choose` found."""
 
     recipe: str
     parameters: dict[str, Any]
+    """Those that differ from the recipe's own defaults."""
     rounds: int
+    """Sums in total."""
     cohort_size: int
+    """Clients in a sum."""
     message_bytes: int
+    """Of a client's longest message, at 4 bytes a value."""
     why: tuple[str, ...]
+    """Sentences."""
 
 
 def choose(

@@ -24,25 +24,27 @@ from protocols.recipes.privirec_parameters import LEAST_OWNERS
 
 @dataclass(frozen=True)
 class Exposure:
-    """What the sums of one kind say.
-
-    kind: the class of the sums (`protocols.layout`). sums: how many the task has at most. values: of one of them.
-    equations, safe: in sums over the same rows, how many equations they are for each row of the unknown matrix, and how
-    many are within the bound (`protocols.privacy.equations`), 0 where the task consents to any number; both 0 in other
-    sums. fewest, most: clients in a sum. smallest_group: fewest clients that one value can be of. epsilon: of the
-    task's privacy block; None without one. says: what follows from them, if it is not what all of this kind say.
-    """
+    """What the sums of one kind say."""
 
     kind: Rule
+    """The class of the sums (`protocols.layout`)."""
     sums: int
+    """How many the task has at most."""
     values: int
+    """Of one of them."""
     equations: int
     safe: int
+    """In sums over the same rows, how many equations they are for each row of the unknown matrix, and how many are
+    within the bound (`protocols.privacy.equations`), 0 where the task consents to any number; both 0 in other sums."""
     fewest: int
     most: int
+    """Clients in a sum."""
     smallest_group: int
+    """Fewest clients that one value can be of."""
     epsilon: float | None = None
+    """Of the task's privacy block; None without one."""
     says: str = ""
+    """What follows from them, if it is not what all of this kind say."""
 
     @property
     def determined(self) -> bool:

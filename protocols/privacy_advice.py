@@ -64,13 +64,15 @@ Left = Literal["nothing", "popularity", "part", "most"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a task. sums: that one client contributes to at most. all_users: whether all are in each sum."""
+    """Sizes of a task."""
 
     rounds: int
     cohort: int
     min_clients: int
     sums: int
+    """Those that one client contributes to, at most."""
     all_users: bool
+    """Whether all are in each sum."""
 
 
 def sizes_for(
@@ -110,44 +112,45 @@ def _most_asked(rounds: int, share: float) -> int:
 
 @dataclass(frozen=True)
 class SumOutlook:
-    """One kind of sum under noise.
-
-    what: is summed. values: of the sum. bound: L2 bound on a contribution. deviation: of the noise in a value of the
-    sum of a whole cohort, in the unit of the bound. signal: of counts, the items whose count is above twice the noise;
-    of an iteration or a Gram matrix, the components above the noise; of updates, the noise in the mean update as a
-    share of the bound, over all rounds. most: the largest signal that counts and components can have. level: the
-    smallest eigenvalue above the noise, 0.0 where there is none. in_words: the signal for people.
-    """
+    """One kind of sum under noise."""
 
     what: Literal["counts", "iteration", "gram", "update"]
+    """What is summed."""
     values: int
+    """Of the sum."""
     bound: float
+    """L2 bound on a contribution."""
     deviation: float
+    """Of the noise in a value of the sum of a whole cohort, in the unit of the bound."""
     signal: float
+    """Of counts, the items whose count is above twice the noise; of an iteration or a Gram matrix, the components above
+    the noise; of updates, the noise in the mean update as a share of the bound, over all rounds."""
     in_words: str
+    """The signal for people."""
     most: int = 0
+    """The largest signal that counts and components can have."""
     level: float = 0.0
+    """The smallest eigenvalue above the noise, 0.0 where there is none."""
 
 
 @dataclass(frozen=True)
 class NoiseOutlook:
-    """What the noise leaves of a recipe.
-
-    multiplier: deviation of the noise of `honest` clients in units of the L2 bound. epsilon: cost of the
-    sums of one client, against everybody, also those who know who took part.
-    enough_users: from which most is left, with the same share of them in a sum; None where it is. text: one sentence.
-    """
+    """What the noise leaves of a recipe."""
 
     recipe: str
     sizes: Sizes
     honest: int
     epsilon: float
+    """Cost of the sums of one client, against everybody, also those who know who took part."""
     delta: float
     multiplier: float
+    """Deviation of the noise of `honest` clients in units of the L2 bound."""
     sums: tuple[SumOutlook, ...]
     left: Left
     enough_users: int | None
+    """From which most is left, with the same share of them in a sum; None where it is."""
     text: str
+    """One sentence."""
 
 
 def outlook(

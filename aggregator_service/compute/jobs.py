@@ -74,11 +74,12 @@ class StoredBody:
 
 @dataclass(frozen=True)
 class StoredState:
-    """A stored model state, or a device group's view of it: the fields of its row. bytes: its length."""
+    """A stored model state, or a device group's view of it: the fields of its row."""
 
     blob_key: str
     digest: str
     bytes: int
+    """Its length."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +94,12 @@ class Job:
 
 @dataclass(frozen=True)
 class FoldJob(Job):
-    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one.
-
-    groups: of the contributions, ascending, in a round with groups; else empty.
-    """
+    """Add contributions (client id, and blob or bytes) to a partial sum; None: start an empty one."""
 
     partial: BlobRef | None
     contributions: tuple[tuple[str, StoredBody | BodyByValue], ...]
     groups: tuple[int, ...] = ()
+    """Of the contributions, ascending, in a round with groups; else empty."""
 
 
 @dataclass(frozen=True)
@@ -119,42 +118,42 @@ class UnmaskJob(Job):
 
 @dataclass(frozen=True)
 class ReleaseJob(Job):
-    """Convert a partial sum to the aggregate.
-
-    survivors: number of contributions in `partial`. masks: removes the masks of a masked sum; or use the `corrections`
-    that `unmask_some` returned, each a partial sum. absorb: anyone can open the sum, so also compute the new model
-    state. state: the newest snapshot and the number of its round; None: the initial state.
-    """
+    """Convert a partial sum to the aggregate."""
 
     task_seed: bytes = field(repr=False)
     partial: BlobRef
     survivors: int
+    """Number of contributions in `partial`."""
     masks: Masks | OneshotMasks | None
+    """Removes the masks of a masked sum; or use the `corrections` that `unmask_some` returned, each a partial sum."""
     absorb: bool
+    """Anyone can open the sum, so also compute the new model state."""
     state: tuple[int, BlobRef] | None
+    """The newest snapshot and the number of its round; None: the initial state."""
     corrections: tuple[BlobRef, ...] = ()
 
 
 @dataclass(frozen=True)
 class Released:
-    """The result of a release.
-
-    aggregate_bytes: length of the aggregate. state: the new model state, where the server computes it. views: what each
-    device group downloads of the state, by group; empty with one group. report: the recipe's metrics of the state.
-    is_done: the recipe needs no further sum. next_size: rows, columns and values of the next sum (`Recipe.size_after`).
-    bad_shares: secret shares that did not fit when the masks were removed.
-    wrong_members: of the committee of a one-shot sum, whose summed shares were wrong.
-    """
+    """The result of a release."""
 
     aggregate: BlobRef
     aggregate_bytes: int
+    """Length of the aggregate."""
     bad_shares: tuple[BadShare, ...]
+    """Secret shares that did not fit when the masks were removed."""
     state: StoredState | None = None
+    """The new model state, where the server computes it."""
     views: tuple[StoredState, ...] = ()
+    """What each device group downloads of the state, by group; empty with one group."""
     report: dict[str, float] = field(default_factory=dict)
+    """The recipe's metrics of the state."""
     is_done: bool = False
+    """The recipe needs no further sum."""
     next_size: tuple[int, ...] = ()
+    """Rows, columns and values of the next sum (`Recipe.size_after`)."""
     wrong_members: tuple[str, ...] = ()
+    """Of the committee of a one-shot sum, whose summed shares were wrong."""
 
     @property
     def groups_left_out(self) -> int:

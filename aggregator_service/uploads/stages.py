@@ -62,19 +62,18 @@ _HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True)
 class StageAdmission:
-    """A client that may send the message of a stage.
-
-    length: exact bytes of the message. stored: the message that is stored already, if any. survivors: in a one-shot
-    round, the digest of the set that the committee is asked to confirm.
-    """
+    """A client that may send the message of a stage."""
 
     task: TaskRow
     round: RoundRow
     client: Enrolled
     stage: StageMessage
     length: int
+    """Exact bytes of the message."""
     stored: StageMessageRow | None
+    """The message that is stored already, if any."""
     survivors: bytes | None = None
+    """In a one-shot round, the digest of the set that the committee is asked to confirm."""
 
     def receipt(self, length: int, digest: str) -> UploadReceipt:
         return UploadReceipt(round=self.round.number, client_id=self.client.client_id, bytes=length, digest=digest)
@@ -279,11 +278,12 @@ def _insert_after(before: Part) -> Insert:
 
 @dataclass(frozen=True, eq=False)
 class NewMessage:
-    """The message of a stage, to be inserted in a transaction (`Database.transact`). digest: SHA-256, hex."""
+    """The message of a stage, to be inserted in a transaction (`Database.transact`)."""
 
     admission: StageAdmission
     body: bytes
     digest: str
+    """SHA-256, hex."""
     clock: Clock
 
     def __call__(self, session: Session) -> UploadOutcome:
@@ -387,9 +387,10 @@ async def handed_out_cached(
 
 @dataclass(frozen=True)
 class Download:
-    """Bytes for a member of the committee. survivors: digest (hex) of the set that they belong to."""
+    """Bytes for a member of the committee."""
 
     survivors: str
+    """Digest (hex) of the set that they belong to."""
     length: int
     pieces: Iterator[bytes]
 

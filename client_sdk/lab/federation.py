@@ -50,16 +50,16 @@ Sampling = Literal["turns", "uniform"]
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """The outcome and the cost of one round.
-
-    loss: mean training loss. clipped: values clipped by the whole cohort. bytes_up: mean bytes of a contribution.
-    """
+    """The outcome and the cost of one round."""
 
     number: int
     survivors: int
     loss: float
+    """Mean training loss."""
     clipped: int
+    """Values clipped by the whole cohort."""
     bytes_up: float
+    """Mean bytes of a contribution."""
 
 
 @dataclass
@@ -79,39 +79,42 @@ class _Tally:
 class Federation:
     """All clients of one data set, with one recipe over one mechanism.
 
-    train: every user's interactions. training: training parameters; None for the recipe's defaults.
-    cohort_size: clients per round.
-    seed: fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be compared on
-    the same run. The randomness of the HE library is never fixed.
-    user_groups: int64 (users,), the device group of each user; None puts everyone in group 0.
-    sampling: "turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user
-    takes part once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen
-    cohort has the same cohort in every round.
-    masks: whether masked rounds run with all their stages. False adds the same ring elements without masks, which would
-    cancel: the sum has the same bits, and a round takes about as long as a plain one.
-    evaluation: how the clients measure the model on rows that they hold out; None for no federated evaluation.
-    schedule_rounds: rounds of the task, on which the last rounds of an evaluation depend.
-    start: the `privirec-k` task from which this one starts; None for the start from the seed.
-    privacy: the privacy block, whose noise follows from a cohort; None for no noise.
-
     Raises `ParameterError` for parameters that do not fit, and when a device group has no users.
     """
 
     train: Interactions
+    """Every user's interactions."""
     recipe_name: str
     recipe_parameters: Mapping[str, Any]
     mechanism_name: str = "plain"
     mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
     training: TrainingConfig | None = None
+    """Training parameters; None for the recipe's defaults."""
     cohort_size: int = 60
+    """Clients per round."""
     seed: int = 0
+    """Fixes the shuffle, the task seed and each client's training draws, so that two mechanisms can be compared on the
+    same run. The randomness of the HE library is never fixed."""
     user_groups: NDArray[np.int64] | None = None
+    """int64 (users,), the device group of each user; None puts everyone in group 0."""
     sampling: Sampling = "turns"
+    """"turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user takes part
+    once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen cohort has the
+    same cohort in every round."""
     masks: bool = True
+    """Whether masked rounds run with all their stages.
+
+    False adds the same ring elements without masks, which would cancel: the sum has the same bits, and a round takes
+    about as long as a plain one.
+    """
     evaluation: Evaluation | None = None
+    """How the clients measure the model on rows that they hold out; None for no federated evaluation."""
     schedule_rounds: int = 100
+    """Rounds of the task, on which the last rounds of an evaluation depend."""
     start: Source | None = None
+    """The `privirec-k` task from which this one starts; None for the start from the seed."""
     privacy: Privacy | None = None
+    """The privacy block, whose noise follows from a cohort; None for no noise."""
 
     def __post_init__(self) -> None:
         noisy = self.privacy is not None

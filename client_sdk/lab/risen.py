@@ -30,20 +30,23 @@ LIST: Final = 10
 
 @dataclass(frozen=True)
 class Rise:
-    """An item. before, after: share of the profiles without it that have it in their first list, by the two models."""
+    """An item."""
 
     item: int
     before: float
     after: float
+    """Share of the profiles without it that have it in their first list, by the two models."""
 
 
 @dataclass(frozen=True)
 class Risen:
-    """The items that rose most, most first. before, after: the rounds of the two models. profiles: how many."""
+    """The items that rose most, most first."""
 
     before: int
     after: int
+    """The rounds of the two models."""
     profiles: int
+    """Number of them."""
     items: tuple[Rise, ...]
 
 

@@ -110,26 +110,20 @@ class SimulationRequest:
 
 @dataclass(frozen=True)
 class Point:
-    """The model after a round. values: metrics by name. loss: of the round; None before the first and without training.
-
-    seconds: of all rounds until then, without measuring.
-    """
+    """The model after a round."""
 
     round: int
     values: dict[str, float]
+    """Metrics by name."""
     loss: float | None
+    """Of the round; None before the first and without training."""
     seconds: float
+    """Of all rounds until then, without measuring."""
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """The curve of a simulated task, beside controls, and what a round costs.
-
-    split, measure: in words. left_out: users with test but without training interactions. bytes_up, bytes_down: of one
-    client in one round, as `hushrec cost` counts them. recommendations: ids of items by id of the user. measured: the
-    figures of each federated measurement. chosen: why "auto" chose the recipe, sentences; empty otherwise. rare: items
-    with too few owners for the sums of `privirec` and `privirec-k`, which are recommended to nobody.
-    """
+    """The curve of a simulated task, beside controls, and what a round costs."""
 
     recipe: str
     recipe_parameters: dict[str, Any]
@@ -141,21 +135,28 @@ class SimulationResult:
     test_interactions: int
     split: str
     measure: str
+    """In words."""
     left_out: int
+    """Users with test but without training interactions."""
     rounds: int
     cohort: int
     seed: int
     clipped: int
     bytes_up: float
     bytes_down: float
+    """Of one client in one round, as `hushrec cost` counts them."""
     seconds: float
     points: list[Point]
     controls: dict[str, dict[str, float]]
     recommendations: dict[str, list[Any]]
+    """Ids of items by id of the user."""
     verdict: Verdict
     measured: list[dict[str, float]] = field(default_factory=list)
+    """The figures of each federated measurement."""
     chosen: tuple[str, ...] = ()
+    """Why "auto" chose the recipe, sentences; empty otherwise."""
     rare: int = 0
+    """Items with too few owners for the sums of `privirec` and `privirec-k`, which are recommended to nobody."""
 
     @property
     def metrics(self) -> tuple[str, ...]:

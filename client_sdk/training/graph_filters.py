@@ -399,11 +399,13 @@ def blended(
 
 @dataclass(frozen=True, eq=False)
 class Ridge:
-    """Ridge regression on a part of a spectrum. vectors: (m, any). shares, diagonal: see `shares_and_diagonal`."""
+    """Ridge regression on a part of a spectrum."""
 
     vectors: NDArray[np.float32]
+    """(m, any)."""
     shares: NDArray[np.float64]
     diagonal: NDArray[np.float64]
+    """See `shares_and_diagonal`."""
 
     @classmethod
     def of(cls, components: Components, part: int = 1, times: float = 1.0, weight: float | None = None) -> Ridge:

@@ -21,33 +21,36 @@ def _empty_array(*shape: int) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PriviRecState(ModelState):
-    """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them.
-
-    item_degrees: float64 (m,), whole numbers. clients: how many clients they were summed over. list_entries: how many
-    items an item's owners have, added up, float64 (m,), whole numbers. basis: Q, float32 (m, K), columns of norm 1,
-    orthonormal within each tier; 0 for items with few owners, whose rows are not encoded. singular_values: float32
-    (K,), of R~, zeros before the first iteration. captured: ||Q_old^T Q_new||_F^2 / K of the last iteration. change:
-    relative change of the singular values in it. gram: float32 (m (m+1) / 2,), P's upper triangle. asked, products:
-    with `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K).
-    transitions: M of `next_item`, float32 (n, n) for n `next_vectors`; empty before that sum. setting: index of the
-    setting of `validation.settings_of` that scores are made with. measured: how many members measured, and
-    the sums of their values of each setting, float64 (1 + settings,); empty before the sum of validation.
-    """
+    """The results of `sum_index` sums; arrays are empty before their sum, and degrees in tasks that do not sum them."""
 
     sum_index: int = 0
     item_degrees: Floats = field(default_factory=lambda: np.zeros(0))
+    """float64 (m,), whole numbers."""
     clients: int = 0
+    """How many clients they were summed over."""
     list_entries: Floats = field(default_factory=lambda: np.zeros(0))
+    """How many items an item's owners have, added up, float64 (m,), whole numbers."""
     basis: NDArray[np.float32] = _empty_array(0, 0)
+    """Q, float32 (m, K), columns of norm 1, orthonormal within each tier; 0 for items with few owners, whose rows are
+    not encoded."""
     singular_values: NDArray[np.float32] = _empty_array(0)
+    """float32 (K,), of R~, zeros before the first iteration."""
     captured: float = 0.0
+    """||Q_old^T Q_new||_F^2 / K of the last iteration."""
     change: float = 1.0
+    """Relative change of the singular values in it."""
     gram: NDArray[np.float32] = _empty_array(0)
+    """float32 (m (m+1) / 2,), P's upper triangle."""
     asked: NDArray[np.float32] = _empty_array(0, 0)
     products: NDArray[np.float32] = _empty_array(0, 0)
+    """With `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K)."""
     transitions: NDArray[np.float32] = _empty_array(0, 0)
+    """M of `next_item`, float32 (n, n) for n `next_vectors`; empty before that sum."""
     setting: int = 0
+    """Index of the setting of `validation.settings_of` that scores are made with."""
     measured: Floats = field(default_factory=lambda: np.zeros(0))
+    """How many members measured, and the sums of their values of each setting, float64 (1 + settings,); empty before
+    the sum of validation."""
 
     def following(self, spec: RoundSpec, **changes: Any) -> PriviRecState:
         """Return the state after the sum of `spec`, with these fields changed."""

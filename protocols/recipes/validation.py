@@ -20,18 +20,17 @@ from protocols.layout import Floats
 
 @dataclass(frozen=True)
 class Setting:
-    """How the scores D_i^-b -> V -> D_i^(b + shift) of a spectrum are made: with V diag(w) V^T, w = s^2 / (s^2 + l).
-
-    zero: whether it is EASE, whose weights have a zero diagonal; otherwise ridge regression, which GF-CF's linear part
-    is for a large l. weight: l as a multiple of `chosen_weight`. part: 1 / the part of the vectors that is used, those
-    with the largest singular values. shift: added to the exponent b of the scores, so that popular items are ranked
-    higher, or lower.
-    """
+    """How the scores D_i^-b -> V -> D_i^(b + shift) of a spectrum are made: with V diag(w) V^T, w = s^2 / (s^2 + l)."""
 
     zero: bool = True
+    """Whether it is EASE, whose weights have a zero diagonal; otherwise ridge regression, which GF-CF's linear part is
+    for a large l."""
     weight: float = 1.0
+    """l as a multiple of `chosen_weight`."""
     part: int = 1
+    """1 / the part of the vectors that is used, those with the largest singular values."""
     shift: float = 0.0
+    """Added to the exponent b of the scores, so that popular items are ranked higher, or lower."""
     share: float = 0.0
 
     @property

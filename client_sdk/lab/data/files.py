@@ -39,24 +39,27 @@ _FEW, _MOST_OF_ONE = 10, 0.1  # users, and the share of all interactions that is
 
 @dataclass(frozen=True, eq=False)
 class DataFile:
-    """A file of interactions that was read.
-
-    format: in words. columns: None for lists of ids. why: how the columns were chosen. rows: number of rows that were
-    read. first: the first interactions, as they are in the file. unread: headings or numbers of other columns.
-    left_out: the first rows that were left out, of `bad` in all. dates: whether times are dates, in microseconds.
-    """
+    """A file of interactions that was read."""
 
     path: Path
     format: str
+    """In words."""
     columns: Columns | None
+    """None for lists of ids."""
     rows: int
+    """Number of rows that were read."""
     interactions: Interactions
     why: str = ""
+    """How the columns were chosen."""
     first: tuple[str, ...] = ()
+    """The first interactions, as they are in the file."""
     unread: tuple[str, ...] = ()
+    """Headings or numbers of other columns."""
     left_out: tuple[DataError, ...] = ()
+    """The first rows that were left out, of `bad` in all."""
     bad: int = 0
     dates: bool = False
+    """Whether times are dates, in microseconds."""
 
     def __str__(self) -> str:
         """Return what was found, for people: counts, format, columns and why, ranges, and what was not read."""

@@ -32,11 +32,7 @@ Of equal times it is the one with the highest rating; without times it is the la
 class Interactions:
     """Distinct (user, item) pairs, grouped by user; each user's are in order of time, without times in file order.
 
-    Users are numbered 0..n_users-1, items 0..n_items-1; either may have no interaction. indptr: int64 (n_users + 1,):
-    the items of user u are `items[indptr[u]:indptr[u + 1]]`, int32. ratings: on the scale of the file. timestamps: in
-    seconds or any other unit that increases with time. user_ids, item_ids: the ids in the file, integers or text.
-    merged: number of repeated pairs that were left out (see `Duplicates`). returned: number of pairs that were left out
-    because as much came back as was bought.
+    Users are numbered 0..n_users-1, items 0..n_items-1; either may have no interaction.
 
     Raises `DataError` if the shapes of the arrays do not match or an item is out of range.
     """
@@ -44,13 +40,19 @@ class Interactions:
     n_users: int
     n_items: int
     indptr: NDArray[np.int64]
+    """int64 (n_users + 1,): the items of user u are `items[indptr[u]:indptr[u + 1]]`, int32."""
     items: NDArray[np.int32]
     ratings: NDArray[np.float32] | None = None
+    """On the scale of the file."""
     timestamps: NDArray[np.int64] | None = None
+    """In seconds or any other unit that increases with time."""
     user_ids: NDArray[Any] | None = None
     item_ids: NDArray[Any] | None = None
+    """The ids in the file, integers or text."""
     merged: int = 0
+    """Number of repeated pairs that were left out (see `Duplicates`)."""
     returned: int = 0
+    """Number of pairs that were left out because as much came back as was bought."""
 
     def __post_init__(self) -> None:
         if self.indptr.shape != (self.n_users + 1,) or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
@@ -190,14 +192,14 @@ class Interactions:
 class LeaveOneOut:
     """A training set and at most one held-out item per user (He et al., WWW 2017, section 4.1).
 
-    test_items: int32 (n_users,), -1 for a user without one. test_negatives: int32 (n_users, 99), as in the file,
-    including invalid ones; None if there is no such file. Raises `DataError` if a held-out item is in its user's
-    training set, or if shapes or item numbers are wrong.
+    Raises `DataError` if a held-out item is in its user's training set, or if shapes or item numbers are wrong.
     """
 
     train: Interactions
     test_items: NDArray[np.int32]
+    """int32 (n_users,), -1 for a user without one."""
     test_negatives: NDArray[np.int32] | None = None
+    """int32 (n_users, 99), as in the file, including invalid ones; None if there is no such file."""
 
     def __post_init__(self) -> None:
         shape = (self.train.n_users,)
