@@ -267,7 +267,9 @@ def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
     list(federation.run(federation.recipe.steps))
     state, b = state_as(federation.state, PriviRecState), federation.recipe.parameters.degree_exponent
     has, scale = has_of(train), np.maximum(train.item_degrees(), 1.0) ** b
-    found = (state.basis * state.singular_values.astype(float) ** 2) @ state.basis.T * np.outer(scale, scale)
+    found = np.zeros((items, items))
+    if state.basis.size:  # a task over too few members ends before it has vectors
+        found = (state.basis * state.singular_values.astype(float) ** 2) @ state.basis.T * np.outer(scale, scale)
     together, pairs = has.T.astype(int) @ has, np.triu(np.ones((items, items), bool), 1)
     told = ((found > 0.02) == (together > 0))[pairs].mean()
     sizes = np.rint(np.maximum(found, 1e-9) ** -2.0)  # of a pair that one user has, whose value is n^-2a, a = 1/4
@@ -276,6 +278,13 @@ def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
         alone = (pairs & (together == 1))[np.ix_(own, own)]
         known += bool((sizes[np.ix_(own, own)][alone] == own.size).any())
     return float(told), known / users
+
+
+@pytest.mark.parametrize(("users", "items"), [(12, 600), (100, 800), (400, 600)])
+def test_attack_the_default_s_sums_link_no_members_of_sets_of_these_sizes(users: int, items: int) -> None:
+    train = synthetic(SyntheticConfig(users=users, items=items, positives=50, skew=0.8, seed=2))
+    told, known = linked(train, {})
+    assert told < 0.99 and known < 0.5
 
 
 def test_attack_the_sums_of_an_advised_task_say_the_item_item_matrix() -> None:
