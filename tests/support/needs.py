@@ -171,7 +171,7 @@ def _mount() -> str | None:
     return program
 
 
-UPGRADED_FROM: Final = "b82026c1"
+UPGRADED_FROM: Final = "2276a2a1"
 """The commit from which members and servers upgrade in tests. Raise it to the newest one that others may run."""
 
 

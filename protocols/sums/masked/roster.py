@@ -296,10 +296,7 @@ def _split(context: RoundContext, body: bytes, number: Callable[[int], int]) -> 
     (count,) = _COUNT.unpack(Reader(body).fixed(_COUNT.size))
     if not MIN_CLIENTS <= count <= context.cohort:
         raise CodecError(f"a roster of this round has {MIN_CLIENTS} to {context.cohort} members, got {count}")
-    try:
-        edge = len(body) - number(count) * ADVERTISEMENT_BYTES
-    except ParameterError as error:
-        raise CodecError(f"a roster of this round cannot have {count} members: {error}") from error
+    edge = len(body) - number(count) * ADVERTISEMENT_BYTES
     if edge < 0:
         raise CodecError("a roster is shorter than the advertisements behind it")
     starts = range(edge, len(body), ADVERTISEMENT_BYTES)

@@ -296,8 +296,7 @@ def collect_shares(
     sealed: dict[int, dict[int, bytes]] = {place: {} for place in needed}
     for client_id, body in shares:
         place = roster.index(client_id)
-        if place in needed:
-            committed[place] = commitments_of(roster, place, body, place in alive)
+        committed[place] = commitments_of(roster, place, body, place in alive)
         for peer in roster.later(place):
             for owner, other in ((place, peer), (peer, place)):
                 if owner in dropouts and other in alive:
