@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import reference_pages
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ PAGES: Final = {
     "examples/sasrec_torch/README.md": "example-sasrec.md",
     "examples/two_tower_numpy/README.md": "example-two-tower.md",
     "examples/web/README.md": "example-web.md",
+    "examples/web_app/README.md": "example-web-app.md",
 }
 """Pages outside `docs/`, by their path in the repository, and their path in the site."""
 
@@ -89,6 +91,8 @@ def _in_site(path: str, config: MkDocsConfig, files: Files) -> str | None:
         return None
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path.endswith(".md"):
+        raise PluginError(f"{path} is linked and is no page of the site: add it to PAGES here, and to mkdocs.yml")
     uri = f"files/{path}"
     if files.get_file_from_path(uri) is None:
         files.append(File.generated(config, uri, content=(ROOT / path).read_bytes()))
