@@ -116,6 +116,17 @@ class _World:
         raise ScheduleError([f"invariant {invariant}: {what}"], self.schedule, self.outcome.trace)
 
 
+def _completed(accepted: Roster, sent: Roster) -> Roster:
+    """Return a roster that was damaged on its way, with the advertisements that its members are still named by.
+
+    A member that is no neighbour of the one who accepted it may be named by anything: the digest is another one then,
+    and what is signed for it counts for nobody else.
+    """
+    known = {entry.name: entry.advertisement for entry in sent.entries}
+    named = {place: known[entry.name] for place, entry in enumerate(accepted.entries) if entry.name in known}
+    return accepted.with_advertisements(named)
+
+
 @dataclass
 class _Round:
     world: _World
@@ -145,7 +156,7 @@ class _Round:
             told = self._ask(index, "sharing", {"roster": body})
             if "share" in told:
                 accepted = open_handout(self.world.members[index].context, body, name_of(index), sent[index])
-                self.rosters[index] = self.world.made[accepted.body]
+                self.rosters[index] = self.world.made.get(accepted.body) or _completed(accepted, roster)
                 self.shares[index] = told["share"]
                 place = self.rosters[index].index(name_of(index))
                 self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))
