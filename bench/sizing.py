@@ -14,7 +14,7 @@ import argparse
 import sqlite3
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -124,7 +124,10 @@ def _stored(root: Path) -> dict[str, int]:
         (pages,), (free,), (size,) = (
             database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
         )
-    blobs = sum(path.stat().st_size for path in (root / "blobs").rglob("*") if path.is_file())
+    blobs = 0
+    for path in (root / "blobs").rglob("*"):
+        with suppress(FileNotFoundError):  # the server deletes what a round no longer needs meanwhile
+            blobs += path.stat().st_size if path.is_file() else 0
     return {
         "database_bytes": pages * size,
         "rows_bytes": (pages - free) * size,
