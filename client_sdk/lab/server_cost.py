@@ -46,10 +46,10 @@ class Measured:
 
 
 MEASURED: Final[Mapping[str, Measured]] = {
-    "plain": Measured(8.1, 50.0, 3.9, 7.4, rows=320, round_log=220, log=330),
-    "ckks": Measured(13.7, 97.0, 3.6, 17.6, rows=920, round_log=650, log=330),
-    "oneshot": Measured(13.8, 345.0, 7.9, 15.9, rows=1640, round_log=7400, log=330),
-    "masked": Measured(10.0, 0.0, 48.0, 1.0, rows=4200, round_log=650, log=1630),
+    "plain": Measured(4.7, 53.0, 2.1, 7.4, rows=320, round_log=220, log=330),
+    "ckks": Measured(9.3, 13.0, 3.8, 15.0, rows=920, round_log=650, log=330),
+    "oneshot": Measured(8.6, 245.0, 7.0, 10.8, rows=1640, round_log=7400, log=330),
+    "masked": Measured(5.4, 0.0, 17.0, 9.0, rows=8700, round_log=650, log=1630),
     "paillier": Measured(16.0, 130.0, 4.8, 236.0, rows=820, round_log=650, log=330),
 }
 _MEMORY: Final = 235 * MIB

@@ -29,7 +29,7 @@ def test_every_mechanism_was_measured_and_has_constants() -> None:
 
 @pytest.mark.parametrize("size", sorted(SIZED), ids=".".join)
 def test_the_constants_give_the_measured_costs(size: tuple[str, str, str]) -> None:
-    """Within a factor of 1.6: other programs ran on the machine."""
+    """Within a factor of 1.6: one line stands for rounds of every size."""
     prefix = f"{'.'.join(size)}."
     measured = {key.removeprefix(prefix): value for key, value in FIGURES["sizing"].items() if key.startswith(prefix)}
     known, members = MEASURED[size[0]], int(size[1][1:])
