@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from client_sdk.lab.traffic import Link, Traffic, published_traffic, wire_traffi
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
+from protocols.sums.masked.plan import make_plan
 from protocols.sums.oneshot.committee import join_keys
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import CommitteeKey
@@ -122,6 +125,19 @@ def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
         assert replayed.up_bytes == sum(plans[step - 1].contribution_bytes(1) for step in steps)
     with pytest.raises(ParameterError, match="device_group must be less than 2"):
         wire_traffic(chosen, mechanism("plain"), {}, 10, 5, 2)
+
+
+def test_the_page_of_masked_sums_says_what_its_messages_cost() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "masked.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+), (\d+) \| ([\d,]+) kB \| ([\d,]+) kB \|$", text, re.M)
+    assert len(rows) == 4
+    for row in rows:
+        clients, degree, threshold, up, down = (int(cell.replace(",", "")) for cell in row)
+        plan = make_plan({}, colr(1).layout(1), clients)
+        found = wire_traffic(colr(1), mechanism("masked"), {}, clients, 1)
+        assert (plan.neighbourhood(clients).degree, plan.neighbourhood(clients).threshold) == (degree, threshold)
+        assert round((found.up_bytes - plan.contribution_bytes(1)) / 1000) == up
+        assert round((found.down_bytes - found.model_bytes) / 1000) == down
 
 
 def test_values_out_of_range_are_refused() -> None:
