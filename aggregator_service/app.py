@@ -16,13 +16,13 @@ from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.audit import NOBODY, Attempt, Refusals
+from aggregator_service.access.audit_trail import NOBODY, Attempt, Refusals
 from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.commits import CommitListeners
 from aggregator_service.compute.workers import FoldPool, Workers, WorkersUnavailableError
-from aggregator_service.dashboard import creation, people, records
+from aggregator_service.dashboard import creation_forms, people_pages, records
 from aggregator_service.dashboard import routes as dashboard
 from aggregator_service.dashboard.access import HOME
 from aggregator_service.dashboard.live import Streams
@@ -85,9 +85,9 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
     tasks.ledger_router,
     health.router,
     dashboard.front_router,
-    creation.router,
+    creation_forms.router,
     records.router,
-    people.router,
+    people_pages.router,
     dashboard.router,
 )
 """In the order in which Starlette tries them."""

@@ -24,18 +24,18 @@ _UMASK: Final = 0o077
 _COMMANDS: Final = {
     "init": ("serve:init", "Create the data directory and the database, and print a new admin token."),
     "serve": ("serve:serve", "Run the server until it receives SIGINT or SIGTERM."),
-    "task": ("tasks:tasks", "Create, list, show, close, resume and delete tasks."),
-    "invite": ("tasks:invite", "Create an invitation and print it once."),
+    "task": ("task_control:tasks", "Create, list, show, close, resume and delete tasks."),
+    "invite": ("task_control:invite", "Create an invitation and print it once."),
     "invitation": ("people:invitations", "List and revoke the invitations of a task."),
-    "round": ("tasks:rounds", "Show a round, extend or abort an active one."),
+    "round": ("task_control:rounds", "Show a round, extend or abort an active one."),
     "member": ("people:members", "List, revoke, export and erase the members of a task."),
     "token": ("people:tokens", "Create, list, rotate and revoke operator tokens."),
-    "audit": ("audit:audit", "Print what operators did, and which attempts were refused."),
+    "audit": ("audit_entries:audit", "Print what operators did, and which attempts were refused."),
     "backup": ("storage:backup", "Copy the database and the blobs into a new directory."),
     "restore": ("storage:restore", "Copy a backup into an empty database and its blob store."),
     "migrate-storage": ("storage:migrate_storage", "Copy rows to another database and blobs to another store."),
     "export-openapi": ("serve:export_openapi", "Write the OpenAPI document of this version as JSON."),
-    "diagram": ("tasks:show_diagram", "Print the states and transitions of a round as a Mermaid diagram."),
+    "diagram": ("task_control:show_diagram", "Print the states and transitions of a round as a Mermaid diagram."),
 }
 """Command -> its module in `aggregator_service.commands` and its function or `typer.Typer` there, and its line in the
 help."""

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.audit import Refusals
+from aggregator_service.access.audit_trail import Refusals
 from aggregator_service.access.rate_limits import AtOnce, Limits
 from aggregator_service.clock import Clock
 from aggregator_service.compute.workers import Workers

@@ -15,9 +15,9 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.problems import Problem
-from aggregator_service.storage.rounds import find_round, lock_name
+from aggregator_service.storage.round_rows import find_round, lock_name
 from aggregator_service.storage.schema import ClientRow, OperatorRow, RoundRow, TaskRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView, Role
 

@@ -7,10 +7,10 @@ from typing import Annotated, Final
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import (
+from aggregator_service.commands.options import (
     AsJson,
     PrintedToken,
     TaskName,
@@ -22,7 +22,7 @@ from aggregator_service.commands.common import (
 )
 from aggregator_service.tasks.erasure import erase_member, find_member
 from aggregator_service.tasks.exports import export_member
-from aggregator_service.tasks.members import invitation_page, member_page, revoke_invitation, revoke_member
+from aggregator_service.tasks.membership import invitation_page, member_page, revoke_invitation, revoke_member
 from protocols.messages import InvitationView, Member, OperatorRequest, OperatorRole
 
 members = command_group("List, revoke, export and erase the members of a task.")

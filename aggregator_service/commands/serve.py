@@ -29,7 +29,7 @@ from typer import Option
 from aggregator_service.access.principals import create_admin, list_operators
 from aggregator_service.app import create_app, open_workers
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import (
+from aggregator_service.commands.options import (
     CommandError,
     DatabaseUrl,
     DataDir,

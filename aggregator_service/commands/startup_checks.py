@@ -13,7 +13,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from aggregator_service.commands.common import CommandError
+from aggregator_service.commands.options import CommandError
 from aggregator_service.observability.metrics import certificate_expiry
 from aggregator_service.settings import Settings, is_loopback
 

@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from typer import Argument, Option
 
-from aggregator_service.access.audit import record
-from aggregator_service.commands.common import (
+from aggregator_service.access.audit_trail import record
+from aggregator_service.commands.options import (
     CommandError,
     DatabaseUrl,
     DataDir,

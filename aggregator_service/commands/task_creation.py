@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from aggregator_service.commands.common import (
+from aggregator_service.commands.options import (
     CommandError,
     DatabaseUrl,
     DataDir,
@@ -19,12 +19,12 @@ from aggregator_service.commands.common import (
     named_task,
     server_settings,
 )
-from aggregator_service.tasks.checks import noise_warning
+from aggregator_service.tasks.choice_checks import noise_warning
 from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
 from aggregator_service.tasks.files import read_initial, read_items
 from aggregator_service.tasks.parameter_rows import parameter_help
 from aggregator_service.tasks.starts import StartSource, check_start, check_start_alone, with_start, with_values
-from aggregator_service.tasks.tasks import plan_request
+from aggregator_service.tasks.task_views import plan_request
 from protocols.advice import Variant
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError

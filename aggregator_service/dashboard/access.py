@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Form, Request
 from sqlalchemy import delete
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import (
     Operator,
     environment_operator,

@@ -19,12 +19,12 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.growth import growth
-from aggregator_service.storage.rounds import waiting_contributions
+from aggregator_service.storage.round_rows import waiting_contributions
 from aggregator_service.storage.schema import ChunkRow, ClientRow, InvitationRow, RoundRow, SignInRow, TaskRow
-from aggregator_service.tasks.committee import committee_size, committee_view
+from aggregator_service.tasks.committee_keys import committee_size, committee_view
 from aggregator_service.tasks.ledger import privacy_view
 from aggregator_service.tasks.plans import most_sums
-from aggregator_service.tasks.tasks import task_view
+from aggregator_service.tasks.task_views import task_view
 from protocols.messages import CommitteeView, TaskView
 from protocols.messages.privacy import PrivacyView
 

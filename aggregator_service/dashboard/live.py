@@ -37,9 +37,9 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import RoundNumber, TaskId
 from aggregator_service.services import Services
 from aggregator_service.storage.database import DATABASE_GONE
-from aggregator_service.storage.rounds import find_round
+from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.tasks import ended_early
+from aggregator_service.tasks.task_views import ended_early
 
 PageNumber = Annotated[int, Query(ge=1, le=1_000_000)]
 Search = Annotated[str, Query(max_length=63)]

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from aggregator_service.access.audit import Wanted, audit_page, newest_entries
+from aggregator_service.access.audit_trail import Wanted, audit_page, newest_entries
 from aggregator_service.dashboard.access import HOME, VisitorOf
 from aggregator_service.dashboard.pages import PageRoute, page
 from aggregator_service.services import Services, ServicesOf

@@ -33,7 +33,7 @@ from aggregator_service.dashboard.live import (
     tasks_screen,
 )
 from aggregator_service.dashboard.pages import PageRoute, asset, page, redirect
-from aggregator_service.dashboard.people import confirmation
+from aggregator_service.dashboard.people_pages import confirmation
 from aggregator_service.dashboard.words import span
 from aggregator_service.observability.requests import client_address
 from aggregator_service.problems import Problem

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.round_states import ACTIVE, ORDER
-from aggregator_service.storage.rounds import entered_states, message_counts, refusals_by_reason
+from aggregator_service.storage.round_rows import entered_states, message_counts, refusals_by_reason
 from aggregator_service.storage.schema import ChunkRow, RoundRow, RoundStateRow
 from protocols.messages.stages import MESSAGE_IN, RoundState, prerequisite_of
 

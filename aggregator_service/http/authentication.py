@@ -15,7 +15,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
-from aggregator_service.access.audit import Actor
+from aggregator_service.access.audit_trail import Actor
 from aggregator_service.access.principals import (
     Enrolled,
     Operator,

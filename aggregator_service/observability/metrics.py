@@ -32,7 +32,7 @@ from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.growth import growth
-from aggregator_service.storage.rounds import waiting_contributions
+from aggregator_service.storage.round_rows import waiting_contributions
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from protocols.messages import RefusalReason
 from protocols.messages.base import PROBLEM_TYPES

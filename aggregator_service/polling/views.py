@@ -17,9 +17,9 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import Enrolled, Principal
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import Delivery
-from aggregator_service.storage.rounds import last_round, refusals_by_reason
+from aggregator_service.storage.round_rows import last_round, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
-from aggregator_service.storage.stages import (
+from aggregator_service.storage.stage_rows import (
     Part,
     awaited_message,
     clients_with,

@@ -47,7 +47,7 @@ from aggregator_service.rounds.transactions import (
 )
 from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError, BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import (
+from aggregator_service.storage.round_rows import (
     last_round,
     lock_round_exclusive,
     lock_task,

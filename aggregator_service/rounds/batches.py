@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.compute.jobs import BlobRef, BodyByValue, StoredBody
 from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.storage.bodies import is_small, small_bodies
-from aggregator_service.storage.rounds import unfolded, unfolded_count
+from aggregator_service.storage.round_rows import unfolded, unfolded_count
 from aggregator_service.storage.schema import RoundRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task
 from protocols.messages.stages import RoundState

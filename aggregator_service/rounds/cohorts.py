@@ -17,15 +17,15 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
 from aggregator_service.storage.database import announce, changed_rows, in_batches
-from aggregator_service.storage.rounds import last_over_same_data
+from aggregator_service.storage.round_rows import last_over_same_data
 from aggregator_service.storage.schema import (
     ClientRow,
     ContributionRow,
     RoundRow,
     TaskRow,
 )
-from aggregator_service.storage.stages import clients_with
-from aggregator_service.tasks.members import able_members, eligible_clause, within_budget
+from aggregator_service.storage.stage_rows import clients_with
+from aggregator_service.tasks.membership import able_members, eligible_clause, within_budget
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
 from protocols.layout import SumClass
 from protocols.messages import Schedule

@@ -42,7 +42,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.schema import DisputeRow, RoundRow
-from aggregator_service.storage.stages import clients_with
+from aggregator_service.storage.stage_rows import clients_with
 from protocols.sums.oneshot.server import kept_from_opening
 
 _RANDOM: Final = random.SystemRandom()

@@ -6,15 +6,15 @@ from typing import Final
 
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import existing_task, round_of
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import last_round, lock_round_exclusive, lock_task
+from aggregator_service.storage.round_rows import last_round, lock_round_exclusive, lock_task
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stages import awaited_message
+from aggregator_service.storage.stage_rows import awaited_message
 from protocols.messages import Schedule
 from protocols.messages.rounds import LONGEST_STAGE
 

@@ -31,9 +31,9 @@ from aggregator_service.rounds.transactions import (
     fail_round,
 )
 from aggregator_service.storage.database import Database, announce
-from aggregator_service.storage.rounds import lock_round_exclusive
+from aggregator_service.storage.round_rows import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
-from aggregator_service.storage.stages import (
+from aggregator_service.storage.stage_rows import (
     Handout,
     add_handouts,
     clients_with,
@@ -42,7 +42,7 @@ from aggregator_service.storage.stages import (
     handed_out_bytes,
     message_bodies,
 )
-from aggregator_service.tasks.enrolments import holds_certificate
+from aggregator_service.tasks.joining import holds_certificate
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.sealing import agreement_key

@@ -23,9 +23,9 @@ from aggregator_service.rounds.cohorts import count_contributions, remaining_cli
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.transactions import Stages, enforce_min_difference, fail_round
 from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches
-from aggregator_service.storage.rounds import cohort_clients, entered_states, find_round, lock_round_exclusive
+from aggregator_service.storage.round_rows import cohort_clients, entered_states, find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import (
+from aggregator_service.storage.stage_rows import (
     Part,
     add_handouts,
     clients_with,
@@ -34,7 +34,7 @@ from aggregator_service.storage.stages import (
     message_bodies,
     takes_part,
 )
-from aggregator_service.tasks.committee import (
+from aggregator_service.tasks.committee_keys import (
     committee_keys,
     delete_later_keys,
     stated_contributions,

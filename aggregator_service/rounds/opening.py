@@ -24,13 +24,13 @@ from aggregator_service.rounds.oneshot import absent_members
 from aggregator_service.rounds.repeats import abandon_sum, repeat_or_abandon
 from aggregator_service.rounds.transactions import fail_round
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import last_completed, last_round
+from aggregator_service.storage.round_rows import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
-from aggregator_service.tasks.committee import choose_committee, delete_keys_before
-from aggregator_service.tasks.members import able_members
+from aggregator_service.tasks.committee_keys import choose_committee, delete_keys_before
+from aggregator_service.tasks.membership import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms
 from aggregator_service.tasks.starts import awaited_catalogue
-from aggregator_service.tasks.tasks import agreed_digest
+from aggregator_service.tasks.task_views import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state

@@ -26,7 +26,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE, Database, announce
-from aggregator_service.storage.rounds import entered_states, lock_round_exclusive
+from aggregator_service.storage.round_rows import entered_states, lock_round_exclusive
 from aggregator_service.storage.schema import RoundRow, StorageRow
 
 _LOG = logging.getLogger(__name__)

@@ -37,10 +37,10 @@ from aggregator_service.logs import fields
 from aggregator_service.rounds.cohorts import least_cohort, mark_retired, remaining_clients
 from aggregator_service.rounds.same_data import retire_if_too_similar
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import entered_states, find_round, has_fixed_survivors, refusals_by_reason
+from aggregator_service.storage.round_rows import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stages import Part, clients_with, count_of
-from aggregator_service.tasks.members import able_members
+from aggregator_service.storage.stage_rows import Part, clients_with, count_of
+from aggregator_service.tasks.membership import able_members
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState

@@ -1,7 +1,7 @@
 """Whether a sum may stand beside earlier ones over the same data, and who leaves such sums if it may not.
 
 Sums of class `once` and `repeated` are judged by the rule of `protocols.privacy.differencing`. A sum whose survivors
-were fixed counts like a released one, also if it could not be opened (`storage.rounds`).
+were fixed counts like a released one, also if it could not be opened (`storage.round_rows`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.rounds.cohorts import frozen_cohort, update_clients
-from aggregator_service.storage.rounds import lock_name, summed_clause
+from aggregator_service.storage.round_rows import lock_name, summed_clause
 from aggregator_service.storage.schema import (
     ClientRow,
     PastSummandRow,
@@ -23,8 +23,8 @@ from aggregator_service.storage.schema import (
     RoundRow,
     TaskRow,
 )
-from aggregator_service.storage.stages import Part, clients_with
-from aggregator_service.tasks.members import able_members, same_data_set
+from aggregator_service.storage.stage_rows import Part, clients_with
+from aggregator_service.tasks.membership import able_members, same_data_set
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.keys import SEED_BYTES
 from protocols.messages import Schedule

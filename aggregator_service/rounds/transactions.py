@@ -24,14 +24,14 @@ from aggregator_service.storage.database import (
     discard,
     in_batches,
 )
-from aggregator_service.storage.rounds import (
+from aggregator_service.storage.round_rows import (
     SERVER_AUTHOR,
     add_snapshot,
     lock_round_exclusive,
     refused_now,
 )
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
-from aggregator_service.storage.stages import (
+from aggregator_service.storage.stage_rows import (
     Part,
     awaited_message,
     clients_with,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 
-from aggregator_service.access.audit import Wanted, audit_page
+from aggregator_service.access.audit_trail import Wanted, audit_page
 from aggregator_service.http.authentication import ReaderOnly
 from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import ServicesOf

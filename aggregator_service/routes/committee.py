@@ -27,11 +27,11 @@ from aggregator_service.routes.common import (
     stored_once,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.rounds import find_round
+from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.storage.stages import takes_part
-from aggregator_service.tasks.committee import committee_keys, committee_view, store_committee_key
-from aggregator_service.uploads.stages import check_shares, sealed_shares, statements
+from aggregator_service.storage.stage_rows import takes_part
+from aggregator_service.tasks.committee_keys import committee_keys, committee_view, store_committee_key
+from aggregator_service.uploads.messages import check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.committee import join_keys
 from protocols.sums.oneshot.wire import LONGEST_KEY, body_digest

@@ -28,7 +28,7 @@ from aggregator_service.storage.schema import ContributionRow
 from aggregator_service.uploads.acknowledgements import signed
 from aggregator_service.uploads.checks import Admission, admit, check_request
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
-from aggregator_service.uploads.contributions import (
+from aggregator_service.uploads.new_contributions import (
     already_stored,
     receive_contribution,
 )

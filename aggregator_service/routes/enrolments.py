@@ -13,9 +13,9 @@ from aggregator_service.observability.requests import ENROLLED, client_address
 from aggregator_service.problems import responses
 from aggregator_service.routes.common import TaskId, api_router, guarded
 from aggregator_service.services import ServicesOf
-from aggregator_service.tasks.enrolments import check_signature, enrol, invited_task
-from aggregator_service.tasks.members import invitation_page, revoke_invitation
-from aggregator_service.tasks.tasks import create_invitation, task_view
+from aggregator_service.tasks.joining import check_signature, enrol, invited_task
+from aggregator_service.tasks.membership import invitation_page, revoke_invitation
+from aggregator_service.tasks.task_views import create_invitation, task_view
 from protocols.messages import (
     Enrolment,
     EnrolmentRequest,

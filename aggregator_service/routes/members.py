@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import Enrolled, Operator, client_id_of, member_of, task_of
 from aggregator_service.http.authentication import ActorOf, HolderOf, MemberOf, PrincipalOf, require_operator
 from aggregator_service.observability.requests import client_address
@@ -33,10 +33,10 @@ from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.tasks.enrolments import renew_certificate, store_revocations
 from aggregator_service.tasks.erasure import erase_member
 from aggregator_service.tasks.exports import export_member
-from aggregator_service.tasks.members import (
+from aggregator_service.tasks.joining import renew_certificate, store_revocations
+from aggregator_service.tasks.membership import (
     check_recipient,
     end_membership,
     mailbox_topic,

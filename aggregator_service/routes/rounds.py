@@ -42,7 +42,7 @@ from aggregator_service.routes.common import (
 )
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import (
+from aggregator_service.storage.round_rows import (
     add_refusal,
     cohort_clients,
     find_round,
@@ -51,7 +51,7 @@ from aggregator_service.storage.rounds import (
     lock_task,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
-from aggregator_service.storage.stages import takes_part
+from aggregator_service.storage.stage_rows import takes_part
 from aggregator_service.tasks.receipts import round_receipt
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView

@@ -33,9 +33,9 @@ from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import announce, discard
-from aggregator_service.storage.rounds import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
+from aggregator_service.storage.round_rows import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
-from aggregator_service.tasks.members import is_keyed
+from aggregator_service.tasks.membership import is_keyed
 from aggregator_service.tasks.plans import keeps_best, plan_task, row_terms
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.crypto.envelope import sealed_bytes

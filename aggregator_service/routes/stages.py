@@ -22,8 +22,8 @@ from aggregator_service.routes.common import (
     receipt_response,
 )
 from aggregator_service.services import ServicesOf
-from aggregator_service.storage.stages import Handout
-from aggregator_service.uploads.stages import (
+from aggregator_service.storage.stage_rows import Handout
+from aggregator_service.uploads.messages import (
     admit_to_stage_cached,
     already_stored,
     handed_out_cached,

@@ -31,7 +31,7 @@ from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
-from aggregator_service.tasks.tasks import list_tasks, plan_request, sum_view, task_view
+from aggregator_service.tasks.task_views import list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import DeletedTask, LedgerPage, SumView, TaskPage, TaskRequest, TaskView

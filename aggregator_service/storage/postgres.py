@@ -1,6 +1,6 @@
 """PostgreSQL: one database for several processes on several machines. The only module that imports psycopg.
 
-Writers run at READ COMMITTED and lock the rows they depend on (`storage.rounds`), always in the order task, round,
+Writers run at READ COMMITTED and lock the rows they depend on (`storage.round_rows`), always in the order task, round,
 client, so that deadlocks are rare; a transaction that meets one is tried again. Readers run at REPEATABLE READ and see
 one state; PostgreSQL never aborts a read-only transaction at this level.
 """

@@ -8,17 +8,17 @@ from typing import Any, Final
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor
+from aggregator_service.access.audit_trail import Actor
 from aggregator_service.access.principals import new_id
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import add_snapshot
+from aggregator_service.storage.round_rows import add_snapshot
 from aggregator_service.storage.schema import SnapshotRow, TaskRow
 from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
-from aggregator_service.tasks.tasks import create_task, task_view
+from aggregator_service.tasks.task_views import create_task, task_view
 from protocols.advice import IN_GROUPS, MOST_FACTORS, Variant, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError

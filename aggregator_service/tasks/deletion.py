@@ -14,11 +14,11 @@ from typing import Final
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.problems import Problem
 from aggregator_service.storage.bodies import delete_small_bodies, is_small
 from aggregator_service.storage.database import announce, changed_rows, discard, void_token
-from aggregator_service.storage.rounds import lock_task, summed_clause
+from aggregator_service.storage.round_rows import lock_task, summed_clause
 from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,

@@ -26,13 +26,13 @@ from typing import Final
 from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import new_id
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import announce, changed_rows
 from aggregator_service.storage.persons import erased_subject
-from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.round_rows import lock_task
 from aggregator_service.storage.schema import (
     AuditRow,
     Base,
@@ -48,7 +48,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
     references_to,
 )
-from aggregator_service.tasks.members import end_membership
+from aggregator_service.tasks.membership import end_membership
 from protocols.codec import b64decode
 from protocols.errors import CodecError
 from protocols.messages import Erasure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Wanted, newest_entries
+from aggregator_service.access.audit_trail import Wanted, newest_entries
 from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import (
     ClientRow,
@@ -18,7 +18,7 @@ from aggregator_service.storage.schema import (
     StageMessageRow,
     TaskRow,
 )
-from aggregator_service.tasks.members import member_view
+from aggregator_service.tasks.membership import member_view
 from protocols.messages import MemberExport, MemberRound
 
 _MOST_ENTRIES = 10_000

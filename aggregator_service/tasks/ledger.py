@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.tasks.checks import held_against
+from aggregator_service.tasks.choice_checks import held_against
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.messages import LedgerEntry, LedgerPage, Schedule
 from protocols.messages.privacy import NOT_HIDDEN, RELEASED, PrivacyView, SumNoiseView

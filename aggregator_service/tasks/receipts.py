@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import TERMINAL
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import clients_with, takes_part
+from aggregator_service.storage.stage_rows import clients_with, takes_part
 from protocols import receipts
 from protocols.codec import b64encode
 from protocols.messages.receipts import RoundReceipt

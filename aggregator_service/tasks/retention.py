@@ -21,7 +21,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.audit import Actor, prune, record, relay
+from aggregator_service.access.audit_trail import Actor, prune, record, relay
 from aggregator_service.clock import Clock
 from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobsUnavailableError

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.problems import Problem
 from aggregator_service.storage.blobs import BlobStore, map_file, new_key
 from aggregator_service.storage.database import announce, discard
-from aggregator_service.storage.rounds import SERVER_AUTHOR, lock_task, newest_snapshot
+from aggregator_service.storage.round_rows import SERVER_AUTHOR, lock_task, newest_snapshot
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
 from protocols.catalogue import Catalogue

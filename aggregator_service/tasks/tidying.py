@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session, aliased
 
 from aggregator_service.round_states import TERMINAL
 from aggregator_service.storage.database import changed_rows, discard
-from aggregator_service.storage.rounds import last_round, lock_task, message_counts, refusals_by_reason
+from aggregator_service.storage.round_rows import last_round, lock_task, message_counts, refusals_by_reason
 from aggregator_service.storage.schema import (
     ClientRow,
     CohortRow,

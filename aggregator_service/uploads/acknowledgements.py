@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from aggregator_service.tasks.receipts import signing_key
 from aggregator_service.uploads.checks import Admission
-from aggregator_service.uploads.contributions import UploadOutcome
+from aggregator_service.uploads.new_contributions import UploadOutcome
 from protocols.receipts import acknowledge
 
 

@@ -1,6 +1,6 @@
 """The checks of an upload: of its request before a byte of the body is read (`check_request`), and of the body.
 
-The rows that an upload inserts are checked once more as they are inserted (`uploads.contributions`).
+The rows that an upload inserts are checked once more as they are inserted (`uploads.new_contributions`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import forget_pages
-from aggregator_service.storage.rounds import find_contribution
+from aggregator_service.storage.round_rows import find_contribution
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
-from aggregator_service.storage.stages import prerequisite, takes_part, upload_progress
-from aggregator_service.tasks.enrolments import holds_certificate
+from aggregator_service.storage.stage_rows import prerequisite, takes_part, upload_progress
+from aggregator_service.tasks.joining import holds_certificate
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import exact
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN

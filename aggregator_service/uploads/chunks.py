@@ -18,11 +18,11 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError, new_key
-from aggregator_service.storage.rounds import find_contribution, lock_round_shared
+from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
-from aggregator_service.storage.stages import drop_chunks, stored_chunks, upload_progress
+from aggregator_service.storage.stage_rows import drop_chunks, stored_chunks, upload_progress
 from aggregator_service.uploads.checks import Admission
-from aggregator_service.uploads.contributions import UploadOutcome, store_contribution_file
+from aggregator_service.uploads.new_contributions import UploadOutcome, store_contribution_file
 from aggregator_service.uploads.receive import store_file
 from protocols.errors import ContributionError
 

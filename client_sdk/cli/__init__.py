@@ -21,11 +21,11 @@ from protocols.errors import HushRecError
 
 _COMMANDS: Final = {
     "demo": ("demo:demo", "Train a recommender from encrypted sums on this machine."),
-    "join": ("member:join", "Enrol in a task and take part in its rounds."),
-    "recommend": ("member:recommend", "Recommend items with the newest model."),
+    "join": ("take_part:join", "Enrol in a task and take part in its rounds."),
+    "recommend": ("take_part:recommend", "Recommend items with the newest model."),
     "evaluate": ("evaluate:evaluate", "Rank your held-out items, or evaluate controls."),
     "simulate": ("simulate:simulate", "Train any recipe on any data set in one process."),
-    "ledger": ("member:ledger", "List the released sums that contain your data, and their costs."),
+    "ledger": ("take_part:ledger", "List the released sums that contain your data, and their costs."),
     "receipt": ("receipt:receipt", "Prove that a contribution was counted, or left out."),
     "cost": ("cost:cost", "Estimate what a task costs a client or the server."),
     "risen": ("risen:risen_items", "List the items that rose most between two models of a task."),

@@ -13,7 +13,7 @@ from client_sdk.cli.membership import AllowHttp, ServerUrl
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.published import load_interactions
-from client_sdk.lab.risen import LIST, risen
+from client_sdk.lab.risen_items import LIST, risen
 from client_sdk.operator import Operator
 from client_sdk.rounds.join import ClientOptions
 from protocols.catalogue import Catalogue

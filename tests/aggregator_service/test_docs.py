@@ -26,7 +26,7 @@ from aggregator_service.round_states import (
 )
 from aggregator_service.routes.openapi import document_text
 from aggregator_service.settings import Settings
-from aggregator_service.tasks.tasks import plan_request
+from aggregator_service.tasks.task_views import plan_request
 from protocols.messages import TaskRequest
 from protocols.messages.stages import RoundState
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from aggregator_service.app import create_app
-from aggregator_service.commands.common import CommandError
+from aggregator_service.commands.options import CommandError
 from aggregator_service.commands.startup_checks import check_semaphores, doubtful_proxies, doubtful_settings
 from aggregator_service.compute.workers import FoldPool, WorkersUnavailableError
 from aggregator_service.services import Services

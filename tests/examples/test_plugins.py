@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggregator_service.commands.tasks import tasks
+from aggregator_service.commands.task_control import tasks
 from aggregator_service.tasks.creation import requested
 from client_sdk import ArraysRound, Client, Identity, MemoryStore, Operator, Policy, task_request
 from client_sdk.errors import InvalidParameters, PolicyRefused

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import date
 from importlib import metadata
@@ -208,3 +209,10 @@ def test_a_gap_is_a_failure_in_ci_unless_ci_cannot_have_it_and_is_then_listed(tm
     assert "needs PostgreSQL at port 5432 or HUSHREC_TEST_POSTGRES" in output
     assert "1  needs published data sets: HUSHREC_TEST_DATA=" in output.partition(" not run on this machine ")[2]
     assert "2 failed, 1 skipped" in output
+
+
+@pytest.mark.parametrize("package", ["aggregator_service", "client_sdk"])
+def test_no_two_files_of_a_package_have_one_name(package: str) -> None:
+    """Not of `protocols`, whose mechanisms each have a plan, a wire format and a run."""
+    names = Counter(path.name for path in (ROOT / package).rglob("*.py") if path.name not in ("__init__.py", "env.py"))
+    assert {name for name, count in names.items() if count > 1} <= {"simulate.py"}

@@ -24,7 +24,8 @@ WORKS = {
     "import client_sdk.training.privirec, client_sdk.training.graph_filters",
     "ckks,paillier": "from protocols.sums.registry import mechanism as of; of('ckks').plan, of('paillier').plan",
     "lab": "import client_sdk.lab.whole",
-    "server": "import aggregator_service.app, aggregator_service.commands.serve, aggregator_service.commands.tasks",
+    "server": "import aggregator_service.app, aggregator_service.commands.serve; "
+    "import aggregator_service.commands.task_control",
     "organiser,plots,data": "import client_sdk.organiser.app, client_sdk.lab.data.tables; "
     "from client_sdk.lab.demo.plots import plots_available; assert plots_available()",
     "privacy": "from client_sdk.cli.privacy import loss_epsilon; from dp_accounting import GaussianDpEvent; "

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.rounds.masked import round_context
-from aggregator_service.storage.rounds import cohort_clients, last_round
+from aggregator_service.storage.round_rows import cohort_clients, last_round
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.tasks.members import able_members
+from aggregator_service.tasks.membership import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, round_spec, row_terms
-from aggregator_service.tasks.tasks import create_invitation, create_task, plan_request
+from aggregator_service.tasks.task_views import create_invitation, create_task, plan_request
 from client_sdk.store.states import SignedSets, member_tags
 from protocols.codec import b64encode
 from protocols.crypto.random import Randomness

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import select
 
-from aggregator_service.storage.rounds import has_fixed_survivors, list_rounds
+from aggregator_service.storage.round_rows import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
 from protocols.sums.masked.plan import MASKED, MaskedPlan

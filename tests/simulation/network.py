@@ -14,10 +14,10 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, close_task, extend_round
 from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.database import DATABASE_GONE
-from aggregator_service.storage.rounds import last_round
+from aggregator_service.storage.round_rows import last_round
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.enrolments import enrol
-from aggregator_service.tasks.members import revoke_member
+from aggregator_service.tasks.joining import enrol
+from aggregator_service.tasks.membership import revoke_member
 from protocols.messages import EnrolmentRequest
 from tests.simulation.clients import Client
 from tests.simulation.invariants import Ledger

@@ -32,9 +32,9 @@ from aggregator_service.storage.data_directory import collect_bodies
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import ClientRow
-from aggregator_service.storage.stages import Handout
+from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
-from aggregator_service.uploads.stages import handed_out
+from aggregator_service.uploads.messages import handed_out
 from protocols.messages.stages import MaskedMessage
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
 

@@ -23,7 +23,7 @@ from aggregator_service.rounds import cohorts, opening, transactions
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.storage import stores
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.uploads import contributions
+from aggregator_service.uploads import new_contributions
 from protocols.sums import possible
 from protocols.sums.ring import RingPlan
 from tests.simulation.plan import FAULTS, Job, draw_plan
@@ -100,11 +100,14 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (jobs.StoredBody.read, {"not matches_tag(into, self.tag)": "False"}),
     ]),
     "whether the round still takes contributions is not asked again once the body is there": (238, {4, 7}, [
-        (contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
-        (contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
+        (new_contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
+        (new_contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
     "the receipt is sent whether or not the database stored the row": (213, {4}, [
-        (contributions._store, {"outcome = store_file(services, path, key, write, is_named)": _STORED_ALL_THE_SAME}),
+        (
+            new_contributions._store,
+            {"outcome = store_file(services, path, key, write, is_named)": _STORED_ALL_THE_SAME},
+        ),
     ]),
     "a database error is taken to mean that no row was written": (57, {8}, [
         (stores.insert_named, {"if not named:": "if True:"}),
@@ -119,7 +122,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (cohorts.draw_cohort, {"ClientRow.device_group == device_group,": ""}),
     ]),
     "the same bytes again are refused as a conflict": (0, {8}, [
-        (contributions.already_stored, {"stored.digest != digest": "True"}),
+        (new_contributions.already_stored, {"stored.digest != digest": "True"}),
     ]),
     "a sum that was not opened is asked of a new cohort": (34, {8}, [
         (opening.open_round, {"repeat_or_abandon(session, task, previous)": "None"}),

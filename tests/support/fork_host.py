@@ -41,7 +41,7 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
     ),
     "dask": ("distributed.scheduler", "distributed.worker", "aggregator_service.compute.jobs"),
     "device": (
-        "client_sdk.cli.member",
+        "client_sdk.cli.take_part",
         "client_sdk.cli.serving",
         "client_sdk.client",
         "client_sdk.rounds.loop",

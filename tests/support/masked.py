@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator_service.storage.stages import Handout
+from aggregator_service.storage.stage_rows import Handout
 from protocols.codec import b64decode
 from protocols.crypto.random import Randomness
 from protocols.layout import VectorLayout, whole_route

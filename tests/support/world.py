@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor
+from aggregator_service.access.audit_trail import Actor
 from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.storage.blobs import BlobStore, new_key, tag_of
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.storage.rounds import cohort_clients, last_round, list_rounds
+from aggregator_service.storage.round_rows import cohort_clients, last_round, list_rounds
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stores import delete_orphans
 from aggregator_service.tasks.plans import plan_round, round_spec
-from aggregator_service.tasks.tasks import create_task, plan_request, task_view
+from aggregator_service.tasks.task_views import create_task, plan_request, task_view
 from protocols.layout import REPEATED_ROWS, VectorLayout
 from protocols.messages import TaskRequest, TaskView
 from protocols.recipes.rows import FactorModel

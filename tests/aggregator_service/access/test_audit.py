@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from aggregator_service.access.audit import Attempt, Refusals, Wanted, audit_page, prune, record, relay
+from aggregator_service.access.audit_trail import Attempt, Refusals, Wanted, audit_page, prune, record, relay
 from aggregator_service.commands.people import invitations, members, tokens
-from aggregator_service.commands.tasks import rounds, tasks
+from aggregator_service.commands.task_control import rounds, tasks
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import AuditRow

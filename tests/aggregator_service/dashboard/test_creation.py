@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from aggregator_service.dashboard.creation import LONGEST_ITEMS_FILE
+from aggregator_service.dashboard.creation_forms import LONGEST_ITEMS_FILE
 from aggregator_service.storage.directory import DirectoryBlobs
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue

@@ -16,7 +16,7 @@ from aggregator_service.dashboard.live import round_screen, task_screen, tasks_s
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import Series, figures, quality, security_level, security_terms
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import find_round
+from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import (
     ChunkRow,
     CohortRow,

@@ -24,7 +24,7 @@ from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
 from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
-from aggregator_service.tasks.members import revoke_member
+from aggregator_service.tasks.membership import revoke_member
 from protocols.crypto.sealing import SealingKey
 from tests.support.api import Api, TestMember, contribute, services
 from tests.support.clock import ManualClock

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 
 from aggregator_service.rounds.opening import enough_members
-from aggregator_service.storage.rounds import last_completed
+from aggregator_service.storage.round_rows import last_completed
 from aggregator_service.storage.schema import ClientRow, TaskRow, ViewRow
 from aggregator_service.storage.stores import named_blobs
-from aggregator_service.tasks.tasks import agreed_digest, task_view
+from aggregator_service.tasks.task_views import agreed_digest, task_view
 from protocols.crypto.sealing import SealingKey
 from protocols.messages import Schedule, TaskView
 from protocols.recipes.registry import recipe

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import ABORTED, abort_round, extend_round
-from aggregator_service.storage.rounds import entered_states, find_round
+from aggregator_service.storage.round_rows import entered_states, find_round
 from aggregator_service.storage.schema import HandoutRow, RoundRow, RoundStateRow, StageMessageRow
 from tests.support.api import Api, TestTask, aggregator_inside, checked, contribute, detail, services, slug
 from tests.support.clock import ManualClock

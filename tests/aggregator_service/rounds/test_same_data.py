@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 
 from aggregator_service.rounds.transactions import PLAIN_STAGES, end_stage
 from aggregator_service.storage.schema import ClientRow, DisputeRow, RoundRow
-from aggregator_service.tasks.members import revoke_member
+from aggregator_service.tasks.membership import revoke_member
 from protocols.privacy import isolation as released_combinations
 from protocols.recipes.colr import FedMF
 from tests.support.world import SECONDS, World, an_operator, sum_again

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.commands.common import opened
+from aggregator_service.commands.options import opened
 from aggregator_service.storage import backup
 from aggregator_service.storage.backup import BackupError, back_up, back_up_snapshot, copy_blobs
 from aggregator_service.storage.blobs import BlobStore

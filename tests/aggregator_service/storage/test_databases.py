@@ -39,7 +39,7 @@ import aggregator_service.migrations
 from aggregator_service.migrations.migrate import alembic_config, migrate
 from aggregator_service.storage.database import Announcement, Database, Effects, announce, discard
 from aggregator_service.storage.dialects import SQLite
-from aggregator_service.storage.rounds import lock_round_exclusive, lock_round_shared, lock_task
+from aggregator_service.storage.round_rows import lock_round_exclusive, lock_round_shared, lock_task
 from aggregator_service.storage.schema import Base, ClientRow, CohortRow, RoundRow, TaskRow
 from tests.support.replicas import TestDatabase
 from tests.support.world import client_row, round_row, task_row

@@ -14,11 +14,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from aggregator_service.commands.common import in_transaction
+from aggregator_service.commands.options import in_transaction
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, progress
 from aggregator_service.storage.dialects import database_cause
-from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.round_rows import lock_task
 from aggregator_service.storage.schema import TaskRow
 from tests.support.replicas import TestDatabase, wait_until
 from tests.support.world import task_row

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import ClientRow, TaskRow
-from aggregator_service.tasks.enrolments import holds_certificate, renew_certificate, store_revocations
+from aggregator_service.tasks.joining import holds_certificate, renew_certificate, store_revocations
 from protocols.codec import b64encode
 from protocols.crypto.certificates import MOST_REVOKED, CertifiedRole, certify, revoke
 from protocols.crypto.sealing import SealingKey

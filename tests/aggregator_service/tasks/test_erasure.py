@@ -20,7 +20,7 @@ from sqlalchemy import select
 from aggregator_service.dashboard.tallies import tallies
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import Database
-from aggregator_service.storage.rounds import list_rounds
+from aggregator_service.storage.round_rows import list_rounds
 from aggregator_service.storage.schema import Base, ClientRow, ContributionRow, TaskRow
 from aggregator_service.tasks.erasure import erase_member, find_member
 from aggregator_service.tasks.retention import erase_waiting

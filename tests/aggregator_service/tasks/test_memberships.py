@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy.orm import Session
 
 from aggregator_service.problems import Problem
-from aggregator_service.tasks.enrolments import enrol
+from aggregator_service.tasks.joining import enrol
 from protocols.crypto.sealing import SealingKey
 from protocols.messages import EnrolmentRequest
 from tests.support.api import (

@@ -18,7 +18,7 @@ from aggregator_service.rounds.interventions import close_task
 from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.growth import growth, measure
-from aggregator_service.storage.rounds import list_rounds
+from aggregator_service.storage.round_rows import list_rounds
 from aggregator_service.storage.schema import (
     Base,
     ClientRow,

@@ -15,9 +15,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
-from aggregator_service.commands.tasks import tasks
+from aggregator_service.commands.task_control import tasks
 from aggregator_service.tasks.plans import plan_task, task_terms
-from aggregator_service.tasks.tasks import resolved_task, sum_view
+from aggregator_service.tasks.task_views import resolved_task, sum_view
 from client_sdk import Operator, task_request
 from client_sdk.errors import DigestMismatch
 from client_sdk.history import History

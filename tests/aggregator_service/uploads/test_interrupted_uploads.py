@@ -23,13 +23,13 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.storage.database import Database, Effects, announce, discard
-from aggregator_service.storage.rounds import find_contribution
+from aggregator_service.storage.round_rows import find_contribution
 from aggregator_service.storage.schema import ChunkRow, TaskRow
 from aggregator_service.tasks.creation import add_task
-from aggregator_service.tasks.tasks import plan_request
+from aggregator_service.tasks.task_views import plan_request
 from aggregator_service.uploads.checks import admit
 from aggregator_service.uploads.chunks import MOST_CHUNKS
-from aggregator_service.uploads.contributions import store_contribution_file
+from aggregator_service.uploads.new_contributions import store_contribution_file
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from protocols.catalogue import Catalogue

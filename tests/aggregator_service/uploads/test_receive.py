@@ -24,7 +24,7 @@ from aggregator_service.storage.database import Effects
 from aggregator_service.storage.schema import ContributionRow, SmallBodyRow, TaskRow
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from aggregator_service.uploads.checks import Admission
-from aggregator_service.uploads.contributions import NewContribution, UploadOutcome
+from aggregator_service.uploads.new_contributions import NewContribution, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
 from tests.support.api import aggregator_inside, services

@@ -14,7 +14,7 @@ from client_sdk.history import History
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
-from client_sdk.lab.risen import Rise, risen, rises_between
+from client_sdk.lab.risen_items import Rise, risen, rises_between
 from protocols.errors import ParameterError
 from protocols.messages import Schedule
 from protocols.recipes.base import ModelState

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from aggregator_service.commands.tasks import tasks
+from aggregator_service.commands.task_control import tasks
 from client_sdk import Operator, Policy, Rows, task_request
 from client_sdk.errors import InvalidParameters, RoundLost
 from client_sdk.lab.fleet_rounds import FleetRound

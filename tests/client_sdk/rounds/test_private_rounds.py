@@ -21,7 +21,7 @@ from client_sdk import (
     task_request,
 )
 from client_sdk.api.http import SyncDriver
-from client_sdk.cli.member import JoinOptions
+from client_sdk.cli.take_part import JoinOptions
 from client_sdk.errors import RoundLost
 from client_sdk.lab.fleet import Fleet
 from client_sdk.rounds.contribution import OwnRound

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from aggregator_service.tasks.tasks import plan_request
+from aggregator_service.tasks.task_views import plan_request
 from client_sdk.history import History
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation

@@ -23,7 +23,7 @@ from aggregator_service.routes.common import TaskId
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.erasure import erase_member
-from aggregator_service.tasks.members import invitation_page, revoke_invitation, revoke_member
+from aggregator_service.tasks.membership import invitation_page, revoke_invitation, revoke_member
 from protocols.messages import OperatorRequest
 from protocols.parameter_text import first_fault
 

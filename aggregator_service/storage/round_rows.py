@@ -22,7 +22,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
     ViewRow,
 )
-from aggregator_service.storage.stages import awaited_message, clients_with, prerequisite
+from aggregator_service.storage.stage_rows import awaited_message, clients_with, prerequisite
 from protocols.messages.stages import RoundState
 
 

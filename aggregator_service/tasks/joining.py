@@ -14,14 +14,14 @@ from sqlalchemy import Row, Table, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import Enrolled, hash_token, matches, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.storage.database import announce, void_token
 from aggregator_service.storage.persons import erased_subject
-from aggregator_service.storage.rounds import lock_task
+from aggregator_service.storage.round_rows import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
-from aggregator_service.tasks.members import revoke_member
+from aggregator_service.tasks.membership import revoke_member
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import (

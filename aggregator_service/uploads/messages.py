@@ -26,9 +26,9 @@ from aggregator_service.rounds.oneshot import committee_of, oneshot_context, pro
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError
 from aggregator_service.storage.database import Delivery, changed_rows, progress
-from aggregator_service.storage.rounds import find_round, lock_round_shared
+from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
-from aggregator_service.storage.stages import (
+from aggregator_service.storage.stage_rows import (
     Handout,
     Part,
     count_of,
@@ -38,10 +38,10 @@ from aggregator_service.storage.stages import (
     prerequisite,
     takes_part,
 )
-from aggregator_service.tasks.committee import StatedContribution, stated_contributions, statement_bytes
+from aggregator_service.tasks.committee_keys import StatedContribution, stated_contributions, statement_bytes
 from aggregator_service.tasks.plans import TaskPlan, plan_round
-from aggregator_service.tasks.tasks import differing_binding
-from aggregator_service.uploads.contributions import UploadOutcome
+from aggregator_service.tasks.task_views import differing_binding
+from aggregator_service.uploads.new_contributions import UploadOutcome
 from protocols.codec import Reader
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import agreement_key

@@ -16,7 +16,7 @@ from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.rounds import last_round, lock_task
+from aggregator_service.storage.round_rows import last_round, lock_task
 from aggregator_service.storage.schema import (
     ClientRow,
     CommitteeKeyRow,
@@ -25,7 +25,7 @@ from aggregator_service.storage.schema import (
     StageMessageRow,
     TaskRow,
 )
-from aggregator_service.tasks.enrolments import is_certified
+from aggregator_service.tasks.joining import is_certified
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ParameterError

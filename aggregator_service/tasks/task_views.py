@@ -12,15 +12,15 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import hash_token, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
-from aggregator_service.storage.rounds import find_snapshot, last_completed, seen_by
+from aggregator_service.storage.round_rows import find_snapshot, last_completed, seen_by
 from aggregator_service.storage.schema import ClientRow, InvitationRow, PastTaskRow, RoundRow, TaskRow
-from aggregator_service.tasks.checks import check_budget, check_evaluation, check_sums, task_warnings
-from aggregator_service.tasks.committee import awaited_committee, committee_size
-from aggregator_service.tasks.members import able_members, awaited_uncounted
+from aggregator_service.tasks.choice_checks import check_budget, check_evaluation, check_sums, task_warnings
+from aggregator_service.tasks.committee_keys import awaited_committee, committee_size
+from aggregator_service.tasks.membership import able_members, awaited_uncounted
 from aggregator_service.tasks.plans import (
     TaskPlan,
     TaskTerms,

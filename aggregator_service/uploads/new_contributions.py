@@ -23,9 +23,9 @@ from aggregator_service.storage.blobs import map_file, new_key, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import Delivery, changed_rows, discard, progress
-from aggregator_service.storage.rounds import find_contribution, lock_round_shared
+from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
-from aggregator_service.storage.stages import drop_chunks
+from aggregator_service.storage.stage_rows import drop_chunks
 from aggregator_service.uploads.checks import Admission, check_body
 from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, store_file, stream_body
 from protocols.messages import UploadReceipt

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.access.audit import Actor, Attempt, refused_row
+from aggregator_service.access.audit_trail import Actor, Attempt, refused_row
 from aggregator_service.access.principals import hash_token
 from aggregator_service.clock import SystemClock
 from aggregator_service.migrations.migrate import migrate
@@ -32,7 +32,7 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import give_to_owner
 from aggregator_service.storage.schema import OperatorRow, TaskRow
 from aggregator_service.storage.stores import bind_store, delete_orphans, open_store, refuse_moved
-from aggregator_service.tasks.tasks import list_tasks
+from aggregator_service.tasks.task_views import list_tasks
 from protocols.errors import HushRecError
 from protocols.messages import OperatorToken
 from protocols.messages.base import Message

@@ -9,9 +9,9 @@ from typing import Annotated, Final, Literal
 import typer
 from typer import Option
 
-from aggregator_service.access.audit import Wanted, audit_page
+from aggregator_service.access.audit_trail import Wanted, audit_page
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import DatabaseUrl, DataDir, database_in_use
+from aggregator_service.commands.options import DatabaseUrl, DataDir, database_in_use
 from aggregator_service.storage.database import Database
 from protocols.messages import AuditEntry
 

@@ -20,12 +20,12 @@ from aggregator_service.problems import Problem
 from aggregator_service.routes.common import TaskId
 from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.committee import committee_size
+from aggregator_service.tasks.committee_keys import committee_size
 from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
 from aggregator_service.tasks.files import read_items
 from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
 from aggregator_service.tasks.starts import check_start
-from aggregator_service.tasks.tasks import create_invitation, plan_request
+from aggregator_service.tasks.task_views import create_invitation, plan_request
 from protocols.advice import RECOMMENDED
 from protocols.catalogue import Catalogue
 from protocols.errors import HushRecError, ParameterError

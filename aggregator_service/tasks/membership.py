@@ -12,14 +12,14 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, or_, select, true, tuple_, update
 from sqlalchemy.orm import Session, aliased
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.access.principals import hash_token, new_token
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.bodies import add_small_body
 from aggregator_service.storage.database import announce, discard, void_token
-from aggregator_service.storage.rounds import last_round, lock_task, summed_clause
+from aggregator_service.storage.round_rows import last_round, lock_task, summed_clause
 from aggregator_service.storage.schema import (
     ClientRow,
     ContributionRow,

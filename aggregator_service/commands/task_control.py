@@ -11,9 +11,9 @@ import typer
 from sqlalchemy.orm import Session
 from typer import Argument, Option
 
-from aggregator_service.access.audit import Actor, record
+from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.clock import SystemClock
-from aggregator_service.commands.common import (
+from aggregator_service.commands.options import (
     AsJson,
     CommandError,
     DatabaseUrl,
@@ -29,13 +29,13 @@ from aggregator_service.commands.task_creation import Delta, Epsilon, privacy_of
 from aggregator_service.round_states import diagram
 from aggregator_service.rounds.interventions import abort_round, close_task, extend_round, resume_task
 from aggregator_service.settings import Settings
-from aggregator_service.storage.rounds import find_round, refusals_by_reason
-from aggregator_service.storage.stages import count_of
+from aggregator_service.storage.round_rows import find_round, refusals_by_reason
+from aggregator_service.storage.stage_rows import count_of
 from aggregator_service.tasks.deletion import delete_task
-from aggregator_service.tasks.enrolments import store_revocations
+from aggregator_service.tasks.joining import store_revocations
 from aggregator_service.tasks.ledger import measurements, privacy_view
 from aggregator_service.tasks.plans import most_sums, plan_task, task_terms
-from aggregator_service.tasks.tasks import create_invitation, list_tasks, task_view
+from aggregator_service.tasks.task_views import create_invitation, list_tasks, task_view
 from protocols.advice import (
     IN_GROUPS,
     MESSAGE_BUDGET,
