@@ -49,7 +49,8 @@ def names() -> str:
     return _joined(
         _NAMES,
         "## `from client_sdk import ...`",
-        _table_of(_exported()),
+        "How stable a name is: [What stays](../sdk.md#what-stays). Events are given, errors are stable.",
+        _table(("name", "stability", "meaning"), ((one, client_sdk.STABILITY[one.__name__]) for one in _exported())),
         "## Events",
         "A function that is passed as `progress` gets them, in no fixed order. They are imported from `client_sdk`, as "
         "are the\ntypes `Event`, any of them, and `Progress`, such a function.",

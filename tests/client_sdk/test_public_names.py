@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -21,19 +21,21 @@ from protocols.errors import CodecError, EnvelopeError, KeyringError
 from protocols.messages.base import PROBLEM_TYPES
 from tests.support.server import free_port
 
+ROOT = Path(__file__).parents[2]
 
-def test_every_public_name_is_imported_when_it_is_used() -> None:
-    """Type checkers read the imports, programs the table: both have the names of `__all__`, from the same modules."""
-    tree = ast.parse(inspect.getsource(client_sdk))
-    (seen,) = (node for node in tree.body if isinstance(node, ast.If))
-    imports = {
-        alias.name: statement.module
-        for statement in seen.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    assert imports == client_sdk._MODULES
-    assert set(client_sdk.__all__) == set(imports)
+
+def section(page: Path, heading: str) -> str:
+    """Return the text below a heading of a page."""
+    return page.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
+def test_every_public_name_is_listed_once_with_its_stability() -> None:
+    """Type checkers and programs read the same list, and each of its lines says how stable the name is."""
+    listed = (Path(client_sdk.__file__).parent / "__init__.pyi").read_text()
+    imports = [line for line in listed.splitlines() if line.startswith("from ")]
+    assert len(client_sdk.__all__) == len(set(client_sdk.__all__)) == len(imports)
+    meanings = re.findall(r"^\| (\w+) \|", section(ROOT / "docs" / "sdk.md", "What stays"), re.M)
+    assert {client_sdk.STABILITY[name] for name in client_sdk.__all__} == set(meanings) - {"word"}
     for name in client_sdk.__all__:
         if name not in ("Event", "Progress"):  # types, which have no name of their own
             assert getattr(client_sdk, name).__name__ == name
