@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     """Requests a second from one client; 0: no limit."""
     operator_rate: float = Field(default=500.0, ge=0)
     """Requests a second with one operator's or key holder's token; 0: no limit."""
+    arrival_rate: float = Field(default=100.0, ge=0)
+    """Clients a second that all servers of the database together serve: the members of a cohort that takes longer than
+    ten seconds are told when to come, and polls that find no room when to ask again. 0: no member is."""
     failure_rate: float = Field(default=5.0, ge=0)
     """Failed attempts a second from one address; 0: no limit."""
     signatures: Signatures = "required"

@@ -110,8 +110,6 @@ _DRAIN_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_SECONDS: Final = 5.0
 _DRAIN_PAUSE: Final = 1.0
 _CLOSE: Final = (b"connection", b"close")
-_ASK_AGAIN: Final = (b"retry-after", b"5")
-"""Of polls that are not held: their connections are closed, since other requests need them."""
 
 
 class BodyGuard:
@@ -195,7 +193,9 @@ class _Body:
                 if not self.finished:
                     message = {**message, "headers": [*message.get("headers", []), _CLOSE]}
             if message["type"] == "http.response.start" and NOT_HELD in self._scope:
-                message = {**message, "headers": [*message.get("headers", []), _ASK_AGAIN, _CLOSE]}
+                # its connection is closed, since other requests need it
+                again = (b"retry-after", b"%d" % self._scope[NOT_HELD])
+                message = {**message, "headers": [*message.get("headers", []), again, _CLOSE]}
             await send(message)
 
         return wrapped

@@ -23,6 +23,7 @@ from starlette.types import Scope
 from aggregator_service.access.rate_limits import AtOnce, Room
 from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Delivery
 from aggregator_service.storage.schema import TaskRow
+from protocols.pace import SHORTEST_REST
 
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
 NOT_HELD: Final = "hushrec.poll_not_held"
-"""Key of a request's scope: set for a poll that is answered at once, because the server has no room for it to wait."""
+"""Key of a request's scope: for a poll that is answered at once, because the server has no room for it to wait, the
+seconds after which the client asks again."""
 _APPLYING_SECONDS: float = 0.05
 """Time in which a commit of this process is applied to the task cache."""
 _Topic = tuple[str, str]
@@ -143,7 +145,7 @@ class Notifier:
                 if found is not None or left <= 0 or self.closed:
                     return found
                 if first and not self._may_wait(asked_by, counted):
-                    scope[NOT_HELD] = True
+                    scope[NOT_HELD] = math.ceil(SHORTEST_REST)
                     return found
                 first = False
                 try:

@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.polling.pace import seconds_to_rest, seconds_to_window
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.round_rows import last_round, refusals_by_reason
-from aggregator_service.storage.schema import RoundRow, SnapshotRow, TaskRow, ViewRow
+from aggregator_service.storage.schema import ClientRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stage_rows import (
     Part,
     awaited_message,
@@ -41,6 +43,9 @@ _AS_IN_ROW: Final = (
     *("aggregate_bytes", "aggregate_digest", "state_digest", "aggregate_chain", "failure", "report"),
 )
 """Fields of a view that are fields of its round's row."""
+
+
+_LAST_ENROLLED: Final = select(func.max(ClientRow.sequence)).where(ClientRow.task_id == bindparam("task"))
 
 
 def compact_round(session: Session, round_: RoundRow, now: float) -> RoundView:
@@ -169,8 +174,9 @@ class CachedRound:
     It may be read while another thread adds deliveries.
     """
 
-    def __init__(self, task: TaskRow, data: _RoundData | None) -> None:
+    def __init__(self, task: TaskRow, members: int, data: _RoundData | None) -> None:
         self.task_id, self.version = task.id, task.version
+        self._members = members
         self._task, self._data = task, data
         self._etags: dict[ClientRoundStatus, str] = {}
         self._route_lengths: dict[Route, tuple[Route, int]] = {}
@@ -196,6 +202,15 @@ class CachedRound:
             lambda part: client_id in data.clients.get(part, ()),
             lambda: self._route_and_length(data, client_id)[1],
         )
+
+    def seconds_to_window(self, client_id: str, status: ClientRoundStatus, rate: float, now: float) -> int:
+        """Return how many seconds before its window an awaited client is (`polling.pace`); 0 for others."""
+        row = self._require_round().row
+        return seconds_to_window(self._task, row, client_id, rate, now) if status.is_awaited else 0
+
+    def seconds_to_rest(self, rate: float) -> int:
+        """Return after how many seconds a client asks again whose poll finds no room (`polling.pace`)."""
+        return seconds_to_rest(self._task, self._members, rate)
 
     def awaits(self, number: int, message: MaskedMessage, client_id: str) -> bool:
         """Whether round `number` is known to wait for this message of the client."""
@@ -276,7 +291,9 @@ def read_round(session: Session, task_id: str, now: float) -> CachedRound | None
     if task is None:
         return None
     round_ = last_round(session, task_id)
-    return CachedRound(task, None if round_ is None else _read_data(session, task, round_, now))
+    # the order of enrolment: the last is found in an index, where a count reads all rows
+    members = session.execute(_LAST_ENROLLED, {"task": task_id}).scalar() or 0
+    return CachedRound(task, members, None if round_ is None else _read_data(session, task, round_, now))
 
 
 def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:

@@ -25,7 +25,8 @@ from aggregator_service.access.principals import (
 from aggregator_service.http.authentication import ActorOf, MemberOf, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
-from aggregator_service.polling.notifier import own_topic
+from aggregator_service.polling.notifier import NOT_HELD, own_topic
+from aggregator_service.polling.pace import seconds_to_window
 from aggregator_service.polling.views import compact_rounds, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
@@ -73,6 +74,8 @@ class _RoundAnswer:
 
     view: Callable[[], RoundView]
     etag: str
+    begins_in: Callable[[], int] = lambda: 0
+    """Returns the seconds until the window of a client that the round awaits; 0 for others."""
 
 
 @router.get(
@@ -81,13 +84,21 @@ class _RoundAnswer:
     response_model=RoundView,
     responses={
         200: {
-            "headers": headers_of({"ETag": "Send it back in If-None-Match with `wait` to wait for the next change."})
+            "headers": headers_of(
+                {
+                    "ETag": "Send it back in If-None-Match with `wait` to wait for the next change.",
+                    "Retry-After": "Seconds until the client's window in a large round. Wait before the next request.",
+                }
+            )
         },
         204: {
             "description": "No round has been opened yet, nor within `wait` seconds.",
             "headers": headers_of({"ETag": "That of a task without rounds."}),
         },
-        304: {"description": "Nothing changed within `wait` seconds."},
+        304: {
+            "description": "Nothing changed within `wait` seconds, or the server has no room to let the poll wait.",
+            "headers": headers_of({"Retry-After": "Seconds after which to ask again, if there was no room."}),
+        },
         **guarded(),
     },
 )
@@ -117,7 +128,11 @@ async def current(
         task, topics, wait, changed, interval, asked_by=client_id_of(principal), scope=http.scope
     )
     if found is not None:
-        return Response(found.view().model_dump_json(), media_type="application/json", headers={"ETag": found.etag})
+        begins_in = found.begins_in()
+        headers = {"ETag": found.etag} | ({"Retry-After": str(begins_in)} if begins_in else {})
+        return Response(found.view().model_dump_json(), media_type="application/json", headers=headers)
+    if NOT_HELD in http.scope and (cached_round := services.task_cache.cached_round(task)) is not None:
+        http.scope[NOT_HELD] = cached_round.seconds_to_rest(services.settings.arrival_rate)
     if newest is None:
         unchanged = not_modified(if_none_match, _NO_ROUND)
         return Response(status_code=304 if unchanged else 204, headers={"ETag": _NO_ROUND})
@@ -133,7 +148,12 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
         status = None if cached_round is None else cached_round.status(principal.client_id)
         # Another server may just have stored what the round still awaits from this client here: then ask the database.
         if cached_round is not None and status is not None and (services.is_only_server or not status.is_awaited):
-            return _RoundAnswer(lambda: cached_round.view(status, services.clock.now()), cached_round.etag(status))
+            rate, client_id = services.settings.arrival_rate, principal.client_id
+            return _RoundAnswer(
+                lambda: cached_round.view(status, services.clock.now()),
+                cached_round.etag(status),
+                lambda: cached_round.seconds_to_window(client_id, status, rate, services.clock.now()),
+            )
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 
 
@@ -143,8 +163,12 @@ def _stored_round(services: Services, principal: Principal, task_id: str) -> _Ro
         newest = last_round(session, task_id)
         if newest is None:
             return None
-        view = round_view(session, task, newest, principal, services.clock.now())
-    return _RoundAnswer(lambda: view, round_etag(task, view))
+        now = services.clock.now()
+        view = round_view(session, task, newest, principal, now)
+    begins_in = 0
+    if isinstance(principal, Enrolled) and view.expected and not view.delivered:
+        begins_in = seconds_to_window(task, newest, principal.client_id, services.settings.arrival_rate, now)
+    return _RoundAnswer(lambda: view, round_etag(task, view), lambda: begins_in)
 
 
 @router.get("", summary="List rounds", responses=guarded())

@@ -41,6 +41,7 @@ from protocols.errors import ParameterError
 from protocols.messages import ProblemDocument, UploadReceipt
 from protocols.messages.base import PROBLEM_TYPES, problem_uri
 from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
+from protocols.pace import LONGEST_REST
 
 DEFAULT_ATTEMPTS: Final = 6
 LONGEST_PAUSE: Final = 20.0
@@ -188,11 +189,11 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
     while True:
         try:
             response = yield from _send_once(request)
-            yield from _come_again(retry_after(response.headers))
+            yield from _rest(retry_after(response.headers))
             return response
         except (ConnectionFailed, ApiError) as error:
             if isinstance(error, NotFound):
-                yield from _come_again(error.retry_after)
+                yield from _rest(error.retry_after)
             if not _is_transient(error, safe):
                 raise
             attempt += 1
@@ -205,10 +206,16 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
             paused += yield from back_off(error, attempt, policy, None if waits else counted)
 
 
-def _come_again(seconds: float | None) -> Program[None]:
-    """Pause for at most `LONGEST_PAUSE` after an answer of a server that had no room to let a poll wait."""
-    if seconds:
-        yield Pause(min(seconds, LONGEST_PAUSE))
+def _rest(seconds: float | None) -> Program[None]:
+    """Pause after an answer that says when to come again (`protocols.pace`), in parts of at most `LONGEST_PAUSE`.
+
+    The server had no room to let a poll wait, or the client's window in a round begins later. No server makes a client
+    pause for more than `LONGEST_REST` after an answer.
+    """
+    left = min(seconds or 0.0, LONGEST_REST)
+    while left > 0:
+        yield Pause(min(left, LONGEST_PAUSE))
+        left -= LONGEST_PAUSE
 
 
 def back_off(

@@ -234,7 +234,7 @@ def _position(change: RoundChange) -> tuple[int, int]:
 
 
 class StoppedInOutage(ClientSDKError):
-    """The caller's `stop()` returned True while the server could not be reached."""
+    """The caller's `stop()` returned True in a pause: the server cannot be reached, or asked the client to pause."""
 
 
 @dataclass
@@ -276,6 +276,8 @@ class Outage:
                 self._require_patience(error, asked or 0.0)
             case Pause(seconds) if self._failure is not None:
                 return Pause(self._pause(seconds, self._failure))
+            case Pause() if self.stop and self.stop():
+                raise StoppedInOutage("stopped while the server asked this client to pause")
         return effect
 
     def on_reply(self, effect: Effect, reply: object) -> object:

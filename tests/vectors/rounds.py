@@ -12,6 +12,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from protocols import pace
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
@@ -67,6 +68,16 @@ def _refused_mask(what: str, bits: int = 0, count: int = 0, body: str | None = N
         add_masks(target, [(SEED, context, 0)])
     elif what == "a negative start":
         add_masks(target, [(SEED, context, 1)], start=-1)
+
+
+@vectors("pace.json", "windows")
+def _window(seed: str, client_id: str, clients: int, rate: float, stage_seconds: float) -> Outputs:
+    return {"seconds": pace.window(unhex(seed), client_id, clients, rate, stage_seconds)}
+
+
+@vectors("pace.json", "rests")
+def _rest(members: int, rate: float, stage_seconds: float, unit: float) -> Outputs:
+    return {"seconds": pace.rest(members, rate, stage_seconds, unit)}
 
 
 @vectors("masks.json", "graphs")

@@ -186,6 +186,22 @@ test("a poll that the server has no room for is not asked again before the serve
   }
 });
 
+test("a client comes in its window of a large round, and no server makes it silent", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  for (const [said, seconds] of [["37", 37], ["31536000", 600]]) {
+    let came = false;
+    answering([200, "{}", { "retry-after": said }]);
+    const asked = new Api("http://localhost:1").get("/v1/tasks/t/rounds/current", "round", { wait: 0 }).then(() => (came = true));
+    const settled = () => new Promise((resolve) => setImmediate(() => setImmediate(resolve)));
+    for (let turn = 0; turn < 50; turn++) await settled();
+    t.mock.timers.tick(1000 * seconds - 1);
+    await settled();
+    assert.equal(came, false);
+    t.mock.timers.tick(1);
+    await asked;
+  }
+});
+
 test("the page of a proxy is no word of the server's", async () => {
   const failures = [];
   const api = new Api("http://localhost:1", { unreachable: (error) => failures.push(error) });

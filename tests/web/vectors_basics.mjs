@@ -21,6 +21,18 @@ import { hexes, near, refused, same } from "./checks.mjs";
 const part = ([kind, value]) => ({ str: () => value, int: () => value, bytes: () => fromHex(value) })[kind]();
 
 export const RUNNERS = {
+  async "pace.json"({ windows, rests }) {
+    const longest = (seconds) => Math.min(seconds / 2, 600);
+    for (const { seed, client_id, clients, rate, stage_seconds, seconds } of windows) {
+      const spread = clients > 10 * rate && rate ? Math.min(clients / rate, longest(stage_seconds)) : 0;
+      const head = new DataView((await digest("window", fromHex(seed), client_id)).buffer).getBigUint64(0);
+      same(spread * (Number(head >> 11n) / 2 ** 53), seconds);
+    }
+    for (const { members, rate, stage_seconds, unit, seconds } of rests) {
+      const mean = rate ? Math.min(members / rate, longest(stage_seconds) / 1.5) : 0;
+      same(Math.max(5, mean * (0.5 + unit)), seconds);
+    }
+  },
   async "codec.json"({ pack, base64 }) {
     for (const { chunks, packed } of pack) {
       same(toHex(codec.pack(...hexes(chunks))), packed);

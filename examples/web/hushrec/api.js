@@ -10,6 +10,7 @@ const TIMEOUT_SECONDS = 60;
 const REPEATED = new Set([408, 429, 500, 502, 503, 504]);
 const FIRST_PAUSE = 0.25;
 const LONGEST_PAUSE = 20;
+const LONGEST_REST = 600;
 
 /** Resolves after so many seconds; rejects with the signal's reason when it is aborted. */
 export function pause(seconds, signal) {
@@ -100,7 +101,7 @@ export class Api {
   }
 
   /** The parsed answer of GET, and its ETag; json is null for 204 and 304. */
-  async get(path, what, { signal, wait = 0, etag = null, token } = {}) {
+  async get(path, what, { signal, wait, etag = null, token } = {}) {
     const headers = etag ? { "if-none-match": etag } : {};
     const target = wait ? `${path}${path.includes("?") ? "&" : "?"}wait=${wait}` : path;
     const { response, body } = await this.#repeated("GET", target, what, { headers, signal, wait, token });
@@ -153,10 +154,10 @@ export class Api {
           const type = response.headers.get("content-type");
           throw new UnreachableError(`${method} ${target}: answered by something else than the server (${response.status}, ${type})`);
         }
-        if (response.status < 400 || (response.status === 404 && options.wait)) {
-          // a server that has no room to let a poll wait says when to ask again
-          const seconds = options.wait ? Number(response.headers.get("retry-after")) || 0 : 0;
-          if (seconds) await pause(Math.min(seconds, LONGEST_PAUSE), options.signal);
+        if (options.wait !== undefined && (response.status < 400 || response.status === 404)) {
+          // it has no room to let a poll wait, or the client's window in a large round begins later
+          const seconds = Number(response.headers.get("retry-after")) || 0;
+          if (seconds) await pause(Math.min(seconds, LONGEST_REST), options.signal);
         }
         if (response.status < 400) return { response, body };
         failure = new ApiError(method, target, response.status, problemOf(response, body));

@@ -41,6 +41,7 @@ from client_sdk.rounds.polling import (
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.base import PROBLEM_TYPES
+from protocols.pace import LONGEST_REST
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
 
 URL = "https://aggregator.example"
@@ -463,8 +464,30 @@ def test_a_server_without_room_for_a_poll_that_waits_is_asked_again_when_it_says
     assert isinstance(runner.run(follow_rounds(CALLS, "t_1", change)), NothingNew)
     assert runner.pauses == [5.0]
     assert runner.run(CALLS.envelope("t_1", wait=20.0)) is None
-    assert runner.pauses == [5.0, LONGEST_PAUSE]  # nobody is told to wait for longer
+    assert runner.pauses == [5.0, *[LONGEST_PAUSE] * 25]  # in parts, so that a client can be stopped
     assert runner.run(CALLS.envelope("t_1")) is None
+
+
+def test_a_client_comes_in_its_window_and_no_server_makes_it_silent() -> None:
+    """The round is returned after the pause; a server that says a year is asked again after ten minutes."""
+    pauses = {"37": 37.0, "31536000": LONGEST_REST, "-1": 0.0, "soon": 0.0}
+    for said, expected in pauses.items():
+        view = round_view(1, "collecting")
+        body = view.model_dump_json().encode()
+        runner = ProgramRunner(
+            lambda _, text=said, body=body: Response(200, {"etag": '"1"', "retry-after": text}, body)
+        )
+        assert runner.run(follow_rounds(CALLS, "t_1", None, wait=0.0)) == RoundChanged(view, '"1"')
+        assert sum(runner.pauses) == expected
+        assert max(runner.pauses, default=0.0) <= LONGEST_PAUSE
+
+
+def test_a_client_that_waits_for_its_window_can_be_stopped() -> None:
+    body, asked = round_view(1, "collecting").model_dump_json().encode(), iter([False, False, True])
+    runner = ProgramRunner(lambda _: Response(200, {"etag": '"1"', "retry-after": "500"}, body))
+    with pytest.raises(StoppedInOutage, match="asked this client to pause"):
+        runner.run(through(follow_rounds(CALLS, "t_1", None, wait=0.0), Outage(stop=lambda: next(asked))))
+    assert runner.pauses == [LONGEST_PAUSE] * 2
 
 
 def test_the_end_of_a_task_is_found_after_a_round_or_a_poll_without_a_change_and_stays() -> None:
