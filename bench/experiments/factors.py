@@ -29,7 +29,8 @@ from bench.experiments.leaks import (
 )
 from bench.experiments.rows import Row, Values
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.lab.data.published import load_dataset, load_interactions, load_train_test
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.evaluation.metrics import FullScorer, RankingResult, candidates_of, evaluate, rank_all
 from client_sdk.lab.federation import Federation, SimulatedRound
 from client_sdk.training.fair import FairConfig
@@ -46,7 +47,7 @@ def factor_run(
     recipe: str, parameters: Mapping[str, Any], mechanism: str, rounds: int, seed: int, data_dir: Path
 ) -> Values:
     """Train a recipe of the CoLR paper on MovieLens-1M, and evaluate the last round."""
-    data = load_dataset("ml-1m", data_dir)
+    data = load_split("ml-1m", data_dir, kind="leave-one-out").one_each
     candidates, replaced = candidates_of(data, np.random.default_rng(seed))
     given = {"dim": DIM, "clip": CLIP, "items": data.train.n_items, **parameters}
     federation = Federation(
@@ -232,7 +233,8 @@ def fair_run(capacities: tuple[int, ...], most: int, turns: int, seed: int, data
 
     capacities: p of the groups, which hold 1/2^p of the tables. most: cap of the weight.
     """
-    train, test = load_train_test(GOODREADS, data_dir)
+    split = load_split(GOODREADS, data_dir, kind="given")
+    train, test = split.train, split.test
     count, groups = len(capacities), equal_groups(train.n_users, len(capacities))
     parameters = {
         "items": train.n_items, "capacities": capacities, "max_interactions": most, "reveal_weights": True,

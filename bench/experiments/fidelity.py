@@ -24,8 +24,8 @@ from bench.experiments.privirec import privirec_rows, published_split
 from bench.experiments.rfrec import rfrec_rows
 from bench.experiments.rows import Row, flat, options_of, report
 from client_sdk.lab.data.interactions import LeaveOneOut
-from client_sdk.lab.data.published import load_dataset, load_interactions
-from client_sdk.lab.data.splits import split_rows
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import load_split, split_rows
 from client_sdk.lab.evaluation import ControlTable, ranking_controls, rating_controls
 from client_sdk.lab.evaluation.metrics import candidates_of
 
@@ -70,16 +70,20 @@ class System(NamedTuple):
     controls: Callable[[str, Path], ControlTable]
 
 
+def _published(dataset: str, data_dir: Path) -> LeaveOneOut:
+    return load_split(dataset, data_dir, kind="leave-one-out").one_each
+
+
 _ML_1M: Final = ("ml-1m",)
 _RATED: Final = ("ml-100k", "ml-1m")
 SYSTEMS: Final[dict[str, System]] = {
-    "colr": System(colr_rows, _ML_1M, partial(leave_one_out_controls, load_dataset)),
+    "colr": System(colr_rows, _ML_1M, partial(leave_one_out_controls, _published)),
     "fair": System(fair_rows, ("goodreads-100",), full_ranking_controls),
     "pfedclr": System(pfedclr_rows, ("filmtrust", "ml-100k"), partial(leave_one_out_controls, pfedclr_split)),
     "privirec": System(privirec_rows, ("gowalla",), full_ranking_controls),
     "rfrec": System(partial(rfrec_rows, "rfrec"), _RATED, rating_mean_controls),
     "rfrecf": System(partial(rfrec_rows, "rfrecf"), _RATED, rating_mean_controls),
-    "topk": System(topk_rows, _ML_1M, partial(leave_one_out_controls, load_dataset)),
+    "topk": System(topk_rows, _ML_1M, partial(leave_one_out_controls, _published)),
 }
 
 

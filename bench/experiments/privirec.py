@@ -15,15 +15,15 @@ from bench.experiments.ring_sums import (
     PRESETS,
     RingSums,
     Subspace,
-    central_components,
-    central_gram,
+    gram_of,
     power_iteration,
     product_of,
 )
 from bench.experiments.rows import Row, Values
+from client_sdk.lab.central import central_components
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.data.published import LIGHTGCN_SETS, load_interactions, load_train_test
-from client_sdk.lab.data.splits import hold_out_share
+from client_sdk.lab.data.published import LIGHTGCN_SETS
+from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.evaluation import rank_all
 from client_sdk.training.graph_filters import GFCF, Components, Filter
 
@@ -67,9 +67,8 @@ PUBLISHED: Final = {
 
 def published_split(dataset: str, data_dir: Path, seed: int) -> tuple[Interactions, Interactions]:
     """The published split into training and test rows, or without one a random fifth of every user's items."""
-    if dataset in LIGHTGCN_SETS:
-        return load_train_test(dataset, data_dir)
-    return hold_out_share(load_interactions(dataset, data_dir), 0.2, seed)
+    split = load_split(dataset, data_dir, kind="given" if dataset in LIGHTGCN_SETS else "random", seed=seed)
+    return split.train, split.test
 
 
 class Bench:
@@ -144,7 +143,8 @@ def secure(names: tuple[str, ...], bench: Bench) -> Named:
 def central(names: tuple[str, ...], bench: Bench) -> Named:
     """With the data in one place, with the iteration's vectors and with exact ones; GF-CF over the sample, too."""
     columns = bench.columns(names)
-    exact, iterated = central_components(bench.train, columns), bench.power(product_of(bench.train), columns)
+    rows, degrees = interaction_rows(bench.train), bench.train.item_degrees().astype(np.float64)
+    exact, iterated = central_components(rows, degrees, columns), bench.power(product_of(bench.train), columns)
     made = {"central": replace(exact, vectors=iterated.vectors.astype(np.float32)), "exact_svd": exact}
     # the filters do not read singular values
     named = {f"{name}.{how}": (PRESETS[name], components) for name in names for how, components in made.items()}
@@ -164,7 +164,7 @@ def rings(bench: Bench) -> Named:
 def turbo_cf(how: str, bench: Bench) -> Named:
     """Turbo-CF, which needs no subspace and has its own user exponent, from ring sums or with the data in one place."""
     is_secure, exponent, nothing = how == "secure", _TURBO.user_exponent, np.zeros((bench.items, 0), np.float32)
-    gram = RingSums(bench.train, BITS, exponent).gram() if is_secure else central_gram(bench.train, exponent)
+    gram = RingSums(bench.train, BITS, exponent).gram() if is_secure else gram_of(bench.train, exponent)
     facts = {"upload_bytes": upload(bench.items + bench.pairs)} if is_secure else {}
     degrees = bench.train.item_degrees().astype(np.float64)
     components = Components(degrees, nothing, nothing[0], gram, exponent)

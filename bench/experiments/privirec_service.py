@@ -20,10 +20,10 @@ import numpy as np
 from bench._report import Figure, arguments, bars
 from bench.figures import run
 from bench.rounds import READY_SECONDS, Dropouts, enrolled
+from client_sdk.lab.central import central_components
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import hold_out_share, only_users
-from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.evaluation.metrics import rank_all
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
             raise SystemExit(f"round {report.number} has {report.survivors} survivors, not {members[-1].size}")
     rows = interaction_rows(train)
     degrees = rows[members[0]].sum(axis=0, dtype=np.float64)
-    exact, _ = central_components(rows[members[1]], degrees, recipe.parameters.components)
+    exact = central_components(rows[members[1]], degrees, recipe.parameters.components)
     service = rank_all(scores.__getitem__, train, test)
     central = rank_all(lambda users: GFCF().scores(exact, rows[users]), train, test)
     return {

@@ -26,17 +26,18 @@ from scipy.sparse import coo_array, csc_array, csr_array, csr_matrix, diags_arra
 
 from bench._report import Figure
 from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
-from bench.experiments.ring_sums import central_components
 from bench.experiments.rows import Found, Values, means, measure_seeds
+from client_sdk.lab.central import central_components
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
-from client_sdk.lab.data.published import load_dataset, load_interactions
+from client_sdk.lab.data.published import load_interactions
+from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.metrics import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.simulate import spectrum_of
-from client_sdk.training.graph_filters import BSPM, GFCF
+from client_sdk.training.graph_filters import BSPM, GFCF, Components
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import MOST_FACTORS, advise, parameters_for
 from protocols.recipes.privirec import PriviRecK
@@ -57,7 +58,7 @@ def split_of(name: str, data_dir: Path, seed: int, validation: bool = False) -> 
     seed: of random held-out rows, of the Gowalla sample's negatives and of all sampled negatives.
     """
     if name == "ml-1m":
-        data = load_dataset(name, data_dir, seed)
+        data = load_split(name, data_dir, kind="leave-one-out", seed=seed).one_each
     else:
         data = _held_out(name, _interactions(name, data_dir), seed)
     if validation:
@@ -154,17 +155,22 @@ def _ease(train: Interactions, weight: float, dropout: float = 0.0) -> FullScore
     return lambda users: np.asarray(rows[users] @ learned)
 
 
+def _components(train: Interactions) -> Components:
+    degrees = train.item_degrees().astype(np.float64)
+    return central_components(interaction_rows(train), degrees, min(256, train.n_users - 1, train.n_items - 1))
+
+
 def _gf_cf(train: Interactions, alpha: float) -> FullScorer:
     """GF-CF (Shen et al., CIKM 2021) with the whole item-item matrix and its 256 exact leading vectors."""
     rows = interaction_rows(train)
-    components = central_components(train, min(256, train.n_users - 1, train.n_items - 1))
+    components = _components(train)
     return lambda users: GFCF(alpha=alpha).scores(components, rows[users])
 
 
 def _bspm(train: Interactions, sharpening_time: float, beta: float) -> FullScorer:
     """BSPM-EM (Choi et al., SIGIR 2023), like `_gf_cf`."""
     rows = interaction_rows(train)
-    components = central_components(train, min(256, train.n_users - 1, train.n_items - 1))
+    components = _components(train)
     chosen = BSPM(early_merge=True, sharpening_time=sharpening_time, beta=beta)
     return lambda users: chosen.scores(components, rows[users])
 

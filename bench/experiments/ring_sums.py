@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array, triu, vstack
-from scipy.sparse.linalg import svds
 
+from client_sdk.lab import central
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.training.graph_filters import BSPM, GFCF, Components, Filter, TurboCF
+from client_sdk.training.graph_filters import BSPM, GFCF, Filter, TurboCF
 from protocols.sums.ring import FixedPoint
 
 # --- Settings of the graph filters for Gowalla, from their authors' code
@@ -46,12 +46,9 @@ class Subspace:
 
 def normalised(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
     """R~ = D_u^-a R D_i^(a-1), float64 CSR (n_users, n_items)."""
-    rows = interaction_rows(interactions).astype(np.float64)
-    with np.errstate(divide="ignore"):  # rows and columns without an entry are not scaled
-        by_user = interactions.user_degrees().astype(np.float64) ** -user_exponent
-        by_item = interactions.item_degrees().astype(np.float64) ** (user_exponent - 1)
-    rows.data *= np.repeat(by_user, np.diff(rows.indptr)) * by_item[rows.indices]
-    return rows
+    return central.normalised(
+        interaction_rows(interactions), interactions.item_degrees(), (user_exponent, 1 - user_exponent)
+    )
 
 
 def start_vectors(n_items: int, columns: int, seed: int) -> np.ndarray:
@@ -197,25 +194,13 @@ def blocks(sizes: np.ndarray) -> Iterator[slice]:
 # ---
 
 
-def central_components(train: Interactions, columns: int) -> Components:
-    """Components with the data in one place: P, and its top right singular vectors by ARPACK, best first."""
-    _, values, transposed = svds(normalised(train), k=columns, random_state=0, return_singular_vectors="vh")
-    order = np.argsort(-values)
-    return Components(
-        train.item_degrees().astype(np.float64),
-        transposed[order].T.astype(np.float32),
-        values[order].astype(np.float32),
-        central_gram(train),
-    )
-
-
 def product_of(interactions: Interactions) -> Callable[[np.ndarray], np.ndarray]:
     """The product P Q for Q (m, K) with the data in one place, float64, without forming P = R~^T R~."""
     r = normalised(interactions)
     return lambda vectors: r.T @ (r @ vectors)
 
 
-def central_gram(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
+def gram_of(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
     """P with the data in one place, computed in float64, float32 CSR (m, m)."""
     r = normalised(interactions, user_exponent)
     return csr_array(r.T @ r).astype(np.float32)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_sdk.lab.data import load_dataset
+from client_sdk.lab.data import load_split
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, held_out_rows
 from client_sdk.lab.evaluation import candidates_of, evaluate_scores
 from examples.sasrec_torch.fedavg import Histories
@@ -67,12 +67,12 @@ class Clients:
 
 
 def read(name: str, folder: Path | None, seed: int = 0) -> LeaveOneOut:
-    """Return a data set of the SDK (`load_dataset`), each history in order of time.
+    """Return a data set of the SDK (`load_split`), each history in order of time.
 
     Where the data has no times, each history is in a random order: that of a file may follow anything, such as the
     numbers of the items, and a model of sequences learns it.
     """
-    data = load_dataset(name, folder)
+    data = load_split(name, folder, kind="leave-one-out").one_each
     train = data.train
     keys = np.random.default_rng(seed).random(train.size) if train.timestamps is None else train.timestamps
     order = np.lexsort((keys, train.users))  # stable: equal times stay in the order of the file

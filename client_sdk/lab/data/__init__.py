@@ -10,14 +10,7 @@ from client_sdk.lab.data.columns import Columns, parse_columns
 from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet
 from client_sdk.lab.data.files import DataFile, read_data_file
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
-from client_sdk.lab.data.published import (
-    DATASETS,
-    load_dataset,
-    load_interactions,
-    load_train_test,
-    read_ncf,
-    read_train_test,
-)
+from client_sdk.lab.data.published import DATASETS, load_interactions, read_ncf, read_train_test
 from client_sdk.lab.data.splits import Split, hold_out_share, load_split, sample_users, split_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig
 
@@ -35,10 +28,8 @@ __all__ = [
     "SyntheticConfig",
     "hold_out_share",
     "leave_one_out",
-    "load_dataset",
     "load_interactions",
     "load_split",
-    "load_train_test",
     "parse_columns",
     "read_data_file",
     "read_ncf",

@@ -19,8 +19,7 @@ from client_sdk.lab.data.files import (
     read_data_file,
     read_data_files,
 )
-from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
-from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut
 
 
 def read_ncf(train: Path, test: Path, negatives: Path | None = None) -> LeaveOneOut:
@@ -96,44 +95,20 @@ def _negatives_by_user(
 
 
 # --- loading data sets by name or by path, with the split on which each is evaluated ---------------------------------
-# `load_dataset(name, data_dir)` looks for plain and .gz files in data_dir/name/ and in data_dir, in the layout of the
-# provider's archive. No data set is part of the project: `hushrec data fetch` downloads some, the others are available
-# from their providers.
+# Plain and .gz files are looked for in data_dir/name/ and in data_dir, in the layout of the provider's archive. No data
+# set is part of the project: `hushrec data fetch` downloads some, the others are available from their providers.
 
 LIGHTGCN_SETS: Final = ("goodreads-100", "gowalla")
 DATASETS: Final = ("synthetic", "ml-100k", "ml-1m", "filmtrust", *LIGHTGCN_SETS)
-"""Names of data sets that `load_dataset` accepts."""
+"""Names of the data sets that can be loaded."""
 
 NCF_FILES: Final = ("ml-1m.train.rating", "ml-1m.test.rating", "ml-1m.test.negative")
 
 
-def load_dataset(
-    name: str,
-    data_dir: Path | None = None,
-    seed: int = 0,
-    columns: Columns | None = None,
-    report: Report | None = None,
-    skip_bad: int = 0,
-) -> LeaveOneOut:
-    """Return the leave-one-out split of a data set, or of a file or folder if `name` is a path.
-
-    data_dir: the folder `data` in the working directory by default. seed: of the split, and of the synthetic data.
-    columns, skip_bad: which columns of a file to read, and how many rows that cannot be read are left out; see
-    `read_data_file`. report: called with what was found in a file.
-
-    ml-1m: the published NCF files with their 99 negatives if all three exist, otherwise `ratings.dat` or `ratings.csv`.
-    All others: `leave_one_out` of all interactions. It holds out each user's latest interaction or, without timestamps
-    (filmtrust, gowalla, goodreads-100), one drawn with `seed`. gowalla and goodreads-100 are published with several
-    test items per user; for that split see `load_train_test`. Raises `DataError`, with the file's name, if a file is
-    missing or malformed.
-    """
-    if name == "synthetic":
-        return leave_one_out(synthetic(SyntheticConfig(seed=seed)), seed)
-    if name == "ml-1m":
-        train, test, negatives = (_found(name, data_dir, file) for file in NCF_FILES)
-        if train and test and negatives:
-            return read_ncf(train, test, negatives)
-    return leave_one_out(load_interactions(name, data_dir, columns, report, skip_bad), seed)
+def published_ncf(data_dir: Path | None = None) -> LeaveOneOut | None:
+    """Return the split of ml-1m by NCF with its 99 negatives, None unless all three files are there."""
+    train, test, negatives = (_found("ml-1m", data_dir, file) for file in NCF_FILES)
+    return read_ncf(train, test, negatives) if train and test and negatives else None
 
 
 def load_interactions(
@@ -145,7 +120,9 @@ def load_interactions(
 ) -> Interactions:
     """Return all interactions of a data set on disk, or of the file or folder if `name` is a path.
 
-    For gowalla, goodreads-100 and folders, train and test are joined. columns, report, skip_bad: as for `load_dataset`.
+    For gowalla, goodreads-100 and folders, train and test are joined. data_dir: the folder `data` in the working
+    directory by default. columns, skip_bad: which columns of a file to read, and how many rows that cannot be read are
+    left out; see `read_data_file`. report: called with what was found in a file.
     Raises `DataError` for an unknown name, a missing or malformed file, and `columns` for a data set by name.
     """
     path = Path(name)
@@ -159,7 +136,7 @@ def load_interactions(
     if columns is not None:
         raise DataError(f"columns are those of a file, but {name!r} is the name of a data set")
     if name in LIGHTGCN_SETS:
-        return _joined(load_train_test(name, data_dir))
+        return _joined(published_sides(name, data_dir))
     if name not in _READERS:
         known = ", ".join(sorted(DATASETS))
         raise DataError(f"unknown data set {name!r}: choose one of {known}, or the path of a file or folder")
@@ -170,13 +147,11 @@ def load_interactions(
     raise _missing(name, data_dir, tuple(_READERS[name]))
 
 
-def load_train_test(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
-    """Return the published training and test interactions of gowalla or goodreads-100.
+def published_sides(name: str, data_dir: Path | None = None) -> tuple[Interactions, Interactions]:
+    """Return the published training and test interactions of one of `LIGHTGCN_SETS`.
 
     A user has any number of test items. Raises `DataError`, also if a pair is in both files.
     """
-    if name not in LIGHTGCN_SETS:
-        raise DataError(f"no published train/test split of {name!r}; choose one of {', '.join(LIGHTGCN_SETS)}")
     files = ("train.txt", "test.txt")
     train_path, test_path = (_found(name, data_dir, file) for file in files)
     if train_path is None or test_path is None:

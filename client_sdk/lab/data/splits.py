@@ -23,9 +23,9 @@ from client_sdk.lab.data.published import (
     LIGHTGCN_SETS,
     NCF_FILES,
     Report,
-    load_dataset,
     load_interactions,
-    load_train_test,
+    published_ncf,
+    published_sides,
     read_folder,
     read_train_test,
 )
@@ -65,7 +65,7 @@ def load_split(
     test: the file of test interactions; `name` is then the file of training interactions. kind: by default "given" with
     `test` and for a folder, otherwise "random" if `by_rows`, otherwise "leave-one-out". seed: of random draws. by_rows:
     a random split draws rows, not a share of each user's, as is usual for ratings. columns, skip_bad, report: as for
-    `load_dataset`. Raises `DataError` for missing and malformed files, and if there is no given split.
+    `load_interactions`. Raises `DataError` for missing and malformed files, and if there is no given split.
     """
     if test is not None:
         if kind not in (None, "given"):
@@ -74,14 +74,16 @@ def load_split(
     is_folder = name not in DATASETS and Path(name).is_dir()
     if kind == "given" or (kind is None and is_folder):
         if name in LIGHTGCN_SETS:
-            return _given(*load_train_test(name, data_dir))
+            return _given(*published_sides(name, data_dir))
         if not is_folder:
             raise DataError(f"{name} has no given split: pass the test file, or a folder with train and test files")
         return _given(*read_folder(Path(name), columns, report, skip_bad))
     if kind is None:
         kind = "random" if by_rows else "leave-one-out"
     if kind == "leave-one-out" and name == "ml-1m" and not by_rows:
-        return _published(load_dataset(name, data_dir, seed))
+        data = published_ncf(data_dir)
+        if data is not None:
+            return _published(data)
     if name == "synthetic" and columns is None:
         whole = synthetic(SyntheticConfig(seed=seed))
     else:
@@ -113,8 +115,7 @@ def _published(data: LeaveOneOut) -> Split:
     test = Interactions.from_pairs(
         tested, data.test_items[tested], n_users=data.train.n_users, n_items=data.train.n_items
     )
-    words = "each user's held-out interaction"
-    return Split(data.train, test, words if data.test_negatives is None else f"{words}, as in {NCF_FILES[1]}", data)
+    return Split(data.train, test, f"each user's held-out interaction, as in {NCF_FILES[1]}", data)
 
 
 # --- splits with several test interactions per user, for data sets that are published without a split ----------------

@@ -21,7 +21,8 @@ from rich.console import Console
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
-from client_sdk.lab.data.published import Report, load_dataset, load_interactions
+from client_sdk.lab.data.published import Report, load_interactions
+from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.demo import (
     ArmResult,
     CurvePoint,
@@ -320,7 +321,9 @@ def shared_setup(
 
 def _data(request: DemoRequest, report: Report | None) -> LeaveOneOut:
     if request.dataset in _SETTINGS:
-        return load_dataset(request.dataset, request.data_dir, request.seed, request.columns, report, request.skip_bad)
+        split = load_split(request.dataset, request.data_dir, kind="leave-one-out", seed=request.seed, report=report)
+        assert split.one_each is not None  # noqa: S101 - by its kind
+        return split.one_each
     whole = load_interactions(request.dataset, request.data_dir, request.columns, report, request.skip_bad)
     return leave_one_out(sampled_users(whole, request.seed, report), request.seed)
 

@@ -16,12 +16,11 @@ from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from scipy.sparse import csr_array
 
 from client_sdk.agreement.policy import Policy
 from client_sdk.errors import ClientSDKError
+from client_sdk.lab.central import central_components
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import hold_out_share
@@ -65,7 +64,7 @@ _MIN_DIFFERENCE: Final = 3
 the server excludes others with them."""
 
 
-def load_split(request: DemoRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
+def split_of(request: DemoRequest, report: Report | None = None) -> tuple[Interactions, Interactions]:
     """Return training and test interactions of the request's data set. Raises `DataError`."""
     if request.dataset == "synthetic":
         return hold_out_share(
@@ -91,33 +90,6 @@ def _recipe(request: DemoRequest, items: int, clients: int) -> PriviRecK:
     made = make_recipe(request.recipe, parameters)
     assert isinstance(made, PriviRecK)  # noqa: S101 - `run_demo` asks for no other
     return made
-
-
-# --- filter components computed from all data in one place, the reference for PriviRec's sums. Exact, in float64 -----
-
-
-def central_components(
-    rows: csr_array[Any, Any], degrees: NDArray[np.float64], columns: int, exponents: tuple[float, float] = (0.5, 0.5)
-) -> tuple[Components, Components]:
-    """Return the `columns` leading singular vectors of R~, without and with the item-item matrix P.
-
-    The first result is what privirec-k converges to; the second is what the released filters use. rows: of the users
-    whose rows make P, (users, items), expanded to a dense float64 matrix. degrees: of the items, float64 (items,).
-    exponents: a of the users' and b of the items' degrees.
-    """
-    dense = rows.toarray().astype(np.float64)
-    normalised = _scales(dense.sum(axis=1), exponents[0])[:, None] * dense * _scales(degrees, exponents[1])
-    _, values, transposed = np.linalg.svd(normalised, full_matrices=False)
-    vectors = np.ascontiguousarray(transposed[:columns].T, dtype=np.float32)
-    values = values[:columns].astype(np.float32)
-    gram = csr_array((normalised.T @ normalised).astype(np.float32))
-    return Components(degrees, vectors, values, None, *exponents), Components(
-        degrees, vectors, values, gram, *exponents
-    )
-
-
-def _scales(degrees: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
-    return np.asarray(np.power(degrees, -exponent, out=np.zeros_like(degrees), where=degrees > 0))
 
 
 # --- how long the sums of a PriviRec task take on this machine, estimated before the first one from measured parts ---
@@ -188,12 +160,12 @@ def rank_filters(demo: SpectrumDemo, fleet: Fleet) -> list[ArmResult]:
 
     p = recipe.parameters
     degrees, exponents = train.item_degrees().astype(np.float64), (p.user_exponent, p.degree_exponent)
-    factors, exact = central_components(rows, degrees, p.components, exponents)
+    exact = central_components(rows, degrees, p.components, exponents)
     on_devices = rank_all(client_scores.__getitem__, train, demo.test, users=users)
     popular = rank_all(popularity_scores(train), train, demo.test, users=users)
     found = [_ranked(f"EASE, {recipe.name} {demo.mechanism}", on_devices)]
     if recipe.name == "privirec-k":
-        found.append(_ranked("EASE, central, the same vectors exactly", rank(factors)))
+        found.append(_ranked("EASE, central, the same vectors exactly", rank(replace(exact, gram=None))))
     whole = _ranked("EASE, central, the whole matrix", rank(exact))
     return [*found, whole, _ranked("popularity", popular)]
 
@@ -222,7 +194,7 @@ class SpectrumDemo:
             raise ParameterError(f"this demo runs {known} sums, not {self.mechanism!r}: that is for --recipe colr")
         if request.cohort is not None:
             raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
-        self.train, self.test = load_split(request, report)
+        self.train, self.test = split_of(request, report)
         self.users = self.train.active_users
         self.recipe = _recipe(request, self.train.n_items, self.users.size)
         self._organiser = None if self.mechanism == "plain" else TrialOrganiser()

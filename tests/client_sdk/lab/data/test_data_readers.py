@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from client_sdk.lab.data.columns import LISTS, Columns
 from client_sdk.lab.data.files import by_place, read_data_file
 from client_sdk.lab.data.interactions import DataError, Interactions
-from client_sdk.lab.data.published import DATASETS, load_dataset, load_interactions, load_train_test, read_ncf
+from client_sdk.lab.data.published import DATASETS, load_interactions, read_ncf
 from client_sdk.lab.data.splits import load_split
+from tests.support.splits import both_sides, held_out
 
 
 def read(path: Path, columns: Columns | None = None) -> Interactions:
@@ -97,7 +98,7 @@ def test_contradicting_ncf_files_are_refused(tmp_path, test, negative, line, wha
 def test_lightgcn(tmp_path) -> None:
     put(tmp_path / "train.txt.gz", "0 3 0 1\n1 2\n")
     put(tmp_path / "test.txt", "2 5 0\n0 4 \n1\n")
-    train, test = load_train_test("gowalla", tmp_path)
+    train, test = both_sides("gowalla", tmp_path)
     assert (train.n_users, train.n_items) == (test.n_users, test.n_items) == (3, 6)
     assert [train.positives(user).tolist() for user in range(3)] == [[3, 0, 1], [2], []]
     assert [test.positives(user).tolist() for user in range(3)] == [[4], [], [5, 0]]
@@ -190,18 +191,17 @@ def test_file_is_found_in_the_data_sets_folder_or_in_data_dir(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)  # a folder of that name in the working directory is no file of the user's own
     (tmp_path / "ml-100k").mkdir()
     put(tmp_path / place, "1\t10\t3\t50\n1\t20\t3\t60\n2\t20\t1\t40\n2\t10\t1\t41\n")
-    assert load_dataset("ml-100k", tmp_path).test_items.tolist() == [1, 0]
     assert load_split("ml-100k", tmp_path).one_each.test_items.tolist() == [1, 0]
 
 
 def test_ml_1m_prefers_the_published_split(tmp_path) -> None:
     (tmp_path / "ratings.dat").write_text("1::10::3\n1::20::3\n")
-    assert load_dataset("ml-1m", tmp_path).test_negatives is None
+    assert held_out("ml-1m", tmp_path).test_negatives is None
     (tmp_path / "ml-1m.train.rating").write_text("0\t0\t5\n")
     (tmp_path / "ml-1m.test.rating").write_text("0\t1\t5\n")
-    assert load_dataset("ml-1m", tmp_path).test_negatives is None
+    assert held_out("ml-1m", tmp_path).test_negatives is None
     (tmp_path / "ml-1m.test.negative").write_text("(0,1)\t2\t3\n")
-    assert load_dataset("ml-1m", tmp_path).test_negatives.tolist() == [[2, 3]]
+    assert held_out("ml-1m", tmp_path).test_negatives.tolist() == [[2, 3]]
 
 
 def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
@@ -209,25 +209,25 @@ def test_gowalla_as_published_and_as_leave_one_out(tmp_path) -> None:
     folder.mkdir()
     (folder / "train.txt").write_text("0 1 2\n1 0 3\n")
     (folder / "test.txt").write_text("0 3\n")
-    train, test = load_train_test("gowalla", tmp_path)
+    train, test = both_sides("gowalla", tmp_path)
     assert (train.size, test.size) == (4, 1)
-    data = load_dataset("gowalla", tmp_path, seed=3)
+    data = held_out("gowalla", tmp_path, seed=3)
     assert data.train.size == 3
     assert data.test_items[0] in (1, 2, 3)
     assert data.test_items[1] in (0, 3)
     (folder / "test.txt").write_text("0 3 2\n")
     with pytest.raises(DataError, match="user 0, item 2"):
-        load_train_test("gowalla", tmp_path)
+        both_sides("gowalla", tmp_path)
 
 
 def test_errors_name_the_known_data_sets_and_the_folders_of_a_missing_one(tmp_path) -> None:
     for name in set(DATASETS) - {"synthetic"}:
         with pytest.raises(DataError) as caught:
-            load_dataset(name, tmp_path)
+            held_out(name, tmp_path)
         text = str(caught.value)
         assert f"in {tmp_path / name} and {tmp_path};" in text
         assert (f"hushrec data fetch {name}" in text) == name.startswith("ml-")
     with pytest.raises(DataError, match="filmtrust.*ml-100k"):
-        load_dataset("netflix")
-    with pytest.raises(DataError, match="gowalla"):
-        load_train_test("ml-1m")
+        held_out("netflix")
+    with pytest.raises(DataError, match="no given split"):
+        both_sides("ml-1m")

@@ -18,10 +18,11 @@ from client_sdk.lab.data import fetch as module
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.fetch import DOWNLOADS, DownloadableSet, describe, fetch, fetch_set
 from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, leave_one_out
-from client_sdk.lab.data.published import load_dataset, load_interactions, load_train_test, read_train_test
+from client_sdk.lab.data.published import load_interactions, read_train_test
 from client_sdk.lab.data.splits import load_split, sample_users, split_rows
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from protocols.errors import ParameterError
+from tests.support.splits import both_sides, held_out
 
 PAIRS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 11)), max_size=60, unique=True)
 
@@ -166,7 +167,7 @@ def test_contradicting_and_missing_test_files(tmp_path, table) -> None:
         (lambda: load_split(str(table), kind="given"), "no given split"),
         (lambda: load_split(str(table), test=test, kind="random"), "a test file is a given split"),
         (lambda: load_split(str(tmp_path)), "expected one file with 'train' in its name, found none"),
-        (lambda: load_dataset("ml-100k", columns=Columns(0, 1)), "columns are those of a file"),
+        (lambda: load_split("ml-100k", columns=Columns(0, 1)), "columns are those of a file"),
     ):
         with pytest.raises(DataError, match=what):
             call()
@@ -218,7 +219,7 @@ def test_correct_archive_is_unpacked_and_loads(tmp_path, monkeypatch) -> None:
     assert seen == sorted(seen)
     assert seen[-1] == len(body)
     assert [path.name for path in folder.parent.iterdir()] == ["ml-100k"]
-    assert load_dataset("ml-100k", tmp_path / "new").test_items.tolist() == [1]
+    assert held_out("ml-100k", tmp_path / "new").test_items.tolist() == [1]
     assert fetch("ml-100k", tmp_path / "new", download) == folder
     assert len(requested) == 1
 
@@ -264,7 +265,7 @@ def digest(config: SyntheticConfig) -> str:
 def test_default_data_is_identical_on_every_machine() -> None:
     assert digest(SyntheticConfig()) == "cb5346c07b2c87938d2368d1fd8ac3483dc297e2fe42912acc319379c376fabb"
     assert digest(SyntheticConfig(seed=1)) != digest(SyntheticConfig())
-    split = load_dataset("synthetic")
+    split = held_out("synthetic")
     assert split.train.size + split.tested_users.size == synthetic(SyntheticConfig()).size
 
 
@@ -298,7 +299,7 @@ def test_ratings_are_read_with_their_values(published_data, name, users, items, 
 
 
 def test_goodreads_as_fair_uses_it(published_data) -> None:
-    train, test = load_train_test("goodreads-100", published_data)
+    train, test = both_sides("goodreads-100", published_data)
     # Item tables have a row for every number up to the largest, as in the released code; 357,638 of them are used.
     assert (train.n_users, train.n_items) == (99, 359_014)
     assert (train.size, test.size) == (482_745, 206_869)

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console
 
 from client_sdk.cli.demo import run_demo
+from client_sdk.lab.central import central_components, normalised
 from client_sdk.lab.data.columns import Columns
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
@@ -23,7 +24,6 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import DemoRequest, spectrum
 from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, enrol, run_arm, shared_setup
 from client_sdk.lab.demo.report import Display, result_table, write_results
-from client_sdk.lab.demo.spectrum import central_components
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.local_server import DemoServer
 from client_sdk.operator import Operator, task_request
@@ -167,7 +167,7 @@ def test_demo_runs_to_the_end_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, mechanism: str
 ) -> None:
     data = synthetic(SyntheticConfig(users=24, items=40, positives=20))
-    monkeypatch.setattr(spectrum, "load_split", lambda *_: hold_out_share(data))
+    monkeypatch.setattr(spectrum, "split_of", lambda *_: hold_out_share(data))
     monkeypatch.setattr("client_sdk.lab.local_server.run_server", started)
     console = Console(record=True, width=100, force_terminal=True, file=StringIO())
     request = DemoRequest(recipe=recipe, rank=3, rounds=1, mechanism=mechanism, server_dir=tmp_path / "server")
@@ -204,11 +204,14 @@ def test_demo_runs_to_the_end_and_writes_its_results(
 def test_central_components_equal_those_of_the_dense_matrix() -> None:
     train = synthetic(SyntheticConfig(users=30, items=25, positives=8))
     degrees = train.item_degrees().astype(float)
-    factors, exact = central_components(interaction_rows(train), degrees, 25)
-    assert factors.gram is None
-    s, v = factors.singular_values.astype(float), factors.vectors.astype(float)
-    np.testing.assert_allclose(v @ np.diag(s**2) @ v.T, exact.gram.toarray(), atol=1e-5)
-    assert s[0] == pytest.approx(1.0, abs=1e-6)
+    found = central_components(interaction_rows(train), degrees, 10)
+    dense = normalised(interaction_rows(train), degrees, (0.5, 0.5)).toarray()
+    _, values, transposed = np.linalg.svd(dense)
+    np.testing.assert_allclose(found.gram.toarray(), dense.T @ dense, atol=1e-6)
+    np.testing.assert_allclose(found.singular_values, values[:10], atol=1e-6)
+    np.testing.assert_allclose(found.vectors @ found.vectors.T, transposed[:10].T @ transposed[:10], atol=1e-5)
+    assert central_components(interaction_rows(train), degrees, 25).vectors.shape == (25, 24)
+    assert values[0] == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_paillier_fleet_gets_its_keys_and_completes_a_round(tmp_path: Path) -> None:
