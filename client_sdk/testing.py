@@ -219,11 +219,11 @@ class RecipeConformance:
                     (made.round_spec(_SEED, first + groups), states[first + groups - 1], 1),
                 )
             )
-            told = (own != 0) & (again != other)  # what depends on the client's data
-            same = told & np.isclose(own, again, rtol=0.01, atol=0)
+            depends = (own != 0) & (again != other)  # what depends on the client's data
+            same = depends & np.isclose(own, again, rtol=0.01, atol=0)
             segments = [segment for block in layout.blocks for segment in block.segments]
             edges = np.cumsum([segment.length for segment in segments])[:-1]
-            parts = zip(segments, np.split(same, edges), np.split(told, edges), strict=True)
+            parts = zip(segments, np.split(same, edges), np.split(depends, edges), strict=True)
             found = {segment.name for segment, part, all_ in parts if part.sum() > MOST_CONSTANTS * all_.sum()}
             unasked = sorted(found - self._consents(made))
             assert not unasked, f"the segments {unasked} hold values that are the same in two rounds of one client"

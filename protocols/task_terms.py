@@ -42,8 +42,8 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
     determine the length of the sum and whether routes are public. Raises `ParameterError` for unknown names.
     """
     name = what if isinstance(what, str) else what.name
-    own, how = recipe_entry(name), mechanism_entry(mechanism)
-    missing = sorted(own.needs - how.carries)
+    own, carrier = recipe_entry(name), mechanism_entry(mechanism)
+    missing = sorted(own.needs - carrier.carries)
     if missing:
         why = own.why_not or f"it needs {', '.join(missing)}, which this mechanism does not carry"
         raise CombinationError(
@@ -52,32 +52,32 @@ def check_combination(what: Recipe | str, mechanism: str) -> None:
         )
     if isinstance(what, str):
         return
-    if isinstance(what, Private) and "noise" not in how.carries:
+    if isinstance(what, Private) and "noise" not in carrier.carries:
         raise CombinationError(
             f"a task with a privacy block cannot use {mechanism!r}: the server would see each contribution with one "
             f"client's share of the noise; choose one of: {', '.join(sorted(carriers(name, 'noise')))}"
         )
     counting = what.main_sum - 1
-    if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in how.carries:
+    if counting > 1 and what.layout(2).sum_class.once and "clear contributions" not in carrier.carries:
         raise CombinationError(
             f"recipe {name!r} cannot be combined with {mechanism!r} with count_sums {counting}: a client is counted "
             "once, so a later sum would hold the items of the few clients that no earlier one counted; set count_sums "
             "to 1"
         )
     layout = what.layout(what.main_sum)
-    if layout.chosen and "chosen blocks" not in how.carries:
+    if layout.chosen and "chosen blocks" not in carrier.carries:
         raise CombinationError(
-            f"recipe {name!r} cannot be combined with {how.name!r} with these parameters: contributions choose "
+            f"recipe {name!r} cannot be combined with {carrier.name!r} with these parameters: contributions choose "
             "their positions, and this mechanism adds vectors position by position; set support to 'shared', or choose "
             f"one of: {', '.join(sorted(carriers(name, 'chosen blocks')))}"
         )
-    size, most = (len(layout.blocks), how.most_chosen) if layout.chosen else (layout.length, how.most_values)
+    size, most = (len(layout.blocks), carrier.most_chosen) if layout.chosen else (layout.length, carrier.most_values)
     if most is not None and size > most:
         unit = "blocks that share no ciphertext" if layout.chosen else "values"
         raise CombinationError(
-            f"recipe {name!r} with these parameters sums {size:,} {unit}; {how.too_large or 'this is too large'}, "
+            f"recipe {name!r} with these parameters sums {size:,} {unit}; {carrier.too_large or 'this is too large'}, "
             f"up to {most:,}: lower the rank or share, set support to 'shared', or choose one of: "
-            f"{', '.join(sorted(carriers(name) - {how.name}))}"
+            f"{', '.join(sorted(carriers(name) - {carrier.name}))}"
         )
 
 

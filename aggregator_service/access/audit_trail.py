@@ -68,7 +68,7 @@ def record(
     what else the row and the line say; None is left out. An action at the command line is logged by the server that
     drives the rounds (`relay`): the terminal of a command is not the server's log.
     """
-    told = {name: value for name, value in details.items() if value is not None}
+    stated = {name: value for name, value in details.items() if value is not None}
     at_terminal = actor.via == "command line"
     session.add(
         AuditRow(
@@ -81,13 +81,13 @@ def record(
             task_id=None if task is None else task.id,
             task_name=None if task is None else task.name,
             target=target,
-            details=told,
+            details=stated,
             times=1,
             logged=not at_terminal,
         )
     )
     if not at_terminal:
-        _log(actor.name, actor.via, actor.address, action, None if task is None else task.id, target, told)
+        _log(actor.name, actor.via, actor.address, action, None if task is None else task.id, target, stated)
 
 
 def _log(

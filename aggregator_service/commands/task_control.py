@@ -330,8 +330,8 @@ def task_retention(
     if ended_days is not None:
         row.ended_days = None if ended_days < 0 else ended_days
     if keep_rounds is not None or ended_days is not None:
-        told = {"keep_rounds": keep_rounds, "ended_days": ended_days}
-        record(session, actor, "retention changed", task=row, target=None, **told)
+        changed = {"keep_rounds": keep_rounds, "ended_days": ended_days}
+        record(session, actor, "retention changed", task=row, target=None, **changed)
     days = settings.ended_days if row.ended_days is None else row.ended_days
     after = "until an operator deletes it" if days is None else f"for {days} days after its end"
     return f"{row.name}  newest {row.keep_rounds or settings.keep_rounds} rounds whole  kept {after}"

@@ -23,7 +23,7 @@ from aggregator_service.tasks.choice_checks import noise_warning
 from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
 from aggregator_service.tasks.files import read_initial, read_items
 from aggregator_service.tasks.parameter_rows import parameter_help
-from aggregator_service.tasks.starts import StartSource, check_start, check_start_alone, with_start, with_values
+from aggregator_service.tasks.starts import StartSource, check_no_evaluation, check_start, with_start, with_values
 from aggregator_service.tasks.task_views import plan_request
 from protocols.advice import Variant
 from protocols.catalogue import Catalogue
@@ -265,7 +265,7 @@ def task_create(
         if values is not None:
             request, start = with_values(request, values)
         if before is not None:
-            check_start_alone(request)
+            check_no_evaluation(request)
             request, start = with_start(request, before)
         elif recipe == "pfedclr" and variant == "recommended":
             typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)

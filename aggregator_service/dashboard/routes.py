@@ -222,34 +222,34 @@ _ENDINGS: Final = {
 Ending = Literal["close", "delete"]
 
 
-@router.get("/tasks/{task}/end/{how}")
-def end_page(services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId, how: Ending) -> Response:
+@router.get("/tasks/{task}/end/{ending}")
+def end_page(services: ServicesOf, request: Request, _editor: EditorOf, task: TaskId, ending: Ending) -> Response:
     """Show what closing or deleting a task does."""
     with services.database.read() as session:
         found = task_of(session, task)
-    if how == "delete" and found.state == "open":
+    if ending == "delete" and found.state == "open":
         raise Problem("conflict", "The task is open: close it first.")
-    if how == "close" and found.state in ("closed", "complete"):
+    if ending == "close" and found.state in ("closed", "complete"):
         raise Problem("conflict", f"The task is {found.state}: it has ended.")
-    verb, effects = _ENDINGS[how]
+    verb, effects = _ENDINGS[ending]
     return confirmation(
-        request, f"{verb} {found.name}", effects, f"/tasks/{task}/end/{how}", [(found.name, f"/tasks/{task}")]
+        request, f"{verb} {found.name}", effects, f"/tasks/{task}/end/{ending}", [(found.name, f"/tasks/{task}")]
     )
 
 
-@router.post("/tasks/{task}/end/{how}")
-def end(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, how: Ending) -> Response:
+@router.post("/tasks/{task}/end/{ending}")
+def end(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, ending: Ending) -> Response:
     """Close or delete a task."""
 
     def work(session: Session) -> None:
         found = task_of(session, task)
-        if how == "close":
+        if ending == "close":
             close_task(session, found, actor)
         else:
             delete_task(session, found, actor)
 
     services.database.transact(work)
-    return redirect(request, f"/tasks/{task}" if how == "close" else "")
+    return redirect(request, f"/tasks/{task}" if ending == "close" else "")
 
 
 def _confirm(services: Services, request: Request, action: str, task_id: str, number: int, wrong: str = "") -> Response:

@@ -120,11 +120,11 @@ class Tally:
         """Return the steps invited, joined, contributed and survived, with the clients at each."""
         begun = self.received + self.round.unfinished + self.uploads
         joined = self.clients("advertise") if self.masked else begun
-        how = "sent the keys of the round" if self.masked else "began to upload"
+        asked_by = "sent the keys of the round" if self.masked else "began to upload"
         ended, complete = not self.active, self.round.state == RoundState.COMPLETE
         return [
             Step("invited", self.round.cohort, "drawn into the cohort"),
-            Step("joined", joined, how),
+            Step("joined", joined, asked_by),
             Step("contributed", self.received, "contribution stored"),
             Step("survived", self.round.survivors if complete else 0 if ended else None, "part of the released sum"),
         ]

@@ -274,8 +274,8 @@ def fail_round(
         task.state = "failed"
     session.flush()
     announce(session, task.id, "round")
-    told = fields(task=task.id, round=round_.number, event=event.value, reason=reason)
-    _LOG.warning("round failed", extra=told)
+    stated = fields(task=task.id, round=round_.number, event=event.value, reason=reason)
+    _LOG.warning("round failed", extra=stated)
 
 
 def missing_clients(session: Session, round_: RoundRow) -> int:

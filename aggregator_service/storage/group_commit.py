@@ -104,15 +104,15 @@ class GroupCommit:
         Returns the error, and sets nothing, when the database does not begin a transaction.
         """
         try:
-            return self._commit_together(group, _execute)
+            return self._commit_group(group, _execute)
         except _RefusedError as refused:
             # most groups have no such write, and need no savepoints, which cost as much as an insert
             if len(group) > 1:
-                return self._commit_together(group, _execute_apart)
+                return self._commit_group(group, _execute_apart)
             group[0].failure = refused.__cause__
             return None
 
-    def _commit_together(self, group: list[_Write], execute: Callable[[_Write, Session], None]) -> Exception | None:
+    def _commit_group(self, group: list[_Write], execute: Callable[[_Write, Session], None]) -> Exception | None:
         begun = executed = False
         try:
             with self._database.write() as session:

@@ -133,8 +133,8 @@ def noise_warning(recipe: Private, schedule: Schedule) -> str | None:
     if outlook.left in ("part", "most"):
         return None
     honest = recipe.terms.honest
-    alone = f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
-    return f"The noise drowns the signal: {outlook.text}.{alone if 2 * honest < cohort else ''}"
+    by_honest = f" The noise of {honest} of them alone must reach the target: a larger min_clients means less noise."
+    return f"The noise drowns the signal: {outlook.text}.{by_honest if 2 * honest < cohort else ''}"
 
 
 _UNSIGNED = "Requests need no signature: anyone who has a client's token can act as that client."

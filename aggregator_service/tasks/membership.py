@@ -275,12 +275,12 @@ def publish_key(session: Session, task_id: str, public_key: bytes) -> bool:
     that the mechanism cannot use.
     """
     task = lock_task(session, task_id)
-    how = mechanism(task.mechanism_name)
-    if not how.names_public_key:
+    method = mechanism(task.mechanism_name)
+    if not method.names_public_key:
         raise Problem("conflict", "this task's mechanism needs no public key")
     if task.public_key is not None and task.public_key != public_key:
         raise Problem("conflict", "another public key was published and stays")
-    how.name_public_key(task.mechanism_parameters, public_key)
+    method.name_public_key(task.mechanism_parameters, public_key)
     is_new = task.public_key is None
     task.public_key = public_key
     if is_new:

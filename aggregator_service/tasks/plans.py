@@ -93,9 +93,9 @@ def row_terms(task: TaskRow | PastTaskRow) -> TaskTerms:
     """Return the terms of a stored task, with the public key that its holder published, if any."""
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
-    how = mechanism(task.mechanism_name)
-    if task.public_key is not None and how.names_public_key:
-        parameters = how.name_public_key(parameters, task.public_key)
+    method = mechanism(task.mechanism_name)
+    if task.public_key is not None and method.names_public_key:
+        parameters = method.name_public_key(parameters, task.public_key)
     return task_terms(
         task.recipe_name,
         task.recipe_parameters,
@@ -176,9 +176,9 @@ def _recipe(terms: TaskTerms) -> Recipe:
 @lru_cache(maxsize=64)
 def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
     summed = _recipe(terms)
-    how = mechanism(terms.mechanism_name)
+    method = mechanism(terms.mechanism_name)
     parameters = json.loads(terms.mechanism_parameters)
-    return TaskPlan(summed, how, plan_of_task(how, parameters, layout, terms.cohort_size, main_layout(summed)))
+    return TaskPlan(summed, method, plan_of_task(method, parameters, layout, terms.cohort_size, main_layout(summed)))
 
 
 def round_spec(round_: RoundRow) -> RoundSpec:

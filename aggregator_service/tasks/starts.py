@@ -125,7 +125,7 @@ def check_start(request: TaskRequest) -> None:
             )
 
 
-def check_start_alone(request: TaskRequest) -> None:
+def check_no_evaluation(request: TaskRequest) -> None:
     """Raise `ParameterError` if a task that starts from a spectrum has an evaluation: its state has another form."""
     if request.evaluation is not None:
         raise ParameterError(

@@ -125,8 +125,8 @@ def simulate(options: SimulateOptions) -> None:
         from client_sdk.lab.demo.plots import curve_plot
 
         options.plot.write_text(curve_plot(result), encoding="utf-8")
-        told = stderr if options.as_json else console
-        told.print(f"Plot: {options.plot}", highlight=False, markup=False, soft_wrap=True)
+        output = stderr if options.as_json else console
+        output.print(f"Plot: {options.plot}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _split(options: SimulateOptions) -> Split:

@@ -336,15 +336,15 @@ class Federation:
     def _plan(self, spec: RoundSpec) -> SumPlan:
         layout = self.recipe.layout(spec.sum_index, spec.size)
         if layout not in self._plans:
-            how, main = self.mechanism_parameters, main_layout(self.recipe)
-            self._plans[layout] = plan_of_task(self.mechanism, how, layout, self.cohort_size, main)
+            parameters, main = self.mechanism_parameters, main_layout(self.recipe)
+            self._plans[layout] = plan_of_task(self.mechanism, parameters, layout, self.cohort_size, main)
         return self._plans[layout]
 
     def _made(self, plan: SumPlan, spec: RoundSpec, user: int, tally: _Tally) -> Made:
         """Return what a user sends, which trains first."""
         local, of = self._train(spec, user), TaskSum(self.recipe, self.mechanism, plan, spec)
-        together = not self._each_adds_noise(plan)
-        made = make(of, self._view, str(user), local.contribution, self.keyring, simulated_noise=together)
+        without_noise = not self._each_adds_noise(plan)
+        made = make(of, self._view, str(user), local.contribution, self.keyring, simulated_noise=without_noise)
         tally.losses.append(local.loss)
         tally.clipped += made.contribution.clipped
         return made

@@ -45,8 +45,8 @@ LONG_POLL_SECONDS: Final = 20.0
 """How long one request waits for a change."""
 _START_PAUSE: Final = 0.2
 _LOG = logging.getLogger(__name__)
-_TOLD_SECONDS: Final = 2.0
-_TOLD_AGAIN_SECONDS: Final = 30.0
+_REPORT_SECONDS: Final = 2.0
+_REPORT_AGAIN_SECONDS: Final = 30.0
 _NO_SERVER: Final = frozenset({502, 503, 504})
 """Statuses of a server that is starting or ending, and of a proxy without a server behind it."""
 _NO_ANSWER: Final = _NO_SERVER | {401}
@@ -137,7 +137,7 @@ def await_round(
 
 # --- a server that is behind its clients, because it was restored from a backup --------------------------------------
 
-_SETTLE_SECONDS: Final = 3.0
+_REPLICA_LAG_SECONDS: Final = 3.0
 """Another replica may answer with an older round for so long: it has not yet learned of the newest one."""
 
 
@@ -155,7 +155,7 @@ class SeenRounds:
     number: int = 0
     completed: int = 0
     """Newest round that this process has seen, and the newest one that was over; 0 at first."""
-    _told: int = field(default=0, init=False)
+    _reported: int = field(default=0, init=False)
     _views: tuple[RoundView, ...] = field(default=(), init=False, repr=False)
     """The newest round that this process has seen, and the newest that it has seen to be over."""
 
@@ -166,7 +166,7 @@ class SeenRounds:
         `ServerRestored`, once, and call `go_on`.
         """
         if self._is_ahead(change):
-            yield Pause(_SETTLE_SECONDS)
+            yield Pause(_REPLICA_LAG_SECONDS)
             change = yield from follow_rounds(self.calls, self.terms.task_id, None, 0.0)
             if self._is_ahead(change) or (yield from self._has_other_rounds(change)):
                 self._report(max(_position(change)))
@@ -180,11 +180,11 @@ class SeenRounds:
         if isinstance(change, TaskEnded):
             return False
         (known, known_over), (number, completed) = self.known(), _position(change)
-        if self.completed > completed or (known_over > completed and known > self._told):
+        if self.completed > completed or (known_over > completed and known > self._reported):
             return True
         if isinstance(change, NothingNew) and change.etag is not None:
             return False  # the newest round is the one that this process has seen
-        return self.number > number or (known > number and known > self._told)
+        return self.number > number or (known > number and known > self._reported)
 
     def _has_other_rounds(self, change: RoundChange) -> Program[bool]:
         """Whether rounds that this process has seen are others now: in the pause the server overtook this client."""
@@ -199,7 +199,7 @@ class SeenRounds:
     def _report(self, newest: int) -> None:
         known, _ = self.known()
         event = ServerRestored(newest, max(self.number, known), self.go_on(newest))
-        (self._told, _), self.number, self.completed, self._views = self.known(), 0, 0, ()
+        (self._reported, _), self.number, self.completed, self._views = self.known(), 0, 0, ()
         _LOG.warning(
             "task %s: the server's newest round is %d, and this client has seen round %d: the server was restored from "
             "a backup; %s",
@@ -259,7 +259,7 @@ class Outage:
     _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
     _attempts: int = field(default=0, init=False)
     _since: float = field(default=0.0, init=False)
-    _tell_at: float = field(default=0.0, init=False)
+    _report_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.patience is not None and not self.patience >= 0.0:
@@ -270,7 +270,7 @@ class Outage:
         match effect:
             case Failed(error) if _is_away(error):
                 if self._failure is None:
-                    self._attempts, self._since, self._tell_at = 0, self.clock(), _TOLD_SECONDS
+                    self._attempts, self._since, self._report_at = 0, self.clock(), _REPORT_SECONDS
                 self._attempts, self._failure = self._attempts + 1, error
                 asked = error.retry_after if isinstance(error, ApiError) else None
                 self._require_patience(error, asked or 0.0)
@@ -286,7 +286,7 @@ class Outage:
             return _is_away(effect.error)
         if self._failure is not None and isinstance(reply, Response) and _is_servers(reply):
             self._failure = None
-            if self._tell_at > _TOLD_SECONDS:
+            if self._report_at > _REPORT_SECONDS:
                 self._tell(ServerBack(self.clock() - self._since))
         return reply
 
@@ -302,9 +302,9 @@ class Outage:
         lasted = self._require_patience(error, 0.0)
         if self.stop and self.stop():
             raise StoppedInOutage(f"stopped while waiting for the server: {error}")
-        if lasted >= self._tell_at:
+        if lasted >= self._report_at:
             self._tell(ServerUnreachable(lasted, str(error)))
-            self._tell_at = max(_TOLD_AGAIN_SECONDS, 2.0 * lasted)
+            self._report_at = max(_REPORT_AGAIN_SECONDS, 2.0 * lasted)
         if self.longest_pause is not None:
             asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
             if seconds > asked + self.longest_pause:  # the remainder: clients stay spread over the time

@@ -105,13 +105,13 @@ def holds_against(
             "colludes with the server: every member has the key that opens a single contribution, which carries one "
             "client's share of the noise only."
         )
-    together = f"the server together with up to {floor(corrupt * cohort_size)} of the {cohort_size} clients of a cohort"
+    parties = f"the server together with up to {floor(corrupt * cohort_size)} of the {cohort_size} clients of a cohort"
     if committee is None:
         hidden = "masks hide each contribution, under the conditions that the task's other warnings state"
-        return f"It holds against {together}: {hidden}."
+        return f"It holds against {parties}: {hidden}."
     members, colluding = committee
     return (
-        f"It holds against {together} and {colluding} of the {members} members of the committee: more of them can open "
+        f"It holds against {parties} and {colluding} of the {members} members of the committee: more of them can open "
         "a single contribution, which carries one client's share of the noise only."
     )
 

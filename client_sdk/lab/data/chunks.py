@@ -197,8 +197,8 @@ def _require_text(path: Path, data: bytes, line: int) -> None:
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            how = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > new.csv"
-            problem = f"not UTF-8 text: save it as UTF-8 (in Excel: CSV UTF-8), or if it is Latin-1: {how}"
+            command = f"iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > new.csv"
+            problem = f"not UTF-8 text: save it as UTF-8 (in Excel: CSV UTF-8), or if it is Latin-1: {command}"
             raise DataError(problem, path, line + data.count(b"\n", 0, error.start)) from error
 
 

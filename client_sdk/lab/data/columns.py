@@ -238,14 +238,14 @@ def _separated(path: Path, first: Chunk, lines: Sequence[str]) -> tuple[str, lis
         raise DataError(f"{' and '.join(equal)} split the lines equally well: use tabs", path, 1)
     width = fit[5]
     if best == " " and any("" in row for row in rows):
-        how = f"sed 's/^ *//; s/  */ /g' {shlex.quote(str(path))} > new.txt"
-        raise DataError(f"several blanks stand between columns: make them one: {how}", path, 1)
+        command = f"sed 's/^ *//; s/  */ /g' {shlex.quote(str(path))} > new.txt"
+        raise DataError(f"several blanks stand between columns: make them one: {command}", path, 1)
     named = next((n for n, line in enumerate(lines) if {"user", "item"} <= set(map(recognise, line.split(best)))), 0)
     if named or not fit[2]:
         problem = f"the line has {len(rows[0])} fields, but most lines have {width}"
         if named:
-            how = f"tail -n +{named + 1} {shlex.quote(str(path))} > new.csv"
-            problem = f"the headings are on line {named + 1}: delete what is above: {how}"
+            command = f"tail -n +{named + 1} {shlex.quote(str(path))} > new.csv"
+            problem = f"the headings are on line {named + 1}: delete what is above: {command}"
         raise DataError(problem, path, 1)
     return best, [[field.strip() for field in row] for row in rows if len(row) == width]
 
@@ -327,10 +327,10 @@ def roles_of(path: Path, layout: Layout, columns: Columns | None) -> tuple[Roles
     if {"user", "item"} <= found.keys():
         _require_plain(path, layout, found)
         return found, "by their headings"
-    told = _told(layout)
-    if told is None:
+    roles = _self_evident(layout)
+    if roles is None:
         raise unclear(path, layout, "no heading says which columns hold the user and the item")
-    return told
+    return roles
 
 
 _CELL: Final = re.compile(r"[\w.-]+([;|,] ?[\w.-]+)+")
@@ -372,7 +372,7 @@ _TELLING: Final = (
 )
 
 
-def _told(layout: Layout) -> tuple[Roles, str] | None:
+def _self_evident(layout: Layout) -> tuple[Roles, str] | None:
     """Return the columns of a table without header that says by itself what they are, and why; None for any other."""
     kinds = _kinds(layout)
     if layout.separator == "::" and kinds[2:] in (["rating"], ["rating", "time"]) and not layout.header:
@@ -385,8 +385,8 @@ def _told(layout: Layout) -> tuple[Roles, str] | None:
     found: Roles = {}
     for place, kind in enumerate(kinds):
         fields = [row[place] for row in layout.rows]
-        told = {role for role, pattern in _TELLING if all(map(pattern.fullmatch, fields))}
-        role: Any = told.pop() if len(told) == 1 else kind
+        roles = {role for role, pattern in _TELLING if all(map(pattern.fullmatch, fields))}
+        role: Any = roles.pop() if len(roles) == 1 else kind
         if layout.header or role in found or role not in ("user", "item", "rating", "time"):
             return None
         found[role] = place

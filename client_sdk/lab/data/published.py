@@ -207,11 +207,11 @@ def _found(name: str, data_dir: Path | None, file: str) -> Path | None:
 def _missing(name: str, data_dir: Path | None, files: tuple[str, ...]) -> DataError:
     looked = " and ".join(str(folder) for folder in _folders(name, data_dir))
     wanted = (" and " if name in LIGHTGCN_SETS else " or ").join(files)
-    how = (
+    advice = (
         f"download it with: hushrec data fetch {name}" if name in DOWNLOADS
         else "download it from its provider (`hushrec data fetch` does not offer it)"
     )  # fmt: skip
-    return DataError(f"{name} not found: looked for {wanted} (plain or .gz) in {looked}; {how}")
+    return DataError(f"{name} not found: looked for {wanted} (plain or .gz) in {looked}; {advice}")
 
 
 # --- splits that are given as two files, one of training and one of test interactions --------------------------------

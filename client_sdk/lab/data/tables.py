@@ -72,7 +72,7 @@ class TableRows:
     integer_ids: bool = False
     categories: dict[Role, pl.Categories] = field(default_factory=lambda: {r: pl.Categories.random() for r in _IDS})
     """Number the ids; files that share them can be numbered together."""
-    alone: Sequence[int] = ()
+    itemless: Sequence[int] = ()
     """Users of lists without items."""
     count: int = 0
     """Number of rows that were read."""
@@ -199,9 +199,9 @@ def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_],
     Integers are in their order, text in that of its characters. The ids of the files are given up.
     """
     parts = [rows.ids.pop(role) for rows in files]
-    alone = [pl.Series(rows.alone, dtype=pl.Int64) for rows in files if role == "user"]
+    itemless = [pl.Series(rows.itemless, dtype=pl.Int64) for rows in files if role == "user"]
     if all(part.dtype.is_integer() for each in parts for part in each):
-        numbers = np.concatenate([*(part for each in parts for part in each), *alone])
+        numbers = np.concatenate([*(part for each in parts for part in each), *itemless])
         least, most = int(numbers.min()), int(numbers.max())
         if most - least > 4 * numbers.size + 1024:
             values, codes = np.unique(numbers, return_inverse=True)
@@ -215,7 +215,7 @@ def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_],
     texts = partial(files[0].categorical, role)
     as_texts = [[part if isinstance(part.dtype, pl.Categorical) else texts(part) for part in each] for each in parts]
     wholes = [pl.concat(each) for each in as_texts]
-    more = [texts(each) for each in alone]
+    more = [texts(each) for each in itemless]
     distinct = pl.concat([each.unique() for each in [*wholes, *more]]).unique()
     names = distinct.cast(pl.String)
     order = names.arg_sort().to_numpy()
@@ -348,7 +348,7 @@ def _list_parts(rows: TableRows, _names: dict[int, str]) -> Iterator[tuple[pl.Da
     starts = np.cumsum(lengths) - lengths
     owners = numbers[starts]
     require_distinct(rows.path, owners, "a line")
-    rows.alone = owners[lengths == 1].tolist()
+    rows.itemless = owners[lengths == 1].tolist()
     items = pl.Series(np.delete(numbers, starts))
     table = pl.DataFrame({"user": pl.Series(np.repeat(owners, lengths - 1)), "item": items}).cast(pl.String)
     yield table, np.repeat(np.arange(lengths.size) + 1, lengths - 1)

@@ -336,15 +336,15 @@ def arms_of(request: DemoRequest, settings: FactorSettings) -> list[Arm]:
     hidden = request.mechanism or "ckks"
     if hidden not in ("ckks", "oneshot"):
         raise ParameterError(f"this demo runs ckks or oneshot, not {hidden!r}: that is for --recipe privirec-k")
-    how = "encrypted" if hidden == "ckks" else "one-shot"
+    hidden_by = "encrypted" if hidden == "ckks" else "one-shot"
     shape = {"dim": settings.dim, "clip": settings.clip}
     low = parameters_for("colr", {**shape, "rank": settings.rank})
     full = parameters_for("fedmf", shape)
     parameters = {"set": request.parameter_set} if hidden == "ckks" else {}
     return [
-        Arm(f"CoLR-{settings.rank} {how}", "colr", low, hidden, parameters),
+        Arm(f"CoLR-{settings.rank} {hidden_by}", "colr", low, hidden, parameters),
         Arm(f"CoLR-{settings.rank} plain", "colr", low, "plain", {}),
-        Arm(f"FedMF {how}", "fedmf", full, hidden, parameters),
+        Arm(f"FedMF {hidden_by}", "fedmf", full, hidden, parameters),
     ]
 
 

@@ -96,8 +96,8 @@ class MaskedPlan(RingPlan):
     @cached_property
     def of_group(self) -> MaskedPlan:
         """The plan of one group's sum."""
-        alone = self.parameters.model_copy(update={"groups": 1, "tau": None})
-        return replace(self, parameters=alone, max_contributions=self.most_in_sum)
+        of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
+        return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
 
     @property
     def most_in_sum(self) -> int:
