@@ -41,7 +41,7 @@ class CommitListeners:
     def committed_here(self, effects: Effects) -> None:
         """Apply the effects of a commit of this process. The cache is up to date when this returns."""
         self.task_cache.committed_here(effects)
-        if effects.announcements:
+        if effects.announcements or effects.deliveries:
             self._in_loop(self._announce, effects)
         delete_orphans(effects, self.blobs)
 
@@ -57,10 +57,11 @@ class CommitListeners:
         for announcement in effects.announcements:
             self.notifier.announce(announcement)
             self._drive(announcement)
-            if announcement.version is None and not self.leadership.leads:  # a message of a client
-                self._tell_leader(announcement.task_id)
         for delivery in effects.deliveries:
             self.notifier.delivered(delivery)
+            self.engine.delivered(delivery.task_id)
+            if not self.leadership.leads:
+                self._tell_leader(delivery.task_id)
 
     def _tell_leader(self, task_id: str) -> None:
         """Notify the process that drives the rounds, once for all messages of the next 50 ms.
@@ -96,5 +97,5 @@ class CommitListeners:
     def _drive(self, announcement: Announcement) -> None:
         if "round" in announcement.topics:
             self.engine.wake(announcement.task_id)
-        else:  # new members, or messages of clients
+        else:  # new members, or messages of clients to another process
             self.engine.progressed(announcement.task_id)

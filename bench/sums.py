@@ -311,8 +311,9 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     for name, state in contributed.items():
         confirmed[name], confirmations[name] = clock.step("confirm", client.confirm, state, survivors)
     with clock.serving("confirm"):
+        to_confirm = server.SurvivorSet.of(roster, shares, contributions)
         for name, body in confirmations.items():
-            server.check_confirmation(roster, shares, contributions, name, body)
+            to_confirm.check_confirmation(name, body)
         server.check_confirmed(roster, shares, contributions, confirmations)
         signed = server.confirmations(roster, confirmations)
 

@@ -7,10 +7,11 @@ delivery, but never shows one that did not happen.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
@@ -38,6 +39,7 @@ from protocols.messages import RoundView, SnapshotView
 from protocols.messages.stages import MaskedMessage
 from protocols.recipes.base import RoundSpec
 
+Found = TypeVar("Found")
 _AS_IN_ROW: Final = (
     *("task_id", "number", "state", "levels", "cohort", "survivors", "folded", "committee"),
     *("aggregate_bytes", "aggregate_digest", "state_digest", "aggregate_chain", "failure", "report"),
@@ -181,7 +183,7 @@ class CachedRound:
         self._etags: dict[ClientRoundStatus, str] = {}
         self._route_lengths: dict[Route, tuple[Route, int]] = {}
         self._of_clients: dict[str, tuple[Route, int]] = {}
-        self._fetched: dict[str, tuple[bytes, str]] = {}
+        self._once: dict[str, asyncio.Future[Any]] = {}
 
     @property
     def has_round(self) -> bool:
@@ -225,10 +227,10 @@ class CachedRound:
         data = self._require_round()
         return data.row, data.plan, *self._route_and_length(data, client_id)
 
-    def stages(self) -> tuple[TaskRow, RoundRow, TaskPlan, int]:
-        """Return task, round, plan and the number of clients that advertised keys (0 in a one-shot round)."""
+    def stages(self) -> tuple[TaskRow, RoundRow, TaskPlan]:
+        """Return task, round and plan."""
         data = self._require_round()
-        return self._task, data.row, data.plan, len(data.clients.get("advertise", ()))
+        return self._task, data.row, data.plan
 
     def has(self, number: int, client_id: str, part: Part) -> bool:
         """Whether a client is known to have done `part` of round `number`, which is not over."""
@@ -237,11 +239,22 @@ class CachedRound:
             return False
         return client_id in data.clients.get(part, ())
 
-    async def fetch(self, kind: str, read: Callable[[], Awaitable[tuple[bytes, str]]]) -> tuple[bytes, str]:
-        """Return what all clients of the active round fetch, with its SHA-256 (hex); `read` is called for the first."""
-        if kind not in self._fetched:
-            self._fetched[kind] = await read()
-        return self._fetched[kind]
+    async def once(self, what: str, read: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
+        """Return what `read` returns, which the requests of all clients of the active round share.
+
+        It is called for the first of them, and again if it raised.
+        """
+        known = self._once
+        if what not in known:
+
+            def done(reading: asyncio.Future[Any]) -> None:
+                if reading.cancelled() or reading.exception() is not None:
+                    del known[what]
+
+            known[what] = asyncio.ensure_future(read())
+            known[what].add_done_callback(done)
+        found: Found = await asyncio.shield(known[what])
+        return found
 
     def reuse(self, older: CachedRound) -> None:
         """Take over what was computed and read for the same round, and does not change while it is active."""
@@ -249,7 +262,7 @@ class CachedRound:
             return
         self._route_lengths, self._of_clients = older._route_lengths, older._of_clients
         if self._data.row.state in ACTIVE:
-            self._fetched = older._fetched
+            self._once = older._once
 
     def _route_and_length(self, data: _RoundData, client_id: str) -> tuple[Route, int]:
         """A client's route and the length of its contribution. Equal routes are one object, computed once a client."""

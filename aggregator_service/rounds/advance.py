@@ -126,17 +126,18 @@ class RoundAdvancer:
             newest = last_round(session, task_id)
             if newest is not None and newest.state in ACTIVE:
                 terms = row_terms(task)
-                batch, is_last = self._batches.next(session, terms, newest)
+                due = self._batches.next(session, terms, newest)
                 return ActiveRound(
                     terms=terms,
                     task_seed=task.seed,
                     opened_by_anyone=task.opened_by == "anyone",
                     round=newest,
                     missing=awaited_clients(session, newest),
-                    batch=batch,
-                    is_last=is_last,
+                    batch=due.batch,
+                    is_last=due.is_last,
                     partial=partial_of(newest),
                     folded=newest.folded,
+                    lacking=due.lacking,
                 )
             if task.state != "open":
                 return None

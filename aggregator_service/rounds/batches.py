@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import inf
+from typing import Final, NamedTuple
 
 from sqlalchemy import Row
 from sqlalchemy.orm import Session
@@ -40,6 +41,16 @@ _LEAST_EARLY: Final = 4
 """Fewest contributions a worker of such a fold, also with small batches: with fewer it could not be split."""
 
 
+class NextFold(NamedTuple):
+    """What is folded next."""
+
+    batch: Batch
+    is_last: bool
+    """Whether no other contribution of the round is left or can come."""
+    lacking: float = inf
+    """Contributions that have to arrive before there is anything to fold."""
+
+
 class Batches:
     """Chooses the contributions of the next fold.
 
@@ -49,17 +60,16 @@ class Batches:
     def __init__(self, jobs: SplitJobs, batch: int | None) -> None:
         self._jobs, self._batch = jobs, batch
 
-    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> tuple[Batch, bool]:
-        """Return what to fold next, and whether no other contribution of the round is left or can come.
-
-        While the round is collecting, nothing until there is enough.
-        """
+    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
+        """Return what to fold next; while the round is collecting, nothing until there is enough."""
         plan = plan_task(terms, round_.sum_index, round_.size or ()).sum_plan
-        if round_.state == RoundState.COLLECTING and unfolded_count(session, round_.id) < self.enough(plan):
-            return (), False
+        if round_.state == RoundState.COLLECTING:
+            lacking = self.enough(plan) - unfolded_count(session, round_.id)
+            if lacking > 0:
+                return NextFold((), False, lacking)
         limit = self._limit(plan)
         rows = unfolded(session, round_.id, limit)
-        return _with_bodies(session, rows), round_.state == RoundState.FOLDING and len(rows) < limit
+        return NextFold(_with_bodies(session, rows), round_.state == RoundState.FOLDING and len(rows) < limit)
 
     def enough(self, plan: SumPlan) -> int:
         """Fewest contributions for a fold while the round collects."""
@@ -104,11 +114,21 @@ class ActiveRound:
     """Clients whose message the state still waits for."""
     batch: Batch
     is_last: bool
-    """See `Batches.next`."""
+    """See `NextFold`."""
     partial: BlobRef | None
     """The partial sum, None before the first fold."""
     folded: int
     """Contributions in it."""
+    lacking: float = inf
+    """See `NextFold`."""
+
+    @property
+    def messages_ahead(self) -> float:
+        """Messages of clients after which there is something to do: the last expected one, or one that fills a batch.
+
+        Until then only a deadline changes what the engine does.
+        """
+        return min(self.missing, self.lacking)
 
 
 def partial_of(row: RoundRow) -> BlobRef | None:

@@ -92,6 +92,8 @@ class RoundEngine:
         self._wake: dict[str, asyncio.Event] = {}
         self._drivers: dict[str, asyncio.Task[None]] = {}
         self._reads: dict[str, Debounce] = {}
+        self._ahead: dict[str, float] = {}
+        """Messages of clients until there is something to do in a task (`ActiveRound.messages_ahead`)."""
         self._stuck: dict[str, str] = {}
 
     @property
@@ -106,9 +108,18 @@ class RoundEngine:
             self._wake[task_id].set()
 
     def progressed(self, task_id: str) -> None:
-        """Read this task soon: it has new members, or messages of clients. Call it in the event loop."""
+        """Read this task soon: it has new members, or messages of clients that another process took. Call it in the
+        event loop."""
         if task_id in self._reads:
             self._reads[task_id].soon()
+
+    def delivered(self, task_id: str) -> None:
+        """Count a message that this process took; read the task soon if it changes what is to do. Call it in the event
+        loop, once for each message."""
+        if task_id in self._ahead:
+            self._ahead[task_id] -= 1
+            if self._ahead[task_id] <= 0:
+                self.progressed(task_id)
 
     async def run(self) -> None:
         """Drive all open tasks, also those that other processes create, until cancelled."""
@@ -135,14 +146,14 @@ class RoundEngine:
 
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
-        self._reads[task_id] = Debounce(self._wake[task_id].set)
+        self._reads[task_id], self._ahead[task_id] = Debounce(self._wake[task_id].set), 0.0
         driver = self._drivers[task_id] = asyncio.create_task(
             self._drive_rounds(task_id), name=f"round engine {task_id}"
         )
         driver.add_done_callback(lambda _: self._remove_driver(task_id))
 
     def _remove_driver(self, task_id: str) -> None:
-        for known in (self._drivers, self._wake, self._stuck):
+        for known in (self._drivers, self._wake, self._stuck, self._ahead):
             known.pop(task_id, None)
         if read := self._reads.pop(task_id, None):
             read.stop()
@@ -190,8 +201,12 @@ class RoundEngine:
         if not self._may_act():  # `rounds.leadership` hands the lead over within a second
             return _BACK_OFF
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun, counted = loop.time(), self._ahead.get(task_id, 0.0)
         found = await run_in_threadpool(self._advancer.read, task_id)
         if task_id in self._reads:
             self._reads[task_id].worked(loop.time() - begun)
+            meanwhile = counted - self._ahead[task_id]  # of these messages, some may be among those read
+            self._ahead[task_id] = (found.messages_ahead if isinstance(found, ActiveRound) else 0.0) - meanwhile
+            if meanwhile and self._ahead[task_id] <= 0:
+                self.progressed(task_id)
         return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found

@@ -79,11 +79,16 @@ def roster_of(database: Database, round_id: int) -> Roster:
 
 
 @lru_cache(maxsize=8)
-def survivors_of(database: Database, round_id: int) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the client ids of sharers and survivors of a round whose collecting is over: they never change then."""
+def survivors_of(database: Database, round_id: int) -> server.SurvivorSet:
+    """Return what clients confirm in a round whose collecting is over: it never changes then, so it is cached.
+
+    `LookupError` when the round is over.
+    """
+    roster = roster_of(database, round_id)
     with database.read() as session:
-        sharers, survivors = (session.scalars(clients_with(round_id, part)) for part in ("share", "contribute"))
-        return frozenset(sharers), frozenset(survivors)
+        return server.SurvivorSet.of(
+            roster, *(session.scalars(clients_with(round_id, part)) for part in ("share", "contribute"))
+        )
 
 
 def _roster(session: Session, task: TaskRow, round_: RoundRow) -> Roster:

@@ -99,7 +99,7 @@ async def committee(
     if isinstance(principal, Enrolled):  # all clients of a cohort ask at the same time
         cached_round = await services.task_cache.current_round(member_of(principal, task).task_id)
         if cached_round is not None and cached_round.has(number, principal.client_id, "asked"):
-            return answer.bytes(*await cached_round.fetch("committee", read))
+            return answer.bytes(*await cached_round.once("committee", read))
     return answer.bytes(*await read())
 
 

@@ -296,9 +296,7 @@ def savepoint(session: Session) -> Iterator[None]:
 
 def progress(session: Session, delivery: Delivery) -> None:
     """After the commit, notify the round engine that a client sent something."""
-    effects = _effects(session)
-    effects.announcements.append(Announcement(delivery.task_id, (), None))
-    effects.deliveries.append(delivery)
+    _effects(session).deliveries.append(delivery)
 
 
 def void_token(session: Session, token_hash: str) -> None:

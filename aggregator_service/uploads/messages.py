@@ -6,10 +6,11 @@ And what the committee of a one-shot round downloads: statements and sealed shar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final, cast
+from functools import cache, partial
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
@@ -19,6 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, Principal, member_of, task_of
 from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
+from aggregator_service.polling.views import CachedRound
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
@@ -31,7 +33,6 @@ from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, S
 from aggregator_service.storage.stage_rows import (
     Handout,
     Part,
-    count_of,
     did_part,
     find_handout,
     find_message,
@@ -47,14 +48,16 @@ from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import ContributionError, ParameterError
 from protocols.messages import BadShares, UploadReceipt
-from protocols.messages.stages import STATE_FOR, StageMessage
+from protocols.messages.stages import STATE_FOR, RoundState, StageMessage
 from protocols.sums.masked import server, wire
-from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import Roster
 from protocols.sums.oneshot import server as oneshot
+from protocols.sums.oneshot.committee import Committee
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, body_digest
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 _PAGE: Final = 500
 _HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
 """Bytes of a ticket before its first share."""
@@ -74,6 +77,30 @@ class StageAdmission:
     """The message that is stored already, if any."""
     survivors: bytes | None = None
     """In a one-shot round, the digest of the set that the committee is asked to confirm."""
+    roster: Roster | None = None
+    """Of a masked round, from its second stage on."""
+    to_confirm: server.SurvivorSet | None = None
+    """What the members of a masked round are asked to confirm."""
+    committee: Committee | None = None
+    """Of a one-shot round."""
+
+    def check(self, body: bytes) -> None:
+        """Raise `ContributionError` when the message breaks a rule that the server can check."""
+        client_id = self.client.client_id
+        if self.stage == "advertise":
+            server.check_advertisement(round_context(self.task, self.round), client_id, self.client.identity_key, body)
+        elif self.committee is not None and self.survivors is not None:
+            check = oneshot.check_confirmation if self.stage == "confirm" else oneshot.check_summed_share
+            check(self.committee, client_id, self.survivors, body)
+        elif self.to_confirm is not None:
+            self.to_confirm.check_confirmation(client_id, body)
+        elif self.roster is not None:
+            if self.stage == "share":
+                server.check_shares(self.roster, client_id, body)
+            else:
+                server.check_reply(self.roster, body)
+        else:
+            raise Problem("round-closed", "the round is over and takes no more messages")
 
     def receipt(self, length: int, digest: str) -> UploadReceipt:
         return UploadReceipt(round=self.round.number, client_id=self.client.client_id, bytes=length, digest=digest)
@@ -96,10 +123,16 @@ def admit_to_stage(
             return StageAdmission(task, round_, client, stage, stored.length, stored)
         services.outages.judge(round_.deadline)
         _check_may_send(session, round_, stage, client_id, services.clock.now())
-        members = count_of(session, round_.id, "advertise")
-        length = _length(services, plan_round(task, round_), round_.id, stage, members, client_id)
         survivors = proposed_survivors(session, round_.id) if round_.committee else None
-        return StageAdmission(task, round_, client, stage, length, None, survivors)
+    plan, database = plan_round(task, round_), services.database
+    if round_.committee:
+        committee = _or_closed(committee_of, database, task_id, number)
+        length = _length(plan, stage, None, client_id)
+        return StageAdmission(task, round_, client, stage, length, None, survivors, committee=committee)
+    roster = None if stage == "advertise" else _or_closed(roster_of, database, round_.id)
+    to_confirm = _or_closed(survivors_of, database, round_.id) if stage == "confirm" else None
+    length = _length(plan, stage, roster, client_id)
+    return StageAdmission(task, round_, client, stage, length, None, roster=roster, to_confirm=to_confirm)
 
 
 async def admit_to_stage_cached(
@@ -112,14 +145,27 @@ async def admit_to_stage_cached(
     client = member_of(principal, task_id, client_id)
     cached_round = await services.task_cache.current_round(task_id)
     if cached_round is not None and cached_round.awaits(number, stage, client_id):
-        task, round_, plan, members = cached_round.stages()
+        task, round_, plan = cached_round.stages()
         if not round_.committee and services.clock.now() < round_.deadline:
             services.outages.judge(round_.deadline)
-            wanted = services, plan, round_.id, stage, members, client_id
-            # the length of shares needs the roster, which may have to be read
-            length = await run_in_threadpool(_length, *wanted) if stage == "share" else _length(*wanted)
-            return StageAdmission(task, round_, client, stage, length, None)
+            roster = None if stage == "advertise" else (await _rosters(services, cached_round)).roster
+            to_confirm = await _to_confirm(services, cached_round) if stage == "confirm" else None
+            length = _length(plan, stage, roster, client_id)
+            return StageAdmission(task, round_, client, stage, length, None, roster=roster, to_confirm=to_confirm)
     return await run_in_threadpool(admit_to_stage, services, principal, task_id, number, stage, client_id)
+
+
+async def _rosters(services: Services, cached_round: CachedRound) -> _Rosters:
+    """Return the rosters of an active round; `Problem` round-closed if it has ended."""
+    round_id = cached_round.stages()[1].id
+    read = partial(_or_closed, roster_of, services.database, round_id)
+    return await cached_round.once("rosters", lambda: run_in_threadpool(lambda: _Rosters(read())))
+
+
+async def _to_confirm(services: Services, cached_round: CachedRound) -> server.SurvivorSet:
+    """Return what the members of an active round confirm; `Problem` round-closed if it has ended."""
+    read = partial(_or_closed, survivors_of, services.database, cached_round.stages()[1].id)
+    return await cached_round.once("survivor set", lambda: run_in_threadpool(read))
 
 
 def _masked_round(session: Session, task_id: str, number: int) -> RoundRow:
@@ -140,24 +186,21 @@ def _check_may_send(session: Session, round_: RoundRow, stage: StageMessage, cli
         raise Problem("not-in-cohort", "this client did not take part in the stage before, so it has left the round")
 
 
-def _length(
-    services: Services, plan: TaskPlan, round_id: int, stage: StageMessage, members: int, client_id: str
-) -> int:
-    """Return the exact bytes of a message. members: clients that advertised keys, 0 in a one-shot round."""
+def _length(plan: TaskPlan, stage: StageMessage, roster: Roster | None, client_id: str) -> int:
+    """Return the exact bytes of a message. roster: of a masked round, from its second stage on."""
     if stage == "advertise":
         return wire.ADVERTISEMENT_BYTES
     if stage == "confirm":
         return wire.CONFIRMATION_BYTES
-    if plan.sum_plan.committee:
+    if roster is None:
         return OneshotPlan.of(plan.sum_plan).summed_share_bytes
-    if stage == "share":
-        return server.share_bytes(_roster(services, round_id), client_id)
-    return wire.reply_bytes(MaskedPlan.of(plan.sum_plan).neighbourhood(members).degree)
+    return server.share_bytes(roster, client_id) if stage == "share" else wire.reply_bytes(roster.degree)
 
 
-def _roster(services: Services, round_id: int) -> Roster:
+def _or_closed(read: Callable[Parameters, Result], *where: Parameters.args, **rest: Parameters.kwargs) -> Result:
+    """Return what `read` finds of a round; raise `Problem` round-closed where it finds no such round any more."""
     try:
-        return roster_of(services.database, round_id)
+        return read(*where, **rest)
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more messages") from None
 
@@ -181,7 +224,14 @@ async def store_message(
     message breaks a rule that the server can check, `Problem` contribution-conflict (409) when another one is stored,
     and as `admit_to_stage` when the stage ended meanwhile.
     """
-    await run_in_threadpool(_check, services, admission, body, binding)
+    try:
+        admission.check(body)  # less work than handing it to a thread
+    except ContributionError as error:
+        if admission.stage == "advertise" and binding:
+            differs = await run_in_threadpool(_differing_binding, services, admission, binding)
+            if differs:
+                raise ContributionError(f"{error}: {differs}") from None
+        raise
     write = NewMessage(admission, body, digest, services.clock)
     try:
         outcome = await services.deliveries.run(write)
@@ -194,51 +244,10 @@ async def store_message(
     return outcome
 
 
-def _check(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
-    round_, client_id = admission.round, admission.client.client_id
-    if round_.committee:
-        _check_of_committee(services, admission, body)
-        return
-    if admission.stage == "advertise":
-        _check_advertisement(services, admission, body, binding)
-        return
-    roster = _roster(services, round_.id)
-    if admission.stage == "share":
-        server.check_shares(roster, client_id, body)
-    elif admission.stage == "unmask":
-        server.check_reply(roster, body)
-    else:
-        sharers, survivors = survivors_of(services.database, round_.id)
-        server.check_confirmation(roster, sharers, survivors, client_id, body)
-
-
-def _check_advertisement(services: Services, admission: StageAdmission, body: bytes, binding: str) -> None:
-    task, round_, client = admission.task, admission.round, admission.client
-    context = round_context(task, round_)
-    try:
-        server.check_advertisement(context, client.client_id, client.identity_key, body)
-    except ContributionError as error:
-        if not binding:
-            raise
-        with services.database.read() as session:
-            differs = differing_binding(session, task, round_, context, binding)
-        if not differs:
-            raise
-        raise ContributionError(f"{error}: {differs}") from None
-
-
-def _check_of_committee(services: Services, admission: StageAdmission, body: bytes) -> None:
-    task_id, member_id, survivors = admission.task.id, admission.client.client_id, admission.survivors
-    try:
-        committee = committee_of(services.database, task_id, admission.round.number)
-    except LookupError:
-        committee = None
-    if committee is None or survivors is None:
-        raise Problem("round-closed", "the round is over and takes no more messages")
-    if admission.stage == "confirm":
-        oneshot.check_confirmation(committee, member_id, survivors, body)
-    else:
-        oneshot.check_summed_share(committee, member_id, survivors, body)
+def _differing_binding(services: Services, admission: StageAdmission, binding: str) -> str:
+    task, round_ = admission.task, admission.round
+    with services.database.read() as session:
+        return differing_binding(session, task, round_, round_context(task, round_), binding)
 
 
 _MESSAGES: Final = cast(Table, StageMessageRow.__table__)  # an ORM insert takes twice the time
@@ -335,8 +344,8 @@ def _find_obstacle(session: Session, admission: StageAdmission, row: Mapping[str
     return None
 
 
-def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> HandoutRow:
-    """Return what the server hands out to a client of the roster, or to a member of the committee.
+def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> tuple[bytes, str]:
+    """Return body and SHA-256 (hex) of what the server hands out to a client of the roster, or of the committee.
 
     Raises `Problem`: 404 before it exists and once the round is over, 403 not-in-cohort for other clients.
     """
@@ -348,22 +357,31 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
                 "not-in-cohort", "this client does not take part in this round, or is left over by its equal groups"
             )
         recipient, is_active = client.client_id if kind == "inbox" else "", round_.state in ACTIVE
-        found = None if kind == "roster" else find_handout(session, round_.id, kind, recipient)
+        row = None if kind == "roster" else find_handout(session, round_.id, kind, recipient)
+    found = None if row is None else (row.body, row.digest)
     if kind == "roster" and is_active:
-        found = _own_roster(services, round_.id, client.client_id)
+        with suppress(LookupError):  # there is none yet
+            found = _Rosters(roster_of(services.database, round_.id)).of(client.client_id)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
     return found
 
 
-def _own_roster(services: Services, round_id: int, client_id: str) -> HandoutRow | None:
-    """Return the roster with the keys of a member's neighbours, which is made for each request; None before there is
-    one, and for a client that is not in it."""
-    try:
-        body = roster_of(services.database, round_id).handout(client_id)
-    except (LookupError, ParameterError):
-        return None
-    return HandoutRow(body=body, digest=hashlib.sha256(body).hexdigest())
+class _Rosters:
+    """What the members of a masked round are handed out as the roster; of its digest, the part of all is made once."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster, self._state = roster, hashlib.sha256(roster.body)
+
+    def of(self, client_id: str) -> tuple[bytes, str] | None:
+        """Return the roster with the keys of a member's neighbours, and its SHA-256 (hex); None for no member."""
+        try:
+            body = self.roster.handout(client_id)
+        except ParameterError:
+            return None
+        state = self._state.copy()
+        state.update(memoryview(body)[len(self.roster.body) :])
+        return body, state.hexdigest()
 
 
 async def handed_out_cached(
@@ -374,15 +392,31 @@ async def handed_out_cached(
     cached_round = await services.task_cache.current_round(task_id)
 
     async def read() -> tuple[bytes, str]:
-        found = await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
-        return found.body, found.digest
+        return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
 
-    if kind == "inbox" or cached_round is None or not cached_round.has(number, client.client_id, "advertise"):
+    if cached_round is None or not cached_round.has(number, client.client_id, "advertise"):
         return await read()
-    if kind == "roster":
-        own = await run_in_threadpool(_own_roster, services, cached_round.stages()[1].id, client.client_id)
-        return (own.body, own.digest) if own is not None else await read()
-    return await cached_round.fetch(kind, read)
+    if kind == "inbox":
+        own = await run_in_threadpool(_own_inbox, services, cached_round.stages()[1].id, client.client_id)
+    elif kind == "roster":
+        is_closed = cached_round.stages()[1].state != RoundState.ADVERTISING
+        own = (await _rosters(services, cached_round)).of(client.client_id) if is_closed else None
+    else:
+        return await cached_round.once(kind, read)
+    return own or await read()
+
+
+_INBOX: Final = select(HandoutRow.body, HandoutRow.digest).where(
+    HandoutRow.round_id == bindparam("round"),
+    HandoutRow.kind == "inbox",
+    HandoutRow.recipient == bindparam("client"),
+)
+
+
+def _own_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
+    with services.database.read() as session:
+        found = session.execute(_INBOX, {"round": round_id, "client": client_id}).one_or_none()
+    return None if found is None else (found.body, found.digest)
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,12 @@ class MaskedRun:
 
     def confirm(self, without: Collection[str] = ()) -> Self:
         """Survivors sign their set (semi-malicious)."""
+        to_confirm = server.SurvivorSet.of(self.roster, self.shares, self.contributions)
         for name in _present(self.contributed, without):
             self.confirmed[name], body = client.confirm(self.contributed[name], self.survivors)
             self.confirmations[name] = body
             if self.checks:
-                server.check_confirmation(self.roster, self.shares, self.contributions, name, body)
+                to_confirm.check_confirmation(name, body)
         if self.checks:
             server.check_confirmed(self.roster, self.shares, self.contributions, self.confirmations)
         return self

@@ -148,16 +148,27 @@ def _needed_places(roster: Roster, sharers: Collection[str], survivors: Collecti
     return alive | (roster.indices(sharers) & frozenset(masked.ravel().tolist()))
 
 
-def check_confirmation(
-    roster: Roster, sharers: Collection[str], survivors: Collection[str], client_id: str, body: Buffer
-) -> None:
-    """Raise `ContributionError` unless the client, a survivor, signed exactly these survivors."""
-    exact(body, wire.CONFIRMATION_BYTES, "a confirmation", ContributionError)
-    if client_id not in survivors:
-        raise ContributionError("only survivors confirm: this client is not a survivor")
-    message = signed_survivors(roster, roster.encode_set(sharers), roster.encode_set(survivors))
-    if not verifies(roster.entries[roster.index(client_id)].identity_key, bytes(body), message):
-        raise ContributionError("the confirmation is not this client's signature of these survivors")
+@dataclass(frozen=True)
+class SurvivorSet:
+    """The survivors that are to be confirmed, and what each of them signs."""
+
+    roster: Roster
+    survivors: frozenset[str]
+    signed: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, roster: Roster, sharers: Iterable[str], survivors: Iterable[str]) -> SurvivorSet:
+        """Return these survivors among these sharers."""
+        alive = frozenset(survivors)
+        return cls(roster, alive, signed_survivors(roster, roster.encode_set(sharers), roster.encode_set(alive)))
+
+    def check_confirmation(self, client_id: str, body: Buffer) -> None:
+        """Raise `ContributionError` unless the client, a survivor, signed exactly these survivors."""
+        exact(body, wire.CONFIRMATION_BYTES, "a confirmation", ContributionError)
+        if client_id not in self.survivors:
+            raise ContributionError("only survivors confirm: this client is not a survivor")
+        if not verifies(self.roster.entries[self.roster.index(client_id)].identity_key, bytes(body), self.signed):
+            raise ContributionError("the confirmation is not this client's signature of these survivors")
 
 
 def check_confirmed(

@@ -14,6 +14,7 @@ import pytest
 
 from aggregator_service.compute.jobs import BlobRef
 from aggregator_service.rounds import engine
+from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.rounds.engine import Debounce, RoundEngine
 from aggregator_service.rounds.interventions import close_task
 from aggregator_service.rounds.leadership import Leadership
@@ -190,6 +191,47 @@ def test_messages_that_arrive_together_cause_one_read_later_ones_another(monkeyp
 
     assert asyncio.run(inside()) == [1, 1, 2]
     assert len(called) == 2
+
+
+def test_only_a_message_that_changes_what_is_to_do_has_the_task_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fills a batch, and the last expected one; the others do not, and neither does a look after a time."""
+    task, reads, read = world.task(members=5, cohort_size=5, rounds=1), list[int](), RoundAdvancer.read
+    monkeypatch.setattr(world.engine, "_recheck", 3600.0)
+    monkeypatch.setattr(engine, "_MAX_PAUSE", 0.01)
+    monkeypatch.setattr(engine, "_MIN_PAUSE", 0.01)
+
+    def counted(advancer: RoundAdvancer, task_id: str) -> object:
+        found = read(advancer, task_id)
+        reads.append(len(reads))
+        return found
+
+    async def settled() -> int:
+        before = -1
+        while before != len(reads):
+            before = len(reads)
+            await asyncio.sleep(0.2)
+        return before
+
+    async def inside() -> None:
+        running = asyncio.create_task(world.engine.run())
+        while not world.rounds(task):
+            await asyncio.sleep(0.01)
+        for client, changes in zip(world.cohort(task), (False, False, True, False, True), strict=True):
+            before = await settled()  # a batch is three
+            world.contribute(task, client)
+            world.engine.delivered(task)
+            while changes and len(reads) == before:
+                await asyncio.sleep(0.01)
+            assert changes or await settled() == before
+        while world.state(task) == "open":
+            await asyncio.sleep(0.01)
+        running.cancel()
+
+    monkeypatch.setattr(RoundAdvancer, "read", counted)
+    asyncio.run(asyncio.wait_for(inside(), 120))
+    assert (world.state(task), world.total(task, 1)[0]) == ("complete", 0b11111)
 
 
 async def cancelled(task: asyncio.Task[Any], turns: int) -> bool:

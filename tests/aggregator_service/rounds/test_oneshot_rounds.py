@@ -20,6 +20,7 @@ from tests.support.oneshot import (
     oneshot_task,
     publish_keys,
 )
+from tests.support.replicas import wait_until
 
 COHORT, COMMITTEE = 6, 5
 SERVER = {"fold_batch": 2}
@@ -151,7 +152,8 @@ def test_a_wrong_summed_share_of_one_member_is_named_and_left_out(api: Api, capl
 
     committee_turn(task, members, summed=summed)
     task.assert_sum(1, EVERYBODY)
-    assert "the summed share of a member of the committee is wrong" in caplog.text
+    said = "the summed share of a member of the committee is wrong"
+    wait_until(lambda: said in caplog.text, "the log names the member")  # it follows the commit
 
 
 def test_keys_of_the_committee(api: Api) -> None:

@@ -475,18 +475,19 @@ def test_each_stage_names_what_it_misses() -> None:
 def test_confirmations_are_for_one_set_and_bodies_have_one_length() -> None:
     played = new_round(9).advertise().share().contribute(without=["c_008"]).confirm()
     body, survivors = played.confirmations[VICTIM], list(played.contributions)
-    server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body)
+    asked = server.SurvivorSet.of(played.roster, played.shares, survivors)
+    asked.check_confirmation(VICTIM, body)
     for sharers, alive, name in (
         (names(8), survivors, VICTIM),
         (played.shares, names(9), VICTIM),
         (played.shares, survivors, "c_001"),
     ):
         with pytest.raises(ContributionError, match="not this client's signature"):
-            server.check_confirmation(played.roster, sharers, alive, name, body)
+            server.SurvivorSet.of(played.roster, sharers, alive).check_confirmation(name, body)
     with pytest.raises(ContributionError, match="only survivors confirm"):
-        server.check_confirmation(played.roster, played.shares, survivors, "c_008", body)
+        asked.check_confirmation("c_008", body)
     with pytest.raises(ContributionError, match="exactly 64"):
-        server.check_confirmation(played.roster, played.shares, survivors, VICTIM, body[:-1])
+        asked.check_confirmation(VICTIM, body[:-1])
     played.unmask()
     for check, of, sent in (
         (server.check_shares, (played.roster, VICTIM), played.shares[VICTIM]),
