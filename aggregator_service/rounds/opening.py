@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
@@ -34,6 +35,7 @@ from aggregator_service.tasks.task_views import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState, opening_state
+from protocols.recipes.base import RoundSpec
 from protocols.task_terms import states_chain
 
 _LOG = logging.getLogger(__name__)
@@ -78,30 +80,22 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         return None
     spec = replace(plan.recipe.round_spec(task.seed, number, sum_index), size=tuple(size))
     levels = plan.recipe.levels_in_use(spec, clients, schedule.min_clients)
-    interactive, state = plan.mechanism.interactive, opening_state(task.mechanism_name)
-    collects = state == RoundState.COLLECTING
-    round_ = RoundRow(
-        task_id=task.id,
-        number=number,
-        state=state.value,
-        sum_index=sum_index,
-        sum_rule=plan.sum_class.rule,
-        sum_data=plan.sum_class.data,
-        seed=spec.seed,
+    interactive, collects = plan.mechanism.interactive, opening_state(task.mechanism_name) == RoundState.COLLECTING
+    round_ = _add_round(
+        session,
+        task,
+        plan,
+        spec,
+        now,
+        seconds=schedule.collect_seconds if collects else schedule.stage_seconds,
         levels=list(levels),
         size=list(size),
         model_digest=agreed_digest(session, task, sum_index, completed, levels) if interactive else None,
         aggregate_chain=_chain_to_state(task, plan, completed),
-        confirms=plan.sum_plan.confirms,
-        opened_at=now,
-        deadline=now + (schedule.collect_seconds if collects else schedule.stage_seconds),
         again=None if repeated is None else repeated.first,
         cohort=len(clients),
         committee=len(committee),
     )
-    session.add(round_)
-    session.flush()
-    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
     _write_cohort(session, round_, clients)
     for member in committee:
         member.round_id = round_.id
@@ -109,6 +103,29 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         delete_keys_before(session, task.id, number - 1)
     announce(session, task.id, "round")
     _LOG.info("round opened", extra=fields(task=task.id, round=number, cohort=len(clients)))
+    return round_
+
+
+def _add_round(
+    session: Session, task: TaskRow, plan: TaskPlan, spec: RoundSpec, now: float, seconds: float, **more: Any
+) -> RoundRow:
+    """Add a round of a sum in its first state, which lasts `seconds`, and return its row. more: its other columns."""
+    round_ = RoundRow(
+        task_id=task.id,
+        number=spec.number,
+        state=opening_state(task.mechanism_name).value,
+        sum_index=spec.sum_index,
+        sum_rule=plan.sum_class.rule,
+        sum_data=plan.sum_class.data,
+        seed=spec.seed,
+        confirms=plan.sum_plan.confirms,
+        opened_at=now,
+        deadline=now + seconds,
+        **more,
+    )
+    session.add(round_)
+    session.flush()
+    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
     return round_
 
 
@@ -180,26 +197,9 @@ def _fail_unasked(
     session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, number: int, now: float, reason: str
 ) -> None:
     """Add a failed round that asked nobody: the sums of a task are never ahead of its rounds."""
-    opening = opening_state(task.mechanism_name)
-    round_ = RoundRow(
-        task_id=task.id,
-        number=number,
-        state=opening.value,
-        sum_index=sum_index,
-        sum_rule=plan.sum_class.rule,
-        sum_data=plan.sum_class.data,
-        seed=plan.recipe.round_spec(task.seed, number, sum_index).seed,
-        levels=[],
-        confirms=plan.sum_plan.confirms,
-        opened_at=now,
-        deadline=now,
-        cohort=0,
-        committee=0,
-    )
-    session.add(round_)
-    session.flush()
-    session.add(RoundStateRow(round_id=round_.id, state=round_.state, entered_at=now))
-    event = RoundEvent.DEADLINE_MISSED if opening == RoundState.COLLECTING else RoundEvent.STAGE_MISSED
+    spec = plan.recipe.round_spec(task.seed, number, sum_index)
+    round_ = _add_round(session, task, plan, spec, now, seconds=0.0, levels=[], cohort=0, committee=0)
+    event = RoundEvent.DEADLINE_MISSED if round_.state == RoundState.COLLECTING else RoundEvent.STAGE_MISSED
     fail_round(session, task, round_, event, f"the model is not measured: {reason}", now, counts=False)
 
 

@@ -298,7 +298,10 @@ class Upload:
                 if offset > reached and not complete:
                     reached, attempt = offset, 1
                 if replaces or not resumes:
-                    return (yield from self._put())
+                    self.sent = len(self.body)
+                    fields = {"content-type": CONTRIBUTION, "content-digest": content_digest(self.body)}
+                    put = self._request("PUT", fields, self.body)
+                    return self._receipt("PUT", (yield from send(put, self.policy, idempotent=False)))
                 # A complete upload gets an empty last chunk with its digest, answered by a receipt or a conflict.
                 return (yield from self._patch(len(self.body) if complete else offset))
             except (ConnectionFailed, ApiError) as error:
@@ -327,12 +330,6 @@ class Upload:
         if not text.isdigit():
             raise ContractBroken("HEAD", self.url, response.status, "the answer has no Upload-Offset")
         return int(text), response.headers.get("upload-complete") == _TRUE
-
-    def _put(self) -> Program[UploadReceipt]:
-        headers = {"content-type": CONTRIBUTION, "content-digest": content_digest(self.body)}
-        self.sent = len(self.body)
-        response = yield from send(self._request("PUT", headers, self.body), self.policy, idempotent=False)
-        return self._receipt("PUT", response)
 
     def _patch(self, offset: int) -> Program[UploadReceipt]:
         """Send the body from `offset` on, one PATCH per chunk."""

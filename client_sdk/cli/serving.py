@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from rich.markup import escape
@@ -31,8 +32,10 @@ from client_sdk.cli.membership import (
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
 from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.member import CertificateChoice
 from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore
+from client_sdk.store.identity import Identity
 from client_sdk.task import Task
 from protocols.errors import KeyringError
 
@@ -50,6 +53,21 @@ def _serve(part: Task, what: str, patience: float | None) -> Monitor:
     finally:
         console.print(monitor.summary())
     return monitor
+
+
+def _enrol(
+    client: Client,
+    who: Identity,
+    identity: Path | None,
+    invitation: str,
+    certificate: CertificateChoice | None,
+    device_group: int | None = None,
+) -> Task:
+    """Join a task with an invitation, and keep the identity where the options say."""
+    if not client.memberships():  # otherwise the invitation may be used up
+        client.preview(invitation)
+    keep_identity(who, identity)
+    return client.join(invitation=invitation, certificate=certificate, device_group=device_group)
 
 
 # --- `hushrec keyring`: create and hand out the keys of an encrypted task -------------------------------------------
@@ -77,11 +95,8 @@ def create(
     """
     who = open_identity(identity)
     with Client(url, who, policy=READ_ONLY, options=ClientOptions(allow_http=allow_http)) as client:
-        chosen = certificate_choice(certificate, issuer, scope, code, "holder")
-        if not client.memberships():  # otherwise the invitation may be used up
-            client.preview(invitation)
-        keep_identity(who, identity)
-        part = client.join(invitation=invitation, certificate=chosen, device_group=device_group)
+        choice = certificate_choice(certificate, issuer, scope, code, "holder")
+        part = _enrol(client, who, identity, invitation, choice, device_group)
         fingerprint = part.create_keyring()
     name = part.terms.name
     console.print(f"keyring of task {escape(name)}: [bold]{fingerprint}[/] (members can compare it)", soft_wrap=True)
@@ -163,11 +178,8 @@ def join_committee(
     who = open_identity(identity)
     policy, options = _policy(min_cohort, trust_roster), ClientOptions(allow_http=allow_http)
     with Client(url, who, policy=policy, options=options) as client:
-        chosen = certificate_choice(certificate, issuer, scope, code, "committee")
-        if not client.memberships():  # otherwise the invitation may be used up
-            client.preview(invitation)
-        keep_identity(who, identity)
-        part = client.join(invitation=invitation, certificate=chosen)
+        choice = certificate_choice(certificate, issuer, scope, code, "committee")
+        part = _enrol(client, who, identity, invitation, choice)
         CommitteeMember(part.part.member)  # raises unless the invitation was for this role
     say(f"member {part.membership.client_id} of the committee of task {part.terms.name}")
     console.print(

@@ -62,9 +62,9 @@ def measure_of(split: Split, *, ratings: bool, most_users: int, seed: int = 0) -
         return _Ratings(split.train, split.test.where(np.isin(split.test.users, users)), users), left_out
     if split.one_each is None:
         return _Several(split.train, split.test, users), left_out
-    chosen = np.zeros(split.train.n_users, dtype=bool)
-    chosen[users] = True
-    data = replace(split.one_each, test_items=np.where(chosen, split.one_each.test_items, np.int32(-1)))
+    test_items = np.full(split.train.n_users, -1, dtype=np.int32)
+    test_items[users] = split.one_each.test_items[users]
+    data = replace(split.one_each, test_items=test_items)
     candidates = candidates_if_enough(data, np.random.default_rng(seed))
     return OneHeldOut(data, None if candidates is None else candidates.negatives), left_out
 
@@ -125,48 +125,47 @@ class OneHeldOut:
 
 
 @dataclass(frozen=True)
-class _Several:
-    """Recall@20 and NDCG@20 of any number of test items."""
+class _OfUsers:
+    """What is measured on the test interactions of some users."""
 
     train: Interactions
     test: Interactions
-    chosen: NDArray[np.intp]
+    users: NDArray[np.intp]
+
+
+class _Several(_OfUsers):
+    """Recall@20 and NDCG@20 of any number of test items."""
 
     @property
     def words(self) -> str:
-        return f"the test items of {self.chosen.size:,} users, ranked among all items outside their training items"
+        return f"the test items of {self.users.size:,} users, ranked among all items outside their training items"
 
     def measured(self, scores: FullScorer) -> Measured:
         k = min(_K_MANY, self.train.n_items - 1)
-        found = rank_all(scores, self.train, self.test, k, users=self.chosen)
+        found = rank_all(scores, self.train, self.test, k, users=self.users)
         return Measured({f"NDCG@{k}": found.ndcg, f"Recall@{k}": found.recall}, found.user_ndcg)
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:
         return {name: self.measured(scores) for name, scores in control_scores(self.train, rng).items()}
 
 
-@dataclass(frozen=True)
-class _Ratings:
+class _Ratings(_OfUsers):
     """MAE and RMSE of the test ratings."""
-
-    train: Interactions
-    test: Interactions
-    chosen: NDArray[np.intp]
 
     @property
     def words(self) -> str:
-        return f"{self.test.size:,} test ratings of {self.chosen.size:,} users, predicted"
+        return f"{self.test.size:,} test ratings of {self.users.size:,} users, predicted"
 
     def measured(self, scores: FullScorer) -> Measured:
-        return self._errors(predictions(scores, self.test, self.chosen))
+        return self._errors(predictions(scores, self.test, self.users))
 
     def _errors(self, predicted: NDArray[np.float64]) -> Measured:
         """Return the errors, and each user's share in the mean absolute error times the number of users."""
         assert self.test.ratings is not None  # noqa: S101 - checked by measure_of
         found = rating_errors(predicted, self.test.ratings)
-        places = np.searchsorted(self.chosen, self.test.users)
-        summed = np.bincount(places, np.abs(predicted - self.test.ratings), self.chosen.size)
-        return Measured({"MAE": found.mae, "RMSE": found.rmse}, summed * self.chosen.size / self.test.size)
+        places = np.searchsorted(self.users, self.test.users)
+        summed = np.bincount(places, np.abs(predicted - self.test.ratings), self.users.size)
+        return Measured({"MAE": found.mae, "RMSE": found.rmse}, summed * self.users.size / self.test.size)
 
     def controls(self, rng: np.random.Generator) -> dict[str, Measured]:  # noqa: ARG002 - means need no draws
         return {name: self._errors(found) for name, found in mean_predictions(self.train, self.test).items()}
