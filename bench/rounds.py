@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench._report import MIB, Figure, Watch, arguments, ratio, say
 from bench.figures import run
 from client_sdk.history import History
-from client_sdk.lab.demo.arms import enrol
+from client_sdk.lab.enrolled import enrolled_fleet
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer, run_server
@@ -75,12 +75,10 @@ def enrolled(
 
     parameters: of the recipe, where it is a name.
     """
-    organiser, clients = TrialOrganiser(), len(interactions)
-    pin, certificates = (None, None) if mechanism == "plain" else (organiser.pin, organiser.source)
-    given = (f"{mechanism}-{clients}", recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
-    with Operator(server.url, server.operator_token) as operator, Fleet(server.url, interactions, options) as fleet:
-        task_id = operator.create_task(task_request(*given, organiser=pin)).task_id
-        enrol(operator, fleet, task_id, clients, mechanism, certificates, lambda _: None)
+    organiser, name = None if mechanism == "plain" else TrialOrganiser(), f"{mechanism}-{len(interactions)}"
+    given = (name, recipe, mechanism, schedule, parameters, dict(mechanism_parameters or {}))
+    request = task_request(*given, organiser=None if organiser is None else organiser.pin)
+    with enrolled_fleet(server, request, interactions, options, organiser) as (operator, fleet, _):
         yield fleet, operator
 
 

@@ -32,23 +32,21 @@ from client_sdk.lab.demo import (
     sampled_users,
 )
 from client_sdk.lab.demo.report import Display
+from client_sdk.lab.enrolled import enrolled_fleet
 from client_sdk.lab.evaluation.controls import popularity_control
 from client_sdk.lab.evaluation.metrics import EvaluationResult, candidates_of, evaluate_scores
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.lab.local_server import DemoServer
 from client_sdk.lab.measures import Advised, Measured
-from client_sdk.operator import Operator, task_request
+from client_sdk.operator import task_request
 from client_sdk.organiser import TrialOrganiser
-from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.identity import Identity
 from client_sdk.training.mf import MFConfig
 from protocols.advice import parameters_for
-from protocols.crypto.certificates import CertifiedRole
 from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
-from protocols.sums.registry import mechanism as registered_mechanism
 
 _POLICY: Final = Policy(
     mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), trust_models=True, snapshot_every=1
@@ -122,60 +120,24 @@ def run_arm(
     Returns the measurements and the task's final view.
     """
     users = shared.data.train.active_users  # the clients, in this order
-    with Operator(server.url, server.operator_token) as operator:
-        task = operator.create_task(_request(arm, shared))
-        certificates = None if arm.mechanism == "plain" else shared.organiser.source
-        with Fleet(
-            server.url,
-            [shared.data.train.positives(int(user)) for user in users],
-            FleetOptions(
-                training=shared.settings.training,
-                policy=_POLICY,
-                seed=shared.seed,
-                workers=shared.workers,
-                cohort=partial(operator.cohort, task.task_id),
-                dropout=shared.dropout,
-                dropout_rng=np.random.default_rng(shared.seed),
-                identities=shared.identities,
-            ),
-        ) as fleet:
-            started = perf_counter()
-            stage = partial(display.stage, arm.name)
-            enrol(operator, fleet, task.task_id, users.size, arm.mechanism, certificates, stage)
-            enrolled = perf_counter()
-            result = replace(_train(arm, shared, fleet, users, display), enrol_seconds=enrolled - started)
-            if inspect:
-                inspect(fleet)
+    options = FleetOptions(
+        training=shared.settings.training,
+        policy=_POLICY,
+        seed=shared.seed,
+        workers=shared.workers,
+        dropout=shared.dropout,
+        dropout_rng=np.random.default_rng(shared.seed),
+        identities=shared.identities,
+    )
+    started, rows = perf_counter(), [shared.data.train.positives(int(user)) for user in users]
+    organiser = None if arm.mechanism == "plain" else shared.organiser
+    given = server, _request(arm, shared), rows, options, organiser, partial(display.stage, arm.name)
+    with enrolled_fleet(*given, asks_operator=True) as (operator, fleet, task):
+        enrolled = perf_counter()
+        result = replace(_train(arm, shared, fleet, users, display), enrol_seconds=enrolled - started)
+        if inspect:
+            inspect(fleet)
         return result, operator.task(task.task_id)
-
-
-def enrol(
-    operator: Operator,
-    fleet: Fleet,
-    task_id: str,
-    clients: int,
-    mechanism: str,
-    certificates: Callable[[CertifiedRole], CertificateSource] | None,
-    stage: Callable[[str], None],
-) -> None:
-    """Invite and enrol the `clients` of `fleet`, and the committee or the key holder that the mechanism needs.
-
-    stage: called with what is being done, in words.
-    """
-
-    def report(what: str) -> Callable[[int], None]:
-        return lambda done: stage(f"{what} {done} of {clients} clients")
-
-    keyed = registered_mechanism(mechanism).needs_keyring
-    members = operator.invite(task_id, clients).invitation
-    holder = operator.invite(task_id, 1, "holder").invitation if keyed else None
-    stage(f"enrolling {clients} clients")
-    fleet.enrol(members, holder, certificates, report("enrolling"))
-    if mechanism == "oneshot":
-        size = fleet.clients[0].member.terms.sum_plan.committee
-        fleet.enrol_committee(operator.invite(task_id, size, "committee").invitation, certificates)
-    if keyed:
-        fleet.give_keys(report("sealing the keys to"))
 
 
 def task_seed(seed: int) -> bytes:

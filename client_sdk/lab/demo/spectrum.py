@@ -26,8 +26,9 @@ from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import ArmResult, DemoRequest, DemoResult, SumResult, sampled_users
-from client_sdk.lab.demo.arms import enrol, with_costs
+from client_sdk.lab.demo.arms import with_costs
 from client_sdk.lab.demo.report import SUM_HEADINGS, Display, sum_cells, sum_line
+from client_sdk.lab.enrolled import enrolled_fleet
 from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.metrics import RankingResult, rank_all
 from client_sdk.lab.fleet import Fleet
@@ -215,10 +216,11 @@ class SpectrumDemo:
     def run(self, server: DemoServer, console: Console) -> DemoResult:
         """Run one task and rank all items for all users."""
         name, steps, clients = self.recipe.name, self.recipe.steps, self.users.size
+        rows = [self.train.positives(int(user)) for user in self.users]
+        given = server, self._task_request(), rows, self._options(), self._organiser
         with (
             Display(console, {name: steps}, SUM_HEADINGS) as display,
-            Operator(server.url, server.operator_token) as operator,
-            self._fleet(server) as fleet,
+            enrolled_fleet(*given, partial(display.stage, name)) as (operator, fleet, task),
         ):
 
             def show_stage(view: RoundView) -> None:
@@ -228,10 +230,6 @@ class SpectrumDemo:
                 if view.state in stages:
                     display.stage(name, words, (subject, view.state))
 
-            task = operator.create_task(self._task_request())
-            certificates = None if self._organiser is None else self._organiser.source
-            stage = partial(display.stage, name)
-            enrol(operator, fleet, task.task_id, clients, self.mechanism, certificates, stage)
             watcher = _watch_stages(server, task, show_stage)
             sums: list[SumResult] = []
 
@@ -241,7 +239,7 @@ class SpectrumDemo:
 
             rounds = fleet.run(on_round)
             watcher.join(30)
-            stage("ranking all items for each user, on its own device")
+            display.stage(name, "ranking all items for each user, on its own device")
             first, *others = rank_filters(self, fleet)
             first = replace(with_costs(first, rounds), seconds=sum(done.seconds for done in sums))
             task = operator.task(task.task_id)
@@ -279,8 +277,8 @@ class SpectrumDemo:
         organiser = None if self._organiser is None else self._organiser.pin
         return task_request(self.recipe.name, self.recipe, self.mechanism, schedule, organiser=organiser)
 
-    def _fleet(self, server: DemoServer) -> Fleet:
-        options = FleetOptions(
+    def _options(self) -> FleetOptions:
+        return FleetOptions(
             policy=Policy(
                 mechanisms=frozenset(PRIVIREC_MECHANISMS),
                 reveal_gram=self.recipe.parameters.reveal_gram,
@@ -291,7 +289,6 @@ class SpectrumDemo:
             dropout=1 - (1 - self.request.dropout) ** (1 / self.recipe.steps),
             dropout_rng=np.random.default_rng(self.request.seed),
         )
-        return Fleet(server.url, [self.train.positives(int(user)) for user in self.users], options)
 
 
 def _watch_stages(server: DemoServer, task: TaskView, on_view: Callable[[RoundView], None]) -> threading.Thread:

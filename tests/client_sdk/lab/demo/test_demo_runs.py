@@ -22,11 +22,13 @@ from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.splits import hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.demo import DemoRequest, spectrum
-from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, enrol, run_arm, shared_setup
+from client_sdk.lab.demo.arms import Arm, SharedSetup, arms_of, chosen_settings, run_arm, shared_setup
 from client_sdk.lab.demo.report import Display, result_table, write_results
+from client_sdk.lab.enrolled import enrolled_fleet
 from client_sdk.lab.fleet import Fleet
+from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import DemoServer
-from client_sdk.operator import Operator, task_request
+from client_sdk.operator import task_request
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.part import Part
 from protocols.messages import Schedule
@@ -218,13 +220,10 @@ def test_a_paillier_fleet_gets_its_keys_and_completes_a_round(tmp_path: Path) ->
     """As with every mechanism that needs a key holder: without one, no round would open."""
     organiser, schedule = TrialOrganiser(), Schedule(rounds=1, cohort_size=10, min_clients=10)
     shape, keys = {"items": 5, "dim": 2, "clip": 1.0}, {"key_bits": 2048}
+    wanted = task_request("keyed", "fedmf", "paillier", schedule, shape, keys, organiser=organiser.pin)
     with (
         started(tmp_path) as server,
-        Operator(server.url, server.operator_token) as operator,
-        Fleet(server.url, [[0]] * 10) as fleet,
+        enrolled_fleet(server, wanted, [[0]] * 10, FleetOptions(), organiser) as (_, fleet, _),
     ):
-        wanted = task_request("keyed", "fedmf", "paillier", schedule, shape, keys, organiser=organiser.pin)
-        task_id = operator.create_task(wanted).task_id
-        enrol(operator, fleet, task_id, 10, "paillier", organiser.source, lambda _: None)
         (played,) = fleet.run(rounds=1)
     assert (played.state, played.survivors) == ("complete", 10)
