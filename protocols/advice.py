@@ -16,6 +16,9 @@ import numpy as np
 from protocols.errors import ParameterError
 from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.next_item import next_equations, next_length
+from protocols.sums.groups import Works
+from protocols.sums.masked.parameters import MaskedParameters, works_of
+from protocols.sums.oneshot.plan import OneshotParameters, works_in_oneshot_groups
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
@@ -196,7 +199,20 @@ _COUNTED: Final = 3
 
 
 IN_GROUPS: Final = frozenset({"colr", "fedmf"})
-"""Recipes whose masked sums are split into groups unless a task says otherwise: those measured (`bench/robust.py`)."""
+"""Recipes whose sums are split into groups unless a task says otherwise: those measured (`bench/robust.py`)."""
+
+
+def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
+    """Return whether rounds of some sizes work over a mechanism with these parameters; None if it has no groups.
+
+    Raises `ValidationError` for parameters that are wrong.
+    """
+    if mechanism == "masked":
+        return works_of(MaskedParameters.model_validate(dict(given)))
+    if mechanism == "oneshot":
+        OneshotParameters.model_validate(dict(given))
+        return works_in_oneshot_groups
+    return None
 
 
 class Advice(NamedTuple):

@@ -60,6 +60,11 @@ class Reader:
         return self.fixed(length)
 
     @property
+    def left(self) -> int:
+        """Number of bytes that are left."""
+        return len(self._rest)
+
+    @property
     def is_empty(self) -> bool:
         """Whether no bytes are left."""
         return not len(self._rest)

@@ -49,14 +49,16 @@ from protocols.advice import (
     choose,
     settings_of_ratings,
     spectrum_for,
+    works_in_groups,
 )
 from protocols.exposure import exposures
 from protocols.messages import Extension, InvitationRequest, Role, Schedule, TaskView
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
-from protocols.sums.masked.parameters import MaskedParameters, advised_cohort, upload_bytes
-from protocols.sums.masked.plan import MASKED, MaskedPlan
+from protocols.sums.groups import advised_cohort
+from protocols.sums.masked.parameters import upload_bytes
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
 tasks = command_group("Create, list, show, close, resume and delete tasks.")
@@ -114,8 +116,9 @@ def task_advise(
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
         more = f"-s min_clients={sizes.min_clients} {of_block} "
     own, split = named_values(mechanism_parameter or []), None
-    if mechanism == MASKED.name and privacy is None and choice.recipe in IN_GROUPS and "groups" not in own:
-        split = advised_cohort(choice.cohort_size, clients, MaskedParameters.model_validate(own))
+    works = works_in_groups(mechanism, own) if choice.recipe in IN_GROUPS else None
+    if works is not None and privacy is None and "groups" not in own:
+        split = advised_cohort(choice.cohort_size, clients, works)
     if split is not None:
         own["groups"] = split.groups
         choice = choice._replace(cohort_size=split.clients)
@@ -127,7 +130,7 @@ def task_advise(
             f"  each in {split.groups} groups with a sum of their own: one member that lies then spoils little "
             "(docs/security.md#a-member-that-lies); with -m groups=1 it owns the model"
         )
-    elif privacy is not None and choice.recipe in IN_GROUPS and mechanism == MASKED.name:
+    elif privacy is not None and works is not None:
         typer.echo(
             "  in one group, so one member that lies owns the model: each of G groups would have to reach epsilon "
             "alone, with sqrt(G) times the noise in the mean"

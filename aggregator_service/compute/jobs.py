@@ -25,9 +25,9 @@ from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
 from protocols.sums.base import Buffer, OpensByParts
-from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.server import BadShare
 from protocols.sums.possible import require_possible, require_possible_parts
+from protocols.sums.ring import ring_mechanism
 
 Contributed = tuple[Route, memoryview]
 
@@ -171,7 +171,7 @@ def fold_batch(job: FoldJob) -> BlobRef:
     contributions = _after(partial, _contributions(job, task))
     if job.groups:
         of_groups = ((group, *one) for group, one in zip(job.groups, contributions, strict=True))
-        return _write(job, "partials", MASKED.fold_groups(MaskedPlan.of(task.sum_plan), partial, of_groups))
+        return _write(job, "partials", ring_mechanism(task.mechanism).fold_groups(task.sum_plan, partial, of_groups))
     return _write(job, "partials", task.mechanism.fold(task.sum_plan, partial, contributions))
 
 
@@ -289,8 +289,8 @@ def _absorbed(
 
             require_possible_parts(plan, part, survivors)
             return recipe.absorb_parts(state, job.spec, part, survivors), of_groups
-        if isinstance(plan, MaskedPlan) and plan.groups > 1:
-            opened = MASKED.open_groups(plan, aggregate, survivors)
+        if plan.groups > 1:
+            opened = ring_mechanism(mechanism).open_groups(plan, aggregate, survivors)
             total, of_groups = opened.total(), opened.report()
         else:
             total = mechanism.open(plan, aggregate, survivors, None)

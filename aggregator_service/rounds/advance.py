@@ -34,7 +34,13 @@ from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, partial_of
 from aggregator_service.rounds.masked import MASKED_STAGES, fail_at_fault, read_masks, roster_of
-from aggregator_service.rounds.oneshot import ONESHOT_STAGES, fail_committee_absent, read_oneshot_masks
+from aggregator_service.rounds.oneshot import (
+    ONESHOT_STAGES,
+    drawn_survivors,
+    fail_committee_absent,
+    proposed_survivors,
+    read_oneshot_masks,
+)
 from aggregator_service.rounds.opening import open_round
 from aggregator_service.rounds.transactions import (
     PLAIN_STAGES,
@@ -214,17 +220,19 @@ class RoundAdvancer:
 
     async def _fold(self, active: ActiveRound) -> float:
         task_id, number = active.round.task_id, active.round.number
-        batch, groups = await run_in_threadpool(self._grouped, active)
+        batch, groups, survivors = await run_in_threadpool(self._grouped, active)
         job = FoldJob(self._blobs, task_id, active.terms, round_spec(active.round), active.partial, batch, groups)
         with self._instruments.fold(task_id, number, len(active.batch)):
             folded = await self._jobs.fold(job)
         crash_point("fold.blob-written-before-commit")
         clients = [client for client, _ in active.batch]
-        await run_in_threadpool(
-            self._commit,
-            lambda session: record_fold(session, active.round.id, clients, active.partial, folded),
-            folded.key,
-        )
+
+        def commit(session: Session) -> None:
+            if survivors is not None and proposed_survivors(session, active.round.id) != survivors:
+                raise LostRaceError  # clients were taken out meanwhile: the others are in other groups
+            record_fold(session, active.round.id, clients, active.partial, folded)
+
+        await run_in_threadpool(self._commit, commit, folded.key)
         crash_point("fold.committed")
         _LOG.info(
             "batch folded",
@@ -234,16 +242,26 @@ class RoundAdvancer:
             return 0.0
         return await self._release(replace(active, partial=folded, folded=active.folded + len(clients), batch=()))
 
-    def _grouped(self, active: ActiveRound) -> tuple[Batch, tuple[int, ...]]:
-        """Return the batch in the order of its clients' groups, and these; of a round without groups none."""
-        if plan_task(active.terms, active.round.sum_index, active.round.size or ()).sum_plan.groups == 1:
-            return active.batch, ()
+    def _grouped(self, active: ActiveRound) -> tuple[Batch, tuple[int, ...], bytes | None]:
+        """Return the batch in the order of its clients' groups, and these; of a round without groups none.
+
+        And the digest of the set of which a one-shot round's groups are drawn.
+        """
+        plan = plan_task(active.terms, active.round.sum_index, active.round.size or ()).sum_plan
+        if plan.groups == 1:
+            return active.batch, (), None
+        survivors: bytes | None = None
         try:
-            roster = roster_of(self._database, active.round.id)
-        except LookupError:  # the round ended meanwhile
+            if plan.committee:
+                survivors, drawn = drawn_survivors(self._database, active.round.id, plan.groups)
+                group_of = {client: drawn[client] for client, _ in active.batch}
+            else:
+                roster = roster_of(self._database, active.round.id)
+                group_of = {client: roster.group_of(client) for client, _ in active.batch}
+        except LookupError:  # the round ended, or the set changed, meanwhile
             raise LostRaceError from None
-        batch = tuple(sorted(active.batch, key=lambda one: roster.group_of(one[0])))
-        return batch, tuple(roster.group_of(client) for client, _ in batch)
+        batch = tuple(sorted(active.batch, key=lambda one: group_of[one[0]]))
+        return batch, tuple(group_of[client] for client, _ in batch), survivors
 
     async def _release(self, active: ActiveRound, masks: Masks | OneshotMasks | None = None) -> float:
         task_id, number, partial = active.round.task_id, active.round.number, active.partial

@@ -64,6 +64,8 @@ class Batches:
         """Return what to fold next; while the round is collecting, nothing until there is enough."""
         plan = plan_task(terms, round_.sum_index, round_.size or ()).sum_plan
         if round_.state == RoundState.COLLECTING:
+            if plan.groups > 1 and plan.committee:  # the groups are drawn from all that contributed
+                return NextFold((), False)
             lacking = self.enough(plan) - unfolded_count(session, round_.id)
             if lacking > 0:
                 return NextFold((), False, lacking)

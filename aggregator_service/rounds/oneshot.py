@@ -8,7 +8,7 @@ members published for later rounds are deleted then, so that no further round op
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -47,7 +47,7 @@ from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, groups_of, survivors_digest
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, c
     """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
     plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
     stated = stated_contributions(session, round_.id)
-    floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients
+    floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients * plan.groups
     if len(stated) < floor:
         reason = f"{len(stated)} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=counts)
@@ -131,6 +131,28 @@ def proposed_survivors(session: Session, round_id: int) -> bytes | None:
     """Return the digest of the set that the committee is asked to confirm; None before there is one."""
     found = find_handout(session, round_id, "survivors")
     return None if found is None else found.body
+
+
+def drawn_survivors(database: Database, round_id: int, groups: int) -> tuple[bytes, Mapping[str, int]]:
+    """Return the digest of the proposed set of a round with groups, and the group of each of its clients.
+
+    Raises `LookupError` when there is none.
+    """
+    with database.read() as session:
+        survivors = proposed_survivors(session, round_id)
+    if survivors is None:
+        raise LookupError("this round has no proposed survivors")
+    return survivors, _drawn(database, round_id, groups, survivors)
+
+
+@lru_cache(maxsize=8)
+def _drawn(database: Database, round_id: int, groups: int, survivors: bytes) -> Mapping[str, int]:
+    """Return the group of each client of a proposed set; `LookupError` when another set is proposed meanwhile."""
+    with database.read() as session:
+        clients = session.scalars(clients_with(round_id, "contribute")).all()
+        if proposed_survivors(session, round_id) != survivors:
+            raise LookupError("another set of survivors is proposed")
+    return groups_of(clients, groups, survivors)
 
 
 def fail_committee_absent(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:
@@ -212,9 +234,10 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
     """
     schedule, cohort = Schedule.model_validate(task.schedule), cohort_clients(session, round_.id)
     members = session.scalars(clients_with(round_.id, "committee")).all()
-    threshold = OneshotPlan.of(plan_round(task, round_).sum_plan).threshold
+    plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
+    threshold, least = plan.threshold, schedule.min_clients * plan.groups
     able = remaining_clients(session, task, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
-    changes = len(openable(session, task.id, able, members, threshold, schedule.min_clients)) < len(cohort)
+    changes = len(openable(session, task.id, able, members, threshold, least)) < len(cohort)
     if count_of(session, round_.id, "confirm"):
         reason = (
             f"{', '.join(leaving)}: fewer than {threshold} members of the committee say that they can open the shares "

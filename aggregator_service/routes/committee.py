@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
+from fastapi import Query
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
@@ -131,9 +132,16 @@ def get_shares(
     number: RoundNumber,
     client: ClientId,
     answer: AnswerOf,
+    after: Annotated[
+        str, Query(description="Id of the client before the first one; without it from the first on.", max_length=40)
+    ] = "",
+    count: Annotated[int | None, Query(description="Most shares; without it all that are left.", ge=1)] = None,
 ) -> Response:
-    """Return the shares that the proposed survivors sealed for this member, in the order of their statements."""
-    return answer.pieces(sealed_shares(services, member_of(member, task, client), number))
+    """Return the shares that the proposed survivors sealed for this member, in the order of their statements.
+
+    In a large round a member asks for some of them at a time.
+    """
+    return answer.pieces(sealed_shares(services, member_of(member, task, client), number, after, count))
 
 
 @rounds_router.post(

@@ -85,11 +85,13 @@ def stated_contributions(
     return [StatedContribution(client, statement, key) for client, statement, key in rows if statement and key]
 
 
-def statement_bytes(session: Session, round_id: int) -> tuple[int, int]:
-    """Return the number of statements of a round and their length in bytes."""
+def statement_bytes(session: Session, round_id: int, after: str = "") -> tuple[int, int]:
+    """Return the number of statements of a round and their length in bytes; of the clients after `after`, in order."""
     row = ContributionRow
     query = select(func.count(), func.coalesce(func.sum(func.length(row.statement)), 0))
-    count, length = session.execute(query.where(row.round_id == round_id, row.statement.is_not(None))).one()
+    count, length = session.execute(
+        query.where(row.round_id == round_id, row.statement.is_not(None), row.client_id > after)
+    ).one()
     return int(count), int(length)
 
 

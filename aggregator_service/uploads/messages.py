@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
@@ -442,17 +443,21 @@ def statements(services: Services, member: Enrolled, number: int) -> Download:
     return Download(survivors.hex(), length, pieces)
 
 
-def sealed_shares(services: Services, member: Enrolled, number: int) -> Download:
+def sealed_shares(
+    services: Services, member: Enrolled, number: int, after: str = "", most: int | None = None
+) -> Download:
     """Return the shares that the proposed survivors sealed for this member, in the order of their statements.
 
-    Raises `Problem` as `statements`. A damaged share ends the stream early.
+    after: id of the client before the first one, "" for all. most: how many, None for all that are left. Raises
+    `Problem` as `statements`. A damaged share ends the stream early.
     """
     with services.database.read() as session:
         round_, survivors = _proposal(session, member, number)
-        count, _ = statement_bytes(session, round_.id)
+        left, _ = statement_bytes(session, round_.id, after)
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
-    place = _place(services, member, number)
-    pieces = (_sealed(services, plan, place, row) for row in _stated(services, round_.id, survivors))
+    place, count = _place(services, member, number), left if most is None else min(most, left)
+    stated = islice(_stated(services, round_.id, survivors, after), count)
+    pieces = (_sealed(services, plan, place, row) for row in stated)
     return Download(survivors.hex(), count * plan.sealed_bytes, pieces)
 
 
@@ -497,15 +502,18 @@ def _place(services: Services, member: Enrolled, number: int) -> int:
         raise Problem("not-found", "the round is over") from None
 
 
-def _stated(services: Services, round_id: int, survivors: bytes) -> Iterator[StatedContribution]:
-    """Iterate over the contributions of the proposed set; ends early when another set is proposed meanwhile."""
-    after: str | None = ""
-    while after is not None:
+def _stated(services: Services, round_id: int, survivors: bytes, after: str = "") -> Iterator[StatedContribution]:
+    """Iterate over the contributions of the proposed set, from the one after `after` on.
+
+    Ends early when another set is proposed meanwhile.
+    """
+    last: str | None = after
+    while last is not None:
         with services.database.read() as session:
             same = proposed_survivors(session, round_id) == survivors
-            page = stated_contributions(session, round_id, after, _PAGE) if same else []
+            page = stated_contributions(session, round_id, last, _PAGE) if same else []
         yield from page
-        after = page[-1].client_id if len(page) == _PAGE else None
+        last = page[-1].client_id if len(page) == _PAGE else None
 
 
 def _sealed(services: Services, plan: OneshotPlan, place: int, row: StatedContribution) -> bytes:

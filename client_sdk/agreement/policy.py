@@ -168,13 +168,13 @@ class Policy:
                 from protocols.sums.oneshot.plan import OneshotPlan
 
                 oneshot = cast(OneshotPlan, terms.sum_plan).parameters
+                _require_no_others(terms, oneshot.groups)
                 self.for_oneshot_rounds(terms.schedule).check_parameters(oneshot)
             elif terms.mechanism.name == "masked":
                 from protocols.sums.masked.plan import MaskedPlan
 
                 masked = cast(MaskedPlan, terms.sum_plan).parameters
-                if masked.groups > 1 and terms.view.data_set is not None:
-                    raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
+                _require_no_others(terms, masked.groups)
                 self.for_masked_rounds(terms.schedule).check_parameters(masked)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
@@ -232,6 +232,12 @@ class Policy:
         It is the larger of `min_cohort` and the schedule's `min_difference` (where that is null, its `min_clients`).
         """
         return max(self.min_cohort, schedule.min_difference or schedule.min_clients)
+
+
+def _require_no_others(terms: TaskTerms, groups: int) -> None:
+    """Raise `RefusalError` for a task with groups over the same data as other tasks."""
+    if groups > 1 and terms.view.data_set is not None:
+        raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
 
 
 def _check_names(what: str, given: Collection[str], known: Iterable[str]) -> None:

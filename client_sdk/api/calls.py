@@ -332,10 +332,13 @@ class ApiCalls(ApiRequests):
         request = self._request("GET", path_of_task(task_id, "rounds", number, "statements"), max_bytes=max_bytes)
         return (yield from send(request, self.retry)).body
 
-    def sealed_shares(self, task_id: str, number: int, client_id: str, length: int, sink: Sink) -> Program[None]:
+    def sealed_shares(
+        self, task_id: str, number: int, client_id: str, length: int, sink: Sink, piece: Mapping[str, str | int]
+    ) -> Program[None]:
         """Download the survivors' shares sealed for this member, at most `length` bytes, into `sink`.
 
-        The answer has no digest: the client signed the digest of each share.
+        piece: empty for all; else `count`, how many, and `after`, the id of the client before the first of them. The
+        answer has no digest: the client signed the digest of each share.
         """
         path = path_of_task(task_id, "rounds", number, "shares", client_id)
-        yield from send(self._request("GET", path, max_bytes=length, sink=sink), self.retry)
+        yield from send(self._request("GET", path, max_bytes=length, sink=sink, query=piece), self.retry)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Final
 
@@ -282,8 +283,12 @@ class MemberRound:
 
 
 # --- the set of survivors that the server proposes to a member -------------------------------------------------------
-# The shares are spooled to an unnamed temporary file as they arrive and read one by one, so that the memory of a member
-# does not grow with the number of clients. They are sealed; each is checked against the digest that its client signed.
+# The shares come in pieces, so that neither memory nor disk of a member grows with the round. A piece is spooled to an
+# unnamed temporary file as it arrives and read one by one. Shares are sealed; each is checked against the digest that
+# its client signed.
+
+SHARES_AT_ONCE: Final = 10_000
+"""Shares of a piece: 169 MB of a ring of degree 4,096."""
 
 _IN_MEMORY: Final = 1 << 20
 _LONGEST_ID: Final = 64
@@ -299,12 +304,19 @@ def inspect_proposal(member: Member, ready: stages.Ready) -> Program[stages.Insp
     plan, task_id, number = context.plan, context.task_id, context.round_number
     body = yield from member.calls.statements(task_id, number, context.cohort * _longest_statement(plan))
     statements = yield from work(lambda: split_statements(plan, body, context.cohort))
-    with _SpooledShares(max_size=_IN_MEMORY) as shares:
-        length = len(statements) * plan.sealed_bytes
-        yield from member.calls.sealed_shares(task_id, number, member.client_id, length, shares)
-        if shares.tell() != length:
-            raise RefusalError(f"the server sent {shares.tell()} bytes of sealed shares, {length} were expected")
-        found = yield from work(lambda: stages.inspect(ready, statements, shares.each(plan.sealed_bytes), member.check))
+    inspecting = yield from work(lambda: stages.Inspecting(ready, statements, member.check))
+    for start in range(0, len(statements), SHARES_AT_ONCE):
+        count = min(SHARES_AT_ONCE, len(statements) - start)
+        piece: dict[str, str | int] = {} if count == len(statements) else {"count": count}
+        if start:
+            piece["after"] = statements[start - 1].client_id
+        with _SpooledShares(max_size=_IN_MEMORY) as shares:
+            length = count * plan.sealed_bytes
+            yield from member.calls.sealed_shares(task_id, number, member.client_id, length, shares, piece)
+            if shares.tell() != length:
+                raise RefusalError(f"the server sent {shares.tell()} bytes of sealed shares, {length} were expected")
+            yield from work(partial(inspecting.add, shares.each(plan.sealed_bytes)))
+    found = yield from work(inspecting.found)
     if statements and len(found.bad) == len(statements):
         raise RefusalError("no client of the proposed set has a valid statement and share for this round and committee")
     return replace(found, clients=frozenset(client_tag(statement.identity_key) for statement in statements))

@@ -71,6 +71,9 @@ class NeighbourhoodView(Message):
     log2_too_few_survivors: float | None
 
 
+_TAU: Final = "Times the median distance that the sum of a group may be away to be used; 0: all are."
+
+
 class MaskedPlanView(SegmentedPlanView):
     """Ring elements of `bits` bits under pairwise masks."""
 
@@ -82,9 +85,7 @@ class MaskedPlanView(SegmentedPlanView):
     sigma: int
     eta: int
     groups: int = Field(default=1, ge=1, description="Groups of a roster that have a sum each.")
-    tau: float | None = Field(
-        default=None, ge=1, description="Times the median distance that the sum of a group may be away to be used."
-    )
+    tau: float | None = Field(default=None, ge=0, description=_TAU)
     spare: int = Field(default=0, ge=0, description="Bits of a ring element that sums leave free.")
     garbage_passes: float = Field(
         default=1.0,
@@ -102,6 +103,8 @@ class OneshotPlanView(SegmentedPlanView):
     bits: int
     committee: int
     corrupt: int
+    groups: int = Field(default=1, ge=1, description="Groups of the survivors that have a sum each.")
+    tau: float | None = Field(default=None, ge=0, description=_TAU)
     threshold: int = Field(description="t: members that open a sum.")
     degree: int = Field(description="N: degree of the ring.")
     primes: list[int] = Field(description="Factors of the modulus q, descending.")

@@ -31,8 +31,13 @@ and the matrix of what is left need not be definite.
 **What is released** are the sums of all groups, each over `min_clients` clients or more. So sums over the same data are
 not split more than once: a part of them would be a sum over few clients. Nor are sums with parts of their own.
 
+**Without the rule**, with tau 0, groups are nothing but smaller sums: the sum that is used is that of all groups,
+exactly, and one group that no honest clients have, or that does not open, spoils it. So a round can be larger than a
+roster or a sum of a ring can be.
+
 A partial sum with groups is the partial sums of all groups, one after the other; a released one has the number of
-contributions (8 bytes, little-endian) before each group's.
+contributions (8 bytes, little-endian) before each group's. In place of a group's sum that does not open, where others
+do, stands `no_sum`, which is a sum of nobody's.
 """
 
 from __future__ import annotations
@@ -41,23 +46,137 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf, isfinite
-from typing import Final
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
+from protocols.crypto.random import permutation
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Floats, Route, Segment, VectorLayout
+from protocols.messages.base import SparseMessage
 from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, SumPlan
 from protocols.sums.possible import require_possible
+from protocols.sums.wire import pack, ring_dtype
 
 LEAST_GROUPS: Final = 3
 """Groups without which a median has no meaning: of two, neither is nearer."""
 MOST_GROUPS: Final = 100
 TAU: Final = 1.5
 """Default of tau: less limits what honest groups have, and a liar's reach grows with it (`bench/robust.py`)."""
+NO_RULE: Final = 0.0
+"""The tau with which the sums of all groups are added up, and none is compared."""
 _PIECE: Final = 2**16
 """Coordinates of which the median is taken at a time."""
+
+
+class GroupedParameters(SparseMessage):
+    """Parameters of a mechanism whose cohorts can be split into groups.
+
+    They are left out of the terms of a task without groups. With groups tau is always in them.
+    """
+
+    left_out: ClassVar[Mapping[str, Any]] = {"groups": 1, "tau": None}
+    groups: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_GROUPS,
+        description="Groups into which each cohort is split, with a sum each: those far from the others are not used. "
+        "`min_clients` holds for every group. 1: one sum; else at least 3, or 2 with `tau` 0.",
+    )
+    tau: float | None = Field(
+        default=None,
+        ge=0.0,
+        le=10.0,
+        description="A group is used if it is at most so many times as far from the median as half of the groups are, "
+        "and what it says of an item, say, as far as that allows: at least 1. 0: the sums of all groups are added up, "
+        f"whatever they say. Unset: {TAU:g} with groups.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_tau(cls, given: Any) -> Any:
+        """Parties with another default would make other models of the same sums."""
+        if isinstance(given, Mapping) and given.get("groups", 1) != 1 and given.get("tau") is None:
+            return {**given, "tau": TAU}
+        return given
+
+    @model_validator(mode="after")
+    def _check_groups(self) -> Self:
+        if self.groups == 1:
+            if self.tau is not None:
+                raise ValueError("tau is of groups: set groups, too")
+        elif self.tau and self.tau < 1.0:
+            raise ValueError(f"tau must be at least 1, or the rule keeps less than half, or 0 for none; got {self.tau}")
+        elif self.tau and self.groups < LEAST_GROUPS:
+            raise ValueError(
+                f"groups are compared from {LEAST_GROUPS} on, got {self.groups}: or add them up with tau 0"
+            )
+        return self
+
+
+class Split(NamedTuple):
+    """A cohort of so many clients in so many groups of at least `min_clients`."""
+
+    groups: int
+    clients: int
+    min_clients: int
+
+
+FEWEST_IN_GROUP: Final = 20
+"""Clients of a group from which on groups are advised: with 20 CoLR kept 97 to 100 % of NDCG@20 (`bench/robust.py`)."""
+MOST_ADVISED: Final = 10
+
+Works = Callable[[int, int], bool]
+"""Whether a round of so many clients in so many groups works."""
+
+
+def advised_split(clients: int, min_clients: int | None, works: Works) -> Split | None:
+    """Return the split of a cohort into as many groups as can be, at most `MOST_ADVISED`; None for none.
+
+    min_clients: of each group, if the task states it; else the smallest, from half of a group on, with which a round of
+    the fewest clients works as well as a full one.
+    """
+    for groups in _numbers_of_groups(clients):
+        split = _split(clients, groups, min_clients, works)
+        if split is not None:
+            return split
+    return None
+
+
+def advised_cohort(clients: int, most: int, works: Works) -> Split | None:
+    """Return the split with the most groups of a cohort of `clients`, or up to a tenth more; None if none has any.
+
+    most: clients of the largest cohort. Of cohorts with as many groups the smallest.
+    """
+    largest = min(most, clients + clients // 10)
+    for groups in _numbers_of_groups(largest):
+        for size in range(-(-clients // groups) * groups, largest + 1, groups):
+            split = _split(size, groups, None, works)
+            if split is not None:
+                return split
+    return None
+
+
+def _numbers_of_groups(clients: int) -> range:
+    return range(min(MOST_ADVISED, clients // FEWEST_IN_GROUP), LEAST_GROUPS - 1, -1)
+
+
+def _split(clients: int, groups: int, min_clients: int | None, works: Works) -> Split | None:
+    size = clients // groups
+    if clients % groups or not works(clients, groups):
+        return None
+    for fewest in range((size + 1) // 2, size + 1) if min_clients is None else (min_clients,):
+        if fewest <= size and works(fewest * groups, groups):
+            return Split(groups, clients, fewest)
+    return None
+
+
+def drawn_groups(clients: int, groups: int, seed: bytes, purpose: str) -> list[NDArray[np.int32]]:
+    """Return the places of each group, int32, ascending: drawn from `seed`, in sizes that differ by at most one."""
+    drawn = permutation(seed, purpose, clients) if groups > 1 else np.arange(clients)
+    return [np.sort(part).astype(np.int32) for part in np.array_split(drawn, groups)]
 
 
 @dataclass(frozen=True)
@@ -197,6 +316,8 @@ class GroupSums:
     """None for one that no honest clients have."""
     used: Mapping[str, UsedSum]
     """What the rule makes of each segment, by `block/segment`, with indices of groups."""
+    compared: bool = True
+    """Whether there is a rule."""
 
     def total(self) -> Floats:
         """Return the sum that is used, as one of all clients, float64 (layout.length,)."""
@@ -211,7 +332,7 @@ class GroupSums:
         everyone = range(len(self.clients))
         kept = set(everyone).intersection(*(used.groups.kept for used in self.used.values()))
         found = {"groups": float(len(everyone)), "groups_used": float(len(kept))}
-        for group in everyone:
+        for group in everyone if self.compared else ():
             if self.sums[group] is not None:
                 farthest = max(used.groups.relative(group) for used in self.used.values())
                 found[f"group_{group + 1}_distance"] = farthest
@@ -226,6 +347,23 @@ def _segments(layout: VectorLayout) -> Iterable[tuple[str, Segment, int, int]]:
         for segment in block.segments:
             yield f"{block.name}/{segment.name}", segment, start, start + segment.length
             start += segment.length
+
+
+def trust_of_groups(groups: int, tau: float) -> list[str]:
+    """Return, for a task's members, what it means that a cohort is split; nothing without groups."""
+    if groups == 1:
+        return []
+    used = (
+        "The model is made of their total, which one member that lies can spoil."
+        if tau == NO_RULE
+        else "The model is made of those that are near the others, so that a member that lies spoils only its group's."
+    )
+    return [f"A cohort is split into {groups} groups, by chance, with a sum each, which everybody sees. {used}"]
+
+
+def each_group(groups: int, what: str) -> str:
+    """Return the beginning of a sentence on a number of clients, which in a round with groups is one group's."""
+    return what if groups == 1 else f"in a group, {what}"
 
 
 def require_groups(layout: VectorLayout, cohort: int, groups: int) -> None:
@@ -245,6 +383,18 @@ def require_groups(layout: VectorLayout, cohort: int, groups: int) -> None:
         raise ParameterError(
             "a sum of several levels is not split into groups: each level in each group would need its own floor"
         )
+
+
+def merge_by_group(merge: Callable[[Iterable[Buffer]], bytes], plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+    """Return the sum of partial sums of all groups. merge: returns that of partial sums of one group."""
+    parts = zip(*(split_groups(plan, partial) for partial in partials), strict=True)
+    merged = [merge(one for one in of_group if one is not None) for of_group in parts]
+    return b"".join(merged or [merge(())] * plan.groups)
+
+
+def no_sum(bits: int, values: int) -> bytes:
+    """Return the released elements of a sum that does not open: all are 2^(bits - 1), which no sum can have."""
+    return pack(np.full(values, 1 << (bits - 1), ring_dtype(bits)), bits)
 
 
 def aggregate_bytes(groups: int, of_group: int) -> int:
@@ -292,7 +442,7 @@ def open_by_group(
     """Return the opened sums of all groups of a released one. of_group: the plan of one group.
 
     Raises `CodecError` for another length, other contributions than the groups state, a group without any, and if half
-    of the sums or more are none that honest clients can have.
+    of the sums or more are none that honest clients can have; without a rule if one is.
     """
     view, length = memoryview(aggregate).cast("B"), COUNT_BYTES + of_group.aggregate_bytes
     if view.nbytes != groups * length:
@@ -303,7 +453,7 @@ def open_by_group(
         raise CodecError(f"the groups of the sum state other contributions than {contributions}")
     sums = [_opened(how, of_group, part[COUNT_BYTES:], count) for part, count in zip(parts, clients, strict=True)]
     possible = [group for group, one in enumerate(sums) if one is not None]
-    if 2 * len(possible) <= groups:
+    if 2 * len(possible) <= groups or (tau == NO_RULE and len(possible) < groups):
         raise CodecError(f"the sums of {groups - len(possible)} of {groups} groups are none that honest clients have")
     used = {}
     for name, segment, start, stop in _segments(of_group.layout):
@@ -312,7 +462,7 @@ def open_by_group(
         scaled = found.total * (sum(clients) / sum(clients[group] for group in possible))
         total = np.rint(scaled) if segment.integral else scaled
         used[name] = _of_all(replace(found, total=total), possible, groups)
-    return GroupSums(clients, tuple(sums), used)
+    return GroupSums(clients, tuple(sums), used, compared=tau != NO_RULE)
 
 
 def _opened(how: Mechanism, plan: SumPlan, part: Buffer, count: int) -> Floats | None:
@@ -327,7 +477,7 @@ def _opened(how: Mechanism, plan: SumPlan, part: Buffer, count: int) -> Floats |
 
 def _used(sums: Sequence[Floats], clients: Sequence[int], tau: float, row: int) -> UsedSum:
     """Return what the rule makes of a segment; of two groups, the third of which lied beyond all bounds, both whole."""
-    if len(sums) >= LEAST_GROUPS:
+    if tau != NO_RULE and len(sums) >= LEAST_GROUPS:
         return use_groups(sums, clients, tau, row)
     everyone = tuple(range(len(sums)))
     kept = KeptGroups((0.0,) * len(sums), 0.0, everyone)

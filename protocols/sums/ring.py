@@ -11,7 +11,7 @@ bounds.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite, log2
@@ -23,7 +23,25 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import Route, Segment, VectorLayout, spans_of
-from protocols.sums.base import Buffer, FixedPointPlan, OpensByParts, SeveralMessages, SumPlan
+from protocols.sums.base import (
+    COUNT_BYTES,
+    Buffer,
+    FixedPointPlan,
+    Mechanism,
+    OpensByParts,
+    SeveralMessages,
+    SumPlan,
+)
+from protocols.sums.groups import (
+    TAU,
+    GroupedParameters,
+    GroupSums,
+    aggregate_bytes,
+    fold_by_group,
+    merge_by_group,
+    open_by_group,
+    split_groups,
+)
 from protocols.sums.wire import packed_bytes, ring_dtype, unpack_part
 
 _EXACT: Final = 2**53
@@ -219,8 +237,10 @@ MEAN_BITS: Final = 12
 class RingPlan(FixedPointPlan):
     """A plan whose sums are fixed-point values in a ring of 2^bits, released as packed elements.
 
-    Subclasses are frozen dataclasses with `layout` and `max_contributions`.
+    Subclasses are frozen dataclasses with `parameters`, `layout` and `max_contributions`.
     """
+
+    parameters: GroupedParameters
 
     @property
     @abstractmethod
@@ -240,9 +260,24 @@ class RingPlan(FixedPointPlan):
         return max(min(1.0, (2.0 * floor(ring.bound * ring.scale) + 1.0) / 2.0**ring.bits) for ring in rings)
 
     @property
+    def groups(self) -> int:
+        """Measurements are not split: they are over the same data in every round, and would be in other groups."""
+        return 1 if self.layout.sum_class.repeated else self.parameters.groups
+
+    @property
+    def tau(self) -> float:
+        """By which the sums of groups are judged; 0: not at all."""
+        return TAU if self.parameters.tau is None else self.parameters.tau
+
+    @property
+    @abstractmethod
+    def of_group(self) -> RingPlan:
+        """The plan of one group's sum."""
+
+    @property
     def most_in_sum(self) -> int:
         """Most contributions in one sum of the ring."""
-        return self.max_contributions
+        return self.max_contributions // self.groups
 
     @cached_property
     def places(self) -> Places:
@@ -269,8 +304,8 @@ class RingPlan(FixedPointPlan):
 
     @property
     def aggregate_bytes(self) -> int:
-        """Length of a released aggregate in bytes: packed ring elements."""
-        return packed_bytes(self.layout.length, self.bits)
+        """Length in bytes of the packed ring elements; with groups of each group's, after its contribution count."""
+        return aggregate_bytes(self.groups, packed_bytes(self.layout.length, self.bits))
 
     def decode(
         self, elements: NDArray[np.unsignedinteger[Any]], contributions: int, start: int = 0
@@ -299,17 +334,62 @@ class RingPlan(FixedPointPlan):
         return total
 
 
+def ring_mechanism(mechanism: Mechanism) -> RingMechanism:
+    """Return a mechanism whose sums can be split into groups; `ParameterError` for the others."""
+    if not isinstance(mechanism, RingMechanism):
+        raise ParameterError(f"sums of {mechanism.name} are not split into groups")
+    return mechanism
+
+
 class RingMechanism(SeveralMessages, OpensByParts):
     """A mechanism of several messages whose sums, once the masks are off, are elements of a ring that need no key."""
 
     plan_class: ClassVar[type[RingPlan]]
 
+    def fold_groups(
+        self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[int, Route, Buffer]]
+    ) -> bytes:
+        """Return what `fold` returns, of contributions with the index of their group, in ascending order of it."""
+        own = self.plan_class.of(plan)
+        parts = split_groups(own, partial)
+        return fold_by_group(lambda group, those: self.fold(own.of_group, parts[group], those), own, contributions)
+
+    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+        own = self.plan_class.of(plan)
+        if own.groups > 1:
+            return merge_by_group(lambda those: self._added(own.of_group, those), own, partials)
+        return self._added(own, partials)
+
+    @abstractmethod
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
+        """Return the sum of partial sums of a plan without groups."""
+
+    def _released_groups(self, plan: RingPlan, partial: Buffer, release: Callable[[Buffer], bytes]) -> bytes:
+        """Return the released sums of all groups, each after its count. release: returns that of one group."""
+        parts = [part for part in split_groups(plan, partial) if part is not None]
+        return b"".join(bytes(part[:COUNT_BYTES]) + release(part) for part in parts)
+
     def open(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
     ) -> NDArray[np.float64]:
-        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `RingPlan.decode`."""
-        plan.require_count(contributions)
-        return self.open_part(plan, aggregate, contributions, 0, plan.layout.length)
+        """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `RingPlan.decode`.
+
+        With groups: of those that the rule keeps, times what makes them as many contributions as there are.
+        """
+        own = self.plan_class.of(plan)
+        if own.groups > 1:
+            return self.open_groups(own, aggregate, contributions).total()
+        own.require_count(contributions)
+        return self.open_part(own, aggregate, contributions, 0, own.layout.length)
+
+    def open_groups(self, plan: SumPlan, aggregate: Buffer, contributions: int) -> GroupSums:
+        """Return the sums of the groups in an aggregate, and which of them are used.
+
+        Raises `CodecError` for a malformed one, other contributions, and if the sums of half of the groups or more
+        cannot be those of honest contributions.
+        """
+        own = self.plan_class.of(plan)
+        return open_by_group(self, own.of_group, own.groups, own.tau, aggregate, contributions)
 
     def open_part(
         self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int

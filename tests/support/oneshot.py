@@ -31,7 +31,7 @@ _POLICY = OneshotPolicy()
 
 def oneshot_task(api: Api, name: str, cohort: int, **changes: Any) -> TestTask:
     """A small one-shot FedMF task whose cohort is everybody; `changes` go to the schedule, or to the mechanism."""
-    own = ("bits", "committee", "corrupt")
+    own = ("bits", "committee", "corrupt", "groups", "tau")
     parameters = {key: changes.pop(key) for key in own if key in changes}
     schedule = {"min_clients": 3, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
     return api.create_task(name, cohort=cohort, mechanism_name="oneshot", mechanism_parameters=parameters, **schedule)

@@ -21,6 +21,7 @@ from protocols.sums.groups import keep_groups, use_groups
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.roster import split_members
+from protocols.sums.oneshot.wire import groups_of
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
@@ -169,6 +170,12 @@ def _used(sums: Any, clients: list[int], tau: float, row: int) -> Outputs:
 @vectors("groups.json", "splits")
 def _split(clients: int, groups: int, seed: str) -> Outputs:
     return {"members": split_members(clients, groups, unhex(seed)).tolist()}
+
+
+@vectors("groups.json", "survivors")
+def _survivors(clients: list[str], groups: int, digest: str) -> Outputs:
+    found = groups_of(clients, groups, unhex(digest))
+    return {"members": [sorted(client for client in clients if found[client] == group) for group in range(groups)]}
 
 
 @vectors("groups.json", "sums")

@@ -333,7 +333,7 @@ def _oneshot_round(task: str, round: int, step: int, bits: int, clients: Any, re
     swapped = replace(ann, ticket=replace(ann.ticket, sealed=ann.ticket.sealed[::-1]))
     twice = ONESHOT.fold(plan, None, [(route, uploads[name].contribution) for name in ("ann", "ann", "cyd")])
     few = {name: checked[name] for name in members[: plan.threshold - 1]}
-    wrong = {name: checked[name] for name in members[: plan.threshold]} | {"m0": checked["m0"][::-1]}
+    wrong = {name: checked[name] for name in members[: plan.threshold]} | {"m0": checked["m0"][:, ::-1]}
     bad: dict[str, Callable[[], object]] = {
         "a committee key of round 7 in round 8": lambda: check_committee_key("t_1", 8, run.keys["m0"]),
         "a residue equal to its prime": lambda: ONESHOT.check(plan, route, beyond),

@@ -24,9 +24,14 @@ from tests.vectors import generate
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "wire").glob("*.md")}
-_LABELLED = {"digest": 0, "domain_tag": 0, "seal": 3, "seal_once": 2, "open_once": 2} | dict.fromkeys(
-    ("derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"), 1
-)
+_LABELLED = {
+    "digest": 0,
+    "domain_tag": 0,
+    "seal": 3,
+    "seal_once": 2,
+    "open_once": 2,
+    "drawn_groups": 3,
+} | dict.fromkeys(("derive_key", "derive_seed", "words", "uniforms", "normals", "permutation"), 1)
 """Functions of domain separation and of public randomness -> which argument is the label."""
 _LOCAL = {
     *("data set", "given data", "held-out negatives", "masked key check", "round-robin place", "server address"),

@@ -4,10 +4,18 @@ import { bigFromLittle } from "./codec.js";
 import { CodecError, ParameterError } from "./errors.js";
 import { decode, packedBytes, roundHalfEven, unpackElements } from "./fixed_point.js";
 import { requirePossible } from "./possible.js";
+import { permutation } from "./random.js";
 
 const SLACK = 1 + 2 ** -22;
 const COUNT_BYTES = 8;
 const LEAST = 3;
+
+/** The places of each group, ascending, drawn from a seed, in sizes that differ by at most one; the larger ones first. */
+export async function drawnGroups(clients, groups, seed, purpose) {
+  const drawn = groups > 1 ? await permutation(seed, purpose, clients) : Array.from({ length: clients }, (_, place) => place);
+  const startOf = (group) => group * Math.floor(clients / groups) + Math.min(group, clients % groups);
+  return Array.from({ length: groups }, (_, group) => Array.from(drawn.slice(startOf(group), startOf(group + 1))).sort((a, b) => a - b));
+}
 
 export function median(values) {
   const sorted = [...values].sort((a, b) => a - b);
@@ -89,7 +97,8 @@ export const aggregateBytes = ({ length, bits, groups }) =>
 
 /**
  * The sum of the groups that are used, as one of all `survivors`. plan: {segments, bits, length, groups, tau, inGroup}.
- * `CodecError` for other counts, and if half of the sums or more are none that honest clients have.
+ * With tau 0 all are. `CodecError` for other counts, and if half of the sums or more are none that honest clients have;
+ * with tau 0 if one is.
  */
 export function openGroups(plan, body, survivors) {
   const { segments, groups, tau, inGroup } = plan;
@@ -100,14 +109,14 @@ export function openGroups(plan, body, survivors) {
   if (!isCounted || clients.reduce((sum, count) => sum + count) !== survivors) throw new CodecError("the groups state other contributions");
   const sums = parts.map((part, i) => openedGroup(plan, part.slice(COUNT_BYTES), clients[i]));
   const possible = [...sums.keys()].filter((group) => sums[group]);
-  if (2 * possible.length <= groups) throw new CodecError("half of the groups or more have sums that no honest clients have");
+  if (2 * possible.length <= groups || (tau === 0 && possible.length < groups)) throw new CodecError("too many groups have sums that no honest clients have");
   const counts = possible.map((group) => clients[group]);
   const scale = survivors / counts.reduce((sum, count) => sum + count);
   let at = 0;
   return segments.flatMap(({ length, integral = false, row }) => {
     const [start, stop] = [at, (at += length)];
     const those = possible.map((group) => sums[group].slice(start, stop));
-    const total = those.length < LEAST ? sumOf(those) : useGroups(those, counts, tau, row ?? length).total;
+    const total = tau === 0 || those.length < LEAST ? sumOf(those) : useGroups(those, counts, tau, row ?? length).total;
     return total.map((x) => x * scale).map((x) => (integral ? roundHalfEven(x) : x));
   });
 }

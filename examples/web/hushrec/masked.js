@@ -5,6 +5,7 @@ import { deriveKey, digest, keystream, tag } from "./domain.js";
 import { CodecError, ContributionError, ParameterError, RefusalError } from "./errors.js";
 import { hasDistinctSubjects } from "./identities.js";
 import { sign, verify } from "./keys.js";
+import { drawnGroups } from "./groups.js";
 import { permutation } from "./random.js";
 import { agreementKey, seal, SEALED_OVERHEAD, SEALING_KEY_BYTES, unseal } from "./sealing.js";
 
@@ -103,9 +104,7 @@ export const rosterDigest = (bound, degree, threshold, mode, body) =>
 /** The places of each group's members, ascending. */
 export async function splitMembers(clients, groups, seed) {
   if (clients % groups) throw new ParameterError(`${clients} clients cannot be split into ${groups} equal groups`);
-  const size = clients / groups;
-  const drawn = groups > 1 ? await permutation(seed, "masked groups", clients) : Array.from({ length: clients }, (_, place) => place);
-  return Array.from({ length: groups }, (_, group) => Array.from(drawn.slice(group * size, (group + 1) * size)).sort((a, b) => a - b));
+  return drawnGroups(clients, groups, seed, "masked groups");
 }
 
 /** The neighbours (places, ascending) of every member, within its group. */

@@ -31,11 +31,11 @@ const FACTORS = {
 const DEFAULTS = {
   ...{ colr: { ...FACTORS, row_clip: 1, rank: 4 }, fedmf: FACTORS },
   masked: { bits: 32, mode: "semi-malicious", corrupt: 0.05, dropout: 0.1, sigma: 64, eta: 30, groups: 1, tau: null, spare: 0 },
-  oneshot: { bits: 28, committee: 5, corrupt: 1 },
+  oneshot: { bits: 28, committee: 5, corrupt: 1, groups: 1, tau: null },
 };
 
 /** Parameters that terms leave out where they say nothing. */
-const LEFT_OUT = { masked: { groups: 1, tau: null, spare: 0 } };
+const LEFT_OUT = { masked: { groups: 1, tau: null, spare: 0 }, oneshot: { groups: 1, tau: null } };
 /** Where a task has groups and states no other. */
 const TAU = 1.5;
 
@@ -54,11 +54,12 @@ function segmentsOf(width, p, counting) {
 
 /** What the mechanisms need of a sum: `binding` and `contribute` of oneshot.js, and masked_round.js. */
 const PLANS = {
-  oneshot(length, { bits, committee, corrupt }, cohort) {
-    const { degree, primes, per } = chooseRing(bits, length, cohort, committee);
+  oneshot(length, { bits, committee, corrupt, groups = 1, tau }, cohort) {
+    const inGroup = cohort / groups;
+    const { degree, primes, per } = chooseRing(bits, length, inGroup, committee);
     const threshold = Math.floor((committee + corrupt) / 2) + 1;
     const uploadBytes = 96 + committee * (4 * degree + SEALED_OVERHEAD) + 4 * primes.length * coefficientsOf(length, bits, per);
-    return { committee, corrupt, degree, primes, per, threshold, uploadBytes, groups: 1 };
+    return { committee, corrupt, degree, primes, per, threshold, uploadBytes, groups, tau, inGroup };
   },
   masked: (length, { bits, mode, corrupt, dropout, sigma, eta, groups = 1, tau }, cohort) => {
     const inGroup = cohort / groups;
@@ -76,16 +77,22 @@ function planOf(mechanism, segments, parameters, cohort) {
   return { segments: scaled, length, bits, ...PLANS[mechanism](length, parameters, cohort) };
 }
 
+/** Refuses groups that there cannot be. With tau 0 the sums of all are added up, and two are enough. */
+function requireGroups(groups, tau) {
+  const isSplit = tau === 0 ? isCount(groups, 2, 100) : isCount(groups, 3, 100) && tau >= 1 && tau <= 10;
+  require(isSplit || (groups === 1 && tau === undefined), "the task has other groups than this client knows");
+}
+
 /** Refuses parameters of a mechanism that are weaker than the policy. */
 const CHECKS = {
-  oneshot({ bits, committee, corrupt }, policy) {
+  oneshot({ bits, committee, corrupt, groups = 1, tau }, policy) {
+    requireGroups(groups, tau);
     const fits = isCount(committee, policy.minCommittee, 16) && isCount(corrupt, policy.minCorruptMembers, committee - 1);
     require(fits && isCount(bits, policy.minBits, 52), "the committee or the ring is smaller than this client accepts");
   },
   masked({ bits, mode, corrupt, sigma, dropout, eta, groups = 1, tau, spare = 0 }, policy) {
     require(isCount(spare, 0, Math.min(16, bits - 16)), "the task leaves other bits of the ring free than this client knows");
-    const isSplit = isCount(groups, 3, 100) && tau >= 1 && tau <= 10;
-    require(isSplit || (groups === 1 && tau === undefined), "the task has other groups than this client knows");
+    requireGroups(groups, tau);
     require(mode === "semi-malicious", `this client takes part in semi-malicious mode, not in ${mode}`);
     require(isCount(bits, policy.minBits, 64), "the ring is smaller than this client accepts");
     const fits = corrupt >= policy.minCorrupt && corrupt < 1 && dropout >= 0 && dropout < 1;

@@ -27,6 +27,7 @@ from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey
 from protocols.errors import ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
+from protocols.sums.groups import each_group
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_secret
 from protocols.sums.masked.parameters import ClientPolicy
@@ -174,16 +175,11 @@ def advertise(
     Raises `RefusalError` if the round does not satisfy the policy.
     """
     policy.check_parameters(context.plan.parameters)
-    policy.check_cohort(context.cohort // context.plan.groups, _each(context, "the round asks"))
+    policy.check_cohort(context.cohort // context.plan.groups, each_group(context.plan.groups, "the round asks"))
     mask_secret, sealing_secret = SealingKey(random(SEED_BYTES)), SealingKey(random(SEED_BYTES))
     seed, keys = random(SEED_BYTES), (mask_secret.public, sealing_secret.public)
     body = sign_advertisement(identity, context, client_id, *keys, seed).encode()
     return Advertised(context, policy, identity, client_id, mask_secret, sealing_secret, seed, body), body
-
-
-def _each(context: RoundContext, what: str) -> str:
-    """Return the beginning of a sentence on a number of clients, which in a round with groups is one group's."""
-    return what if context.plan.groups == 1 else f"in a group, {what}"
 
 
 def share(
@@ -201,7 +197,9 @@ def share(
     state._single_use.take()
     roster = open_handout(state.context, roster_body, state.client_id, state.advertisement)
     index = _own_place(state, roster)
-    state.policy.check_cohort(roster.smallest_group(range(len(roster))), _each(state.context, "the roster has"))
+    state.policy.check_cohort(
+        roster.smallest_group(range(len(roster))), each_group(state.context.plan.groups, "the roster has")
+    )
     state.policy.check_neighbourhood(roster.neighbourhood)
     for place, entry in enumerate(roster.entries):
         if place != index and not is_member(entry):
@@ -252,7 +250,7 @@ def open_inbox(state: Shared, inbox: Buffer) -> Opened:
     sharers = wire.decode_set(sharers_body, len(roster))
     if state.index not in sharers:
         raise RefusalError("this client sent its shares, but the server's list of sharers leaves it out")
-    state.policy.check_cohort(roster.smallest_group(sharers), _each(state.context, "shares came from"))
+    state.policy.check_cohort(roster.smallest_group(sharers), each_group(state.context.plan.groups, "shares came from"))
     neighbours = roster.neighbours_of(state.index)
     _require(state, "sharing", sum(place in sharers for place in neighbours))
 
@@ -323,7 +321,9 @@ def _check_survivors(state: Contributed, body: bytes) -> None:
         raise RefusalError("this client contributed, but the server's list of survivors leaves it out")
     if not survivors <= wire.decode_set(state.sharers, len(state.roster)):
         raise RefusalError("the server's list of survivors has a client that is not in its list of sharers")
-    state.policy.check_cohort(state.roster.smallest_group(survivors), _each(state.context, "contributions came from"))
+    state.policy.check_cohort(
+        state.roster.smallest_group(survivors), each_group(state.context.plan.groups, "contributions came from")
+    )
     _require(state, "collecting", sum(place in survivors for place in state.roster.neighbours_of(state.index)))
 
 

@@ -47,15 +47,14 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor, inf, log2
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError, RefusalError, to_accept
-from protocols.messages.base import SparseMessage
-from protocols.sums.groups import LEAST_GROUPS, MOST_GROUPS, TAU
+from protocols.sums.groups import GroupedParameters, Works
 from protocols.sums.masked import wire
 from protocols.sums.wire import packed_bytes
 
@@ -71,13 +70,10 @@ _MORE_CLIENTS: Final = 32
 """How many larger cohorts are tried for the text of a refusal."""
 
 
-class MaskedParameters(SparseMessage):
-    """A task's parameters for masked sums; neighbours and threshold follow from them and a round's cohort.
+class MaskedParameters(GroupedParameters):
+    """A task's parameters for masked sums; neighbours and threshold follow from them and a round's cohort."""
 
-    What concerns groups is left out of the terms of a task without any. With groups tau is always in them.
-    """
-
-    left_out: ClassVar[Mapping[str, Any]] = {"groups": 1, "tau": None, "spare": 0}
+    left_out: ClassVar[Mapping[str, Any]] = {**GroupedParameters.left_out, "spare": 0}
     bits: int = Field(
         default=32,
         ge=16,
@@ -111,21 +107,6 @@ class MaskedParameters(SparseMessage):
         le=80,
         description="A round fails with probability at most 2^-eta, if no more clients than `dropout` drop out.",
     )
-    groups: int = Field(
-        default=1,
-        ge=1,
-        le=MOST_GROUPS,
-        description="Groups into which each roster is split, with a sum each: those far from the others are not used. "
-        "`min_clients` holds for every group. 1: one sum; else at least 3.",
-    )
-    tau: float | None = Field(
-        default=None,
-        ge=1.0,
-        le=10.0,
-        description="A group is used if it is at most so many times as far from the median as half of the groups are, "
-        f"and what it says of an item, say, as far as that allows. Unset: {TAU:g} with groups.",
-    )
-
     spare: int = Field(
         default=0,
         ge=0,
@@ -134,22 +115,10 @@ class MaskedParameters(SparseMessage):
         "probability 2^-spare.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _with_tau(cls, given: Any) -> Any:
-        """Parties with another default would make other models of the same sums."""
-        if isinstance(given, Mapping) and given.get("groups", 1) != 1 and given.get("tau") is None:
-            return {**given, "tau": TAU}
-        return given
-
     @model_validator(mode="after")
-    def _check_groups(self) -> Self:
+    def _check_spare(self) -> Self:
         if self.bits - self.spare < FEWEST_BITS:
             raise ValueError(f"{self.spare} spare bits leave fewer than {FEWEST_BITS} of {self.bits}: choose fewer")
-        if 1 < self.groups < LEAST_GROUPS:
-            raise ValueError(f"groups are compared from {LEAST_GROUPS} on, got {self.groups}")
-        if self.groups == 1 and self.tau is not None:
-            raise ValueError("tau is of groups: set groups, too")
         return self
 
 
@@ -301,67 +270,20 @@ def _in_a_group(
 
 
 FEWEST_BITS: Final = 16
-FEWEST_IN_GROUP: Final = 20
-"""Clients of a group from which on groups are advised: with 20 CoLR kept 97 to 100 % of NDCG@20 (`bench/robust.py`)."""
-MOST_ADVISED: Final = 10
 
 
-class Split(NamedTuple):
-    """A cohort of so many clients in so many groups of at least `min_clients`."""
+def works_of(chosen: MaskedParameters) -> Works:
+    """Return whether rounds of some sizes have neighbours and a threshold, with the shares and probabilities of
+    `chosen`."""
 
-    groups: int
-    clients: int
-    min_clients: int
+    def works(clients: int, groups: int) -> bool:
+        try:
+            choose_neighbourhood(clients, chosen.corrupt, chosen.dropout, chosen.mode, chosen.sigma, chosen.eta, groups)
+        except ParameterError:
+            return False
+        return True
 
-
-def advised_split(clients: int, min_clients: int | None, chosen: MaskedParameters) -> Split | None:
-    """Return the split of a cohort into as many groups as can be, at most `MOST_ADVISED`; None for none.
-
-    min_clients: of each group, if the task states it; else the smallest, from half of a group on, with which a round of
-    the fewest clients works as well as a full one. Each has neighbours and a threshold, with the shares and
-    probabilities of `chosen`.
-    """
-    for groups in _numbers_of_groups(clients):
-        split = _split(clients, groups, min_clients, chosen)
-        if split is not None:
-            return split
-    return None
-
-
-def advised_cohort(clients: int, most: int, chosen: MaskedParameters) -> Split | None:
-    """Return the split with the most groups of a cohort of `clients`, or up to a tenth more; None if none has any.
-
-    most: clients of the largest cohort. Of cohorts with as many groups the smallest.
-    """
-    largest = min(most, clients + clients // 10)
-    for groups in _numbers_of_groups(largest):
-        for size in range(-(-clients // groups) * groups, largest + 1, groups):
-            split = _split(size, groups, None, chosen)
-            if split is not None:
-                return split
-    return None
-
-
-def _numbers_of_groups(clients: int) -> range:
-    return range(min(MOST_ADVISED, clients // FEWEST_IN_GROUP), LEAST_GROUPS - 1, -1)
-
-
-def _split(clients: int, groups: int, min_clients: int | None, chosen: MaskedParameters) -> Split | None:
-    size = clients // groups
-    if clients % groups or not _works(clients, groups, chosen):
-        return None
-    for fewest in range((size + 1) // 2, size + 1) if min_clients is None else (min_clients,):
-        if fewest <= size and _works(fewest * groups, groups, chosen):
-            return Split(groups, clients, fewest)
-    return None
-
-
-def _works(clients: int, groups: int, chosen: MaskedParameters) -> bool:
-    try:
-        choose_neighbourhood(clients, chosen.corrupt, chosen.dropout, chosen.mode, chosen.sigma, chosen.eta, groups)
-    except ParameterError:
-        return False
-    return True
+    return works
 
 
 def in_a_group(clients: int, marked: int, groups: int, bits: int) -> int:

@@ -20,20 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, Keyring, digest
+from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
-from protocols.sums.groups import (
-    TAU,
-    GroupSums,
-    aggregate_bytes,
-    fold_by_group,
-    open_by_group,
-    require_groups,
-    split_groups,
-)
+from protocols.sums.groups import require_groups, split_groups, trust_of_groups
 from protocols.sums.masked.parameters import (
     MIN_CLIENTS,
     MOST_CLIENTS,
@@ -88,20 +80,10 @@ class MaskedPlan(RingPlan):
         """Whether clients sign the set of survivors before the sum opens: in mode semi-malicious."""
         return self.mode == "semi-malicious"
 
-    @property
-    def groups(self) -> int:
-        """Measurements are not split: they are over the same data in every round, and would be in other groups."""
-        return 1 if self.layout.sum_class.repeated else self.parameters.groups
-
     @cached_property
     def of_group(self) -> MaskedPlan:
-        """The plan of one group's sum."""
         of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
         return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
-
-    @property
-    def most_in_sum(self) -> int:
-        return self.max_contributions // self.groups
 
     @property
     def repeated(self) -> bool:
@@ -150,11 +132,7 @@ class MaskedPlan(RingPlan):
             f"its contribution together with the server. A round fails when fewer than {t} neighbours of a client "
             f"stay; about {self.parameters.dropout:.0%} of the clients may drop out.",
         ]
-        if self.groups > 1:
-            lines.append(
-                f"A cohort is split into {self.groups} groups, by chance, with a sum each, which everybody sees. The "
-                "model is made of those that are near the others, so that a member that lies spoils only its group's."
-            )
+        lines += trust_of_groups(self.groups, self.tau)
         if self.repeated:
             lines.append(
                 f"All sums are over the same data: clients confirm none over fewer than {self.quorum(cohort)} of "
@@ -167,11 +145,6 @@ class MaskedPlan(RingPlan):
     def partial_bytes(self) -> int:
         """Length of a partial sum in bytes: the contribution count, then raw ring elements; of every group in turn."""
         return self.groups * (COUNT_BYTES + self.layout.length * self.dtype.itemsize)
-
-    @property
-    def aggregate_bytes(self) -> int:
-        """Length in bytes of the packed ring elements; with groups of each group's, after its contribution count."""
-        return aggregate_bytes(self.groups, super().aggregate_bytes)
 
     def contribution_bytes(self, route: Route) -> int:
         self.layout.check_route(route)
@@ -306,19 +279,8 @@ class MaskedMechanism(RingMechanism):
             _add(own, total.sums, exact(contribution, own.contribution_bytes(route), "a contribution along this route"))
         return _encode(own, total)
 
-    def fold_groups(
-        self, plan: MaskedPlan, partial: Buffer | None, contributions: Iterable[tuple[int, Route, Buffer]]
-    ) -> bytes:
-        """Return what `fold` returns, of contributions with the index of their group, in ascending order of it."""
-        parts = split_groups(plan, partial)
-        return fold_by_group(lambda group, those: self.fold(plan.of_group, parts[group], those), plan, contributions)
-
-    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
         own = MaskedPlan.of(plan)
-        if own.groups > 1:
-            parts = zip(*(split_groups(own, partial) for partial in partials), strict=True)
-            merged = [self.merge(own.of_group, (one for one in of_group if one is not None)) for of_group in parts]
-            return b"".join(merged or [self.merge(own.of_group, ())] * own.groups)
         return _encode(own, _total(own, partials))
 
     def correct(
@@ -341,28 +303,9 @@ class MaskedMechanism(RingMechanism):
         """Return the corrected sums as packed ring elements, without the count; with groups each after its count."""
         own = MaskedPlan.of(plan)
         if own.groups > 1:
-            parts = [part for part in split_groups(own, partial) if part is not None]
-            return b"".join(bytes(part[:COUNT_BYTES]) + self.release(own.of_group, part) for part in parts)
+            return self._released_groups(own, partial, lambda part: self.release(own.of_group, part))
         sums = np.frombuffer(read_count(own, partial)[1], own.dtype.newbyteorder("<"))
         return pack(sums.astype(own.dtype, copy=False), own.bits)
-
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
-        """With groups: of those that the rule keeps, times what makes them as many contributions as there are."""
-        own = MaskedPlan.of(plan)
-        if own.groups > 1:
-            return self.open_groups(own, aggregate, contributions).total()
-        return super().open(own, aggregate, contributions, keyring)
-
-    def open_groups(self, plan: MaskedPlan, aggregate: Buffer, contributions: int) -> GroupSums:
-        """Return the sums of the groups in an aggregate, and which of them are used.
-
-        Raises `CodecError` for a malformed one, other contributions, and if the sums of half of the groups or more
-        cannot be those of honest contributions.
-        """
-        tau = plan.parameters.tau or TAU
-        return open_by_group(self, plan.of_group, plan.groups, tau, aggregate, contributions)
 
 
 def _total(plan: MaskedPlan, partials: Iterable[Buffer]) -> PartialSum[Any]:

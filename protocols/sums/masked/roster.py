@@ -27,6 +27,7 @@ from protocols.crypto.random import permutation
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
+from protocols.sums.groups import drawn_groups
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
@@ -64,8 +65,7 @@ def split_members(clients: int, groups: int, seed: bytes) -> NDArray[np.int32]:
     """
     if clients % groups:
         raise ParameterError(f"{clients} clients cannot be split into {groups} equal groups")
-    drawn = permutation(seed, "masked groups", clients).astype(np.int32) if groups > 1 else np.arange(clients)
-    return np.sort(drawn.reshape(groups, -1), axis=1).astype(np.int32)
+    return np.stack(drawn_groups(clients, groups, seed, "masked groups"))
 
 
 _COUNT: Final = struct.Struct("<I")

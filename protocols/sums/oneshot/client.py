@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import KEY_BYTES
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
+from protocols.sums.groups import each_group
 from protocols.sums.oneshot.committee import Committee, seal_share, signed_upload
 from protocols.sums.oneshot.mechanism import packed_residues
 from protocols.sums.oneshot.member import split
@@ -43,7 +44,7 @@ def contribute(
     context = committee.context
     plan, ring = context.plan, context.plan.ring
     policy.check_parameters(plan.parameters)
-    policy.check_cohort(context.cohort, "the round asks")
+    policy.check_cohort(context.cohort // plan.groups, each_group(plan.groups, "the round asks"))
     if steps.shape != (plan.layout.length,) or steps.dtype != np.int64:
         raise ParameterError(f"steps are int64 ({plan.layout.length},), got {steps.dtype} {steps.shape}")
     ephemeral = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -146,14 +146,39 @@ def split_keys(body: Buffer) -> list[CommitteeKey]:
     return keys
 
 
-def split_statements(plan: OneshotPlan, body: Buffer, most: int) -> list[Statement]:
+class Statements(Sequence[Statement]):
+    """Encoded statements, decoded when they are read: the clients of a round are many, and their bytes few."""
+
+    def __init__(self, plan: OneshotPlan, body: Buffer, starts: Sequence[int]) -> None:
+        self._plan, self._body, self._starts = plan, memoryview(body), starts
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Statement: ...
+    @overload
+    def __getitem__(self, index: slice) -> Statements: ...
+    def __getitem__(self, index: int | slice) -> Statement | Statements:
+        if isinstance(index, slice):
+            first, last, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("statements are read in order")
+            return Statements(self._plan, self._body, self._starts[first : max(first, last) + 1])
+        start, stop = self._starts[index], self._starts[index + 1]
+        return Statement.read(self._plan, Reader(self._body[start:stop]))
+
+
+def split_statements(plan: OneshotPlan, body: Buffer, most: int) -> Statements:
     """Return the statements that stand one after the other in `body`; `CodecError` for another form or over `most`."""
-    reader, found = Reader(body), list[Statement]()
+    reader, starts = Reader(body), [0]
+    length = reader.left
     while not reader.is_empty:
-        if len(found) == most:
+        if len(starts) > most:
             raise CodecError(f"the round asks {most} clients, and there are more statements")
-        found.append(Statement.read(plan, reader))
-    return found
+        Statement.read(plan, reader)
+        starts.append(length - reader.left)
+    return Statements(plan, body, starts)
 
 
 def join_confirmations(members: Sequence[str], confirmed: Mapping[str, bytes]) -> bytes:

@@ -205,7 +205,10 @@ class OneshotMechanism(RingMechanism, ChecksByParts):
                 raise ContributionError(f"plane {number} holds a residue that is not below its prime")
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        """Raises `ParameterError` for a plan with groups, whose contributions `fold_groups` adds."""
         own = OneshotPlan.of(plan)
+        if own.groups > 1:
+            raise ParameterError("contributions of groups are added by group")
         total = _total(own, () if partial is None else (partial,))
         for route, contribution in contributions:
             total.count_more(1)
@@ -213,15 +216,17 @@ class OneshotMechanism(RingMechanism, ChecksByParts):
             _add(own, total.sums, np.frombuffer(body, "<u4"))
         return total.encode()
 
-    def merge(self, plan: SumPlan, partials: Iterable[Buffer]) -> bytes:
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
         return _total(OneshotPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
-        """Return the sums of a partial sum without masks as packed ring elements.
+        """Return the sums of a partial sum without masks as packed ring elements; with groups each after its count.
 
         Raises `CodecError` for a sum that is not exactly that of its count: a wrong sum is never released.
         """
         own = OneshotPlan.of(plan)
+        if own.groups > 1:
+            return self._released_groups(own, partial, lambda part: self.release(own.of_group, part))
         count, body = read_count(own, partial)
         sums = UnpackedSum(own.ring, own.layout.length, ring_dtype(own.bits))
         sums.add(_planes(own, np.frombuffer(body, "<u4")))

@@ -28,13 +28,14 @@ from protocols.crypto.certificates import shares_subject
 from protocols.crypto.keys import verifies
 from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey
-from protocols.errors import CodecError, RefusalError, ThresholdError
+from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
+from protocols.sums.groups import each_group
 from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.mechanism import check_noise
 from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
-from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
+from protocols.sums.oneshot.wire import Statement, body_digest, groups_of, survivors_digest
 
 Residues = NDArray[np.uint32]
 
@@ -144,8 +145,10 @@ class Inspection:
     digest: bytes
     bad: tuple[str, ...]
     """Ids whose statement or share is not acceptable; they must be taken out before anything is signed."""
+    smallest: int
+    """Clients in the smallest group; all of them without groups."""
     summed: NDArray[np.uint32] = field(repr=False)
-    """The sum of the shares that opened, modulo the first prime."""
+    """The sum of the shares that opened, of each group, modulo the first prime: uint32 (groups, N)."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -165,7 +168,8 @@ def join(
     Raises `RefusalError` if it is there with other keys, or if the round does not satisfy the policy.
     """
     policy.check_parameters(committee.context.plan.parameters)
-    policy.check_cohort(committee.context.cohort, "the round asks")
+    context = committee.context
+    policy.check_cohort(context.cohort // context.plan.groups, each_group(context.plan.groups, "the round asks"))
     place = committee.place(member_id)
     own = committee.members[place]
     keys = identity.public_key().public_bytes_raw() + secret.public
@@ -174,28 +178,56 @@ def join(
     return Ready(committee, policy, place, identity, secret)
 
 
+class Inspecting:
+    """The inspection of a proposed set of survivors, whose shares come in pieces; memory is O(groups N) and the ids'.
+
+    statements: of the survivors. is_client: as for `inspect`. Raises `RefusalError` if a client is in the set twice.
+    """
+
+    def __init__(self, state: Ready, statements: Sequence[Statement], is_client: IsClient) -> None:
+        plan, ids = state.committee.context.plan, [statement.client_id for statement in statements]
+        self._clients = frozenset(ids)
+        identities = {statement.identity_key for statement in statements}
+        one_subject = shares_subject(statement.certificate for statement in statements)
+        if len(self._clients) < len(ids) or len(identities) < len(ids) or one_subject:
+            raise RefusalError("the proposed set of survivors names a client, an identity key or a subject twice")
+        self._state, self._statements, self._is_client = state, statements, is_client
+        self._digest = survivors_digest(statements)
+        self._groups = groups_of(ids, plan.groups, self._digest)
+        self._done, self._bad = 0, list[str]()
+        self._total = np.zeros((plan.groups, plan.ring.degree), np.uint64)
+
+    def add(self, sealed: Iterable[bytes]) -> None:
+        """Check the next statements and the shares that belong to them, in the same order."""
+        for share in sealed:
+            statement = self._statements[self._done]
+            self._done += 1
+            opened = _opened(self._state, statement, share, self._is_client)
+            if opened is None:
+                self._bad.append(statement.client_id)
+            else:
+                self._total[self._groups[statement.client_id]] += opened
+
+    def found(self) -> Inspection:
+        """Return what was found; `ParameterError` if a share is missing."""
+        if self._done < len(self._statements):
+            raise ParameterError(f"{len(self._statements)} statements came with {self._done} shares")
+        plan = self._state.committee.context.plan
+        summed = (self._total % np.uint64(plan.ring.primes[0])).astype(np.uint32)
+        smallest = len(self._clients) // plan.groups
+        return Inspection(self._clients, self._digest, tuple(self._bad), smallest, summed)
+
+
 def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[bytes], is_client: IsClient) -> Inspection:
-    """Return what is wrong with a proposed set of survivors, and the sum of its shares. Memory is O(N).
+    """Return what is wrong with a proposed set of survivors, and the sums of its shares.
 
     statements: of the survivors. sealed: for each of them, in the same order, the share sealed for this member. A
     client is bad if `is_client` rejects it, if it did not sign its statement for this round and committee, if the share
     is not the one it signed, or if the share does not open. Raises `RefusalError` if a client is in the set twice.
     """
-    clients = frozenset(statement.client_id for statement in statements)
-    identities = {statement.identity_key for statement in statements}
-    one_subject = shares_subject(statement.certificate for statement in statements)
-    if len(clients) < len(statements) or len(identities) < len(statements) or one_subject:
-        raise RefusalError("the proposed set of survivors names a client, an identity key or a subject twice")
-    ring, bad = state.committee.context.plan.ring, []
-    total = np.zeros(ring.degree, np.uint64)
-    for statement, share in zip(statements, sealed, strict=True):
-        opened = _opened(state, statement, share, is_client)
-        if opened is None:
-            bad.append(statement.client_id)
-        else:
-            total += opened
-    summed = (total % np.uint64(ring.primes[0])).astype(np.uint32)
-    return Inspection(clients, survivors_digest(statements), tuple(bad), summed)
+    inspecting = Inspecting(state, statements, is_client)
+    inspecting.add(sealed)
+    return inspecting.found()
 
 
 def _opened(state: Ready, statement: Statement, share: bytes, is_client: IsClient) -> NDArray[np.uint32] | None:
@@ -218,16 +250,21 @@ def confirm(
     the judgement of earlier sets (`protocols.privacy.differencing`). difference: fewest clients by which two sets may
     differ, and that sums together may isolate; None: as many as the set must have. Raises
     `RefusalError` if a client of the set is bad, if the set is too small, if this member signed another set in this
-    round, or if the sum, with earlier ones over the same data, would reveal a sum over too few clients.
+    round, or if the sum, with earlier ones over the same data, would reveal a sum over too few clients. With groups
+    `minimum` is of each; and sums over the same data are opened once, since clients would be in other groups.
     """
     if inspection.bad:
         raise RefusalError(f"{len(inspection.bad)} clients of the set have no valid share, first {inspection.bad[0]}")
     least = max(minimum, state.policy.min_cohort)
-    if len(inspection.clients) < least:
-        raise RefusalError(f"the set has {len(inspection.clients)} survivors; this member requires at least {least}")
+    plan = state.committee.context.plan
+    if inspection.smallest < least:
+        has = each_group(plan.groups, f"the set has {inspection.smallest} survivors")
+        raise RefusalError(f"{has}; this member requires at least {least}")
     if len(inspection.clients) > state.committee.context.cohort:
         raise RefusalError(f"the round asks {state.committee.context.cohort} clients, the set has more")
     if ledger.signed is None:
+        if plan.groups > 1 and not all(inspection.clients.isdisjoint(earlier) for earlier in ledger.released):
+            raise RefusalError("clients of the set are in a sum of groups over the same data, which was opened")
         verdict = judge(ledger.released, inspection.clients, least if difference is None else difference, seed)
         if not isinstance(verdict, Allowed):
             raise RefusalError("the sum over this set, with earlier ones, would reveal a sum over too few clients")
@@ -239,10 +276,11 @@ def confirm(
 
 
 def sum_share(state: Confirmed, confirmations: Mapping[str, bytes]) -> bytes:
-    """Return this member's summed share, signed: `plan.summed_share_bytes` bytes. The caller then deletes the key.
+    """Return this member's summed share of each group, signed. The caller then deletes the key.
 
-    confirmations: member id -> signature of the set of survivors. Wrong signatures do not count. Raises
-    `ThresholdError` unless t members, this one among them, signed the set that this member signed.
+    These are `plan.summed_share_bytes` bytes. confirmations: member id -> signature of the set of survivors. Wrong
+    signatures do not count. Raises `ThresholdError` unless t members, this one among them, signed the set that this
+    member signed.
     """
     ready, survivors = state.ready, state.inspection.digest
     committee, own = ready.committee, ready.committee.members[ready.place]

@@ -9,13 +9,13 @@ appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.crypto.sealing import SEALED_OVERHEAD
@@ -23,6 +23,7 @@ from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
+from protocols.sums.groups import GroupedParameters, require_groups, trust_of_groups
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import FixedPoint, RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
@@ -32,13 +33,11 @@ MIN_CLIENTS: Final = 3
 """Fewest contributions: of two, each client learns the other's vector from the sum."""
 
 MOST_CLIENTS: Final = 1_000_000
-"""Most contributions. Sums of secrets then stay far below half of a 32-bit prime, which carries their shares."""
+"""Most contributions of a sum. Sums of secrets stay far below half of a 32-bit prime, which carries their shares."""
 
 
-class OneshotParameters(BaseModel):
-    """A task's parameters for one-shot sums; the ring follows from them, the layout and the cohort."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class OneshotParameters(GroupedParameters):
+    """A task's parameters for one-shot sums; the ring follows from them, the layout and the largest sum."""
 
     bits: int = Field(
         default=28,
@@ -72,6 +71,11 @@ class OneshotParameters(BaseModel):
         return 2 * self.threshold - self.committee - 1
 
 
+def works_in_oneshot_groups(clients: int, groups: int) -> bool:
+    """Return whether a round of so many clients in so many groups works, whatever the parameters."""
+    return clients >= MIN_CLIENTS * groups
+
+
 @dataclass(frozen=True)
 class OneshotPolicy:
     """Minimum requirements; a party refuses a round that does not meet them.
@@ -80,7 +84,7 @@ class OneshotPolicy:
     """
 
     min_cohort: int = 3
-    """Fewest clients asked, and fewest survivors."""
+    """Fewest clients asked, and fewest survivors; with groups for each."""
     min_committee: int = 3
     """Fewest members of the committee."""
     min_corrupt: int = 1
@@ -121,6 +125,11 @@ class OneshotPlan(RingPlan):
     ring: Ring
     mechanism: ClassVar[str] = "oneshot"
 
+    @cached_property
+    def of_group(self) -> OneshotPlan:
+        of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
+        return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
+
     @property
     def bits(self) -> int:
         return self.parameters.bits
@@ -150,8 +159,9 @@ class OneshotPlan(RingPlan):
         return self.threshold
 
     def check_cohort(self, clients: int) -> None:
-        if clients < MIN_CLIENTS:
-            raise ParameterError(f"a one-shot round needs at least {MIN_CLIENTS} clients")
+        if not works_in_oneshot_groups(clients, self.groups):
+            each = "round" if self.groups == 1 else f"group of {self.groups}"
+            raise ParameterError(f"a one-shot {each} needs at least {MIN_CLIENTS} clients")
 
     def trust(self, cohort: int) -> list[str]:
         c, t, own = self.committee, self.threshold, self.parameters
@@ -164,6 +174,7 @@ class OneshotPlan(RingPlan):
             f"If more than {c - t} members of the committee are absent, no round completes, and the task waits for "
             "them. A client that lies about its mask makes a round fail. A member can take clients out of the task by "
             "claiming that their shares do not open.",
+            *trust_of_groups(self.groups, self.tau),
         ]
 
     @property
@@ -188,13 +199,13 @@ class OneshotPlan(RingPlan):
 
     @property
     def summed_share_bytes(self) -> int:
-        """Length of a member's summed share with its signature."""
-        return self.share_bytes + SIGNATURE_BYTES
+        """Length of a member's summed shares, one for each group, with its signature of all."""
+        return self.groups * self.share_bytes + SIGNATURE_BYTES
 
     @property
     def partial_bytes(self) -> int:
-        """Length of a partial sum in bytes: the contribution count, then residues of 4 bytes."""
-        return COUNT_BYTES + self.body_bytes
+        """Length of a partial sum in bytes: the count of contributions, then residues of 4 bytes; of each group."""
+        return self.groups * (COUNT_BYTES + self.body_bytes)
 
     def contribution_bytes(self, route: Route) -> int:
         self.layout.check_route(route)
@@ -230,9 +241,12 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     if checked.corrupt >= checked.committee:
         raise ParameterError(f"of a committee of {checked.committee} at most {checked.committee - 1} may be corrupt")
     refuse_chosen(layout, "oneshot")
+    if checked.groups > 1:
+        require_groups(layout, max_contributions, checked.groups)
+    most = max_contributions if layout.sum_class.repeated else max_contributions // checked.groups
     widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
-    require_fit(layout, max_contributions, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
-    ring = choose_ring(checked.bits, layout.length, max_contributions, checked.committee)
+    require_fit(layout, most, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
+    ring = choose_ring(checked.bits, layout.length, most, checked.committee)
     return OneshotPlan(checked, layout, max_contributions, ring)
 
 

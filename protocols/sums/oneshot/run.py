@@ -19,7 +19,7 @@ from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, groups_of, survivors_digest
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,14 @@ class OneshotRun:
 
     def partial(self, names: Iterable[str] | None = None) -> bytes:
         """Return the server's fold of the contributions of `names`, or of all."""
-        route, plan = whole_route(self.context.plan.layout), self.context.plan
-        return ONESHOT.fold(plan, None, ((route, self.uploads[name].contribution) for name in names or self.uploads))
+        route, plan, chosen = whole_route(self.context.plan.layout), self.context.plan, list(names or self.uploads)
+        if plan.groups == 1:
+            return ONESHOT.fold(plan, None, ((route, self.uploads[name].contribution) for name in chosen))
+        group = groups_of(chosen, plan.groups, survivors_digest(self.statements(chosen)))
+        ordered = sorted(chosen, key=group.__getitem__)
+        return ONESHOT.fold_groups(
+            plan, None, ((group[name], route, self.uploads[name].contribution) for name in ordered)
+        )
 
     def ready(self, name: str, policy: OneshotPolicy | None = None) -> member.Ready:
         """Return a member's state when the round begins. policy: instead of everyone's."""

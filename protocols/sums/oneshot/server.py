@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.codec import exact
-from protocols.crypto.keys import verifies
+from protocols.crypto.keys import SIGNATURE_BYTES, verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
-from protocols.sums.base import Buffer
+from protocols.sums.base import COUNT_BYTES, Buffer
+from protocols.sums.groups import NO_RULE, no_sum, split_groups
 from protocols.sums.oneshot.committee import Committee, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.mechanism import release_unmasked
 from protocols.sums.oneshot.member import candidates
+from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import Statement, Ticket, body_digest
 
 
@@ -88,17 +90,20 @@ def check_confirmed(committee: Committee, confirmed: Collection[str]) -> None:
 
 
 def check_summed_share(committee: Committee, member_id: str, survivors: bytes, body: Buffer) -> NDArray[np.uint32]:
-    """Return a member's summed share, uint32 (N,); `ContributionError` unless it has the form and the signature."""
+    """Return a member's summed share of each group, uint32 (groups, N).
+
+    Raises `ContributionError` unless it has the form and the signature.
+    """
     plan = committee.context.plan
     view = exact(body, plan.summed_share_bytes, "a summed share", ContributionError)
-    share, signature = bytes(view[: plan.share_bytes]), bytes(view[plan.share_bytes :])
+    share, signature = bytes(view[:-SIGNATURE_BYTES]), bytes(view[-SIGNATURE_BYTES:])
     key = committee.members[committee.place(member_id)].identity_key
     if not verifies(key, signature, signed_sum(committee, survivors, member_id, share)):
         raise ContributionError("the summed share is not signed by this member for this set of survivors")
     residues = np.frombuffer(share, "<u4")
     if int(residues.max()) >= plan.ring.primes[0]:
         raise ContributionError("the summed share holds a residue that is not below its prime")
-    return residues
+    return residues.reshape(plan.groups, plan.ring.degree)
 
 
 def unmask(
@@ -106,12 +111,46 @@ def unmask(
 ) -> Unmasking:
     """Return the aggregate of the survivors' sum, `plan.aggregate_bytes` bytes, and who sent a wrong summed share.
 
-    partial: the fold of the survivors' contributions. shares: member id -> checked summed share. Raises
+    partial: the fold of the survivors' contributions. shares: member id -> checked summed shares. Raises
     `ThresholdError` for fewer than t shares, `CodecError` if the shares do not tell the sum of secrets, or if the sum
-    without masks is not that of `contributions` contributions: a wrong sum is never released.
+    without masks is not that of `contributions` contributions: a wrong sum is never released. With groups that is so of
+    half of them or more, or, where none is compared, of one; in place of another that does not open stands `no_sum`.
     """
     plan = committee.context.plan
-    points = {committee.place(member_id) + 1: share for member_id, share in shares.items()}
+    if plan.groups == 1:
+        aggregate, wrong = _unmasked(committee, plan, partial, contributions, _points(committee, shares, 0))
+        return Unmasking(aggregate, _names(committee, wrong))
+    released, everyone, closed = list[bytes](), set[int](), 0
+    for group, part in enumerate(split_groups(plan, partial)):
+        head = bytes(part[:COUNT_BYTES]) if part is not None else bytes(COUNT_BYTES)
+        count, points = int.from_bytes(head, "little"), _points(committee, shares, group)
+        try:
+            opened, wrong = _unmasked(committee, plan.of_group, part or b"", count, points)
+        except CodecError:
+            opened, wrong, closed = no_sum(plan.bits, plan.layout.length), frozenset(), closed + 1
+        released.append(head + opened)
+        everyone |= wrong
+    if 2 * closed >= plan.groups or (closed and plan.tau == NO_RULE):
+        raise CodecError(f"the masks do not come off the sums of {closed} of {plan.groups} groups")
+    return Unmasking(b"".join(released), _names(committee, everyone))
+
+
+Points = Mapping[int, NDArray[np.uint32]]
+"""Shamir point of a member -> its summed share of a group."""
+
+
+def _points(committee: Committee, shares: Mapping[str, NDArray[np.uint32]], group: int) -> Points:
+    return {committee.place(member_id) + 1: share[group] for member_id, share in shares.items()}
+
+
+def _names(committee: Committee, points: Collection[int]) -> tuple[str, ...]:
+    return tuple(committee.members[point - 1].member_id for point in sorted(points))
+
+
+def _unmasked(
+    committee: Committee, plan: OneshotPlan, partial: Buffer, contributions: int, points: Points
+) -> tuple[bytes, frozenset[int]]:
+    """Return the released sum of a plan without groups, and the points of wrong shares."""
     prime, binding = plan.ring.primes[0], committee.context.binding
     released = []
     for secret, wrong in candidates(points, plan.threshold, prime, contributions):
@@ -119,5 +158,4 @@ def unmask(
             released.append((release_unmasked(plan, partial, binding, secret), wrong))
     if len(released) != 1:
         raise CodecError("the masks do not come off the sum: a summed share is wrong, or a contribution is")
-    aggregate, wrong = released[0]
-    return Unmasking(aggregate, tuple(committee.members[point - 1].member_id for point in sorted(wrong)))
+    return released[0]

@@ -4,7 +4,7 @@
     upload          client -> server   ticket || contribution
     statement       server -> member   what a client signed; with the member's sealed share
     confirmation    member -> server   signature of one set of survivors, 64 bytes
-    summed share    member -> server   residues (uint32 little-endian, N of them), then a signature, 64 bytes
+    summed share    member -> server   residues (uint32 little-endian, N of each group), then a signature, 64 bytes
 
 A ticket is the client's ephemeral X25519 key (32), its signature (64) and one sealed share (4 N + 1,104) for each
 member of the committee in order. A contribution is K planes of m residues, uint32 little-endian.
@@ -12,7 +12,7 @@ member of the committee in order. A contribution is K planes of m residues, uint
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -23,6 +23,7 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.crypto.sealing import SEALING_KEY_BYTES
 from protocols.sums.base import Buffer
+from protocols.sums.groups import drawn_groups
 from protocols.sums.oneshot.plan import OneshotPlan
 
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
@@ -149,7 +150,18 @@ def _statement_lengths(shares: int) -> tuple[int, ...]:
     return (*before, *(DIGEST_BYTES,) * shares, SIGNATURE_BYTES)
 
 
-def survivors_digest(statements: Sequence[Statement]) -> bytes:
+def survivors_digest(statements: Iterable[Statement]) -> bytes:
     """Return the digest (32 bytes) of a set of survivors: of their statements, in ascending order of ids."""
-    ordered = sorted(statements, key=lambda statement: statement.client_id)
-    return digest("oneshot survivors", len(ordered), b"".join(statement.digest for statement in ordered))
+    ordered = sorted((statement.client_id, statement.digest) for statement in statements)
+    return digest("oneshot survivors", len(ordered), b"".join(one for _, one in ordered))
+
+
+def groups_of(clients: Iterable[str], groups: int, survivors: bytes) -> dict[str, int]:
+    """Return the group of each survivor, drawn by the digest of the set: nobody can choose it before all have sent.
+
+    Sizes differ by at most one.
+    """
+    ordered, found = sorted(clients), dict[str, int]()
+    for group, places in enumerate(drawn_groups(len(ordered), groups, survivors, "oneshot groups")):
+        found.update((ordered[place], group) for place in places)
+    return found

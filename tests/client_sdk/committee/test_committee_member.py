@@ -48,7 +48,7 @@ from tests.client_sdk.committee.test_committee_attacks import (
 from tests.support.pages import cells, hushrec
 from tests.support.programs import ProgramRunner, problem
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import TRIAL, interactions, joined, new_client, small_task, take_part_together
+from tests.support.tasks import TRIAL, enrolled_fleet, interactions, joined, new_client, small_task, take_part_together
 
 
 def store_of(server: LyingServer, member: Person) -> ClientStore:
@@ -341,6 +341,22 @@ def test_members_of_the_committee_serve(server: AggregatorProcess, operator: Ope
 
     asyncio.run(serve())
     assert "1 of 5" in (operator.task(task.task_id).waiting_for or "")
+
+
+def test_rounds_in_groups_with_shares_in_pieces(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members compute the model from the sums of groups, as the server does; the committee asks for few at a time."""
+    monkeypatch.setattr("client_sdk.committee.SHARES_AT_ONCE", 4)
+    groups = {"groups": 3, "tau": 2.0}
+    task = small_task(
+        operator, "groups", users=9, mechanism="oneshot", mechanism_parameters=groups, rounds=3, min_clients=3
+    )
+    with enrolled_fleet(server.url, task, interactions(9)) as fleet:
+        fleet.run()
+    rounds = list(operator.rounds(task.task_id))
+    assert [(one.state, one.survivors) for one in rounds] == [("complete", 9)] * 3
+    assert all(one.report["groups"] == 3.0 for one in rounds)
 
 
 MEMBERS = 3

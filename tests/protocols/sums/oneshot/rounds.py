@@ -76,7 +76,8 @@ class Round(OneshotRun):
         return self
 
     def points(self, shares: Mapping[str, NDArray[np.uint32]]) -> dict[int, NDArray[np.uint32]]:
-        return {self.committee.place(name) + 1: share for name, share in shares.items()}
+        """The shares of the only sum, by Shamir point."""
+        return {self.committee.place(name) + 1: share[0] for name, share in shares.items()}
 
     def summed(self, names: Sequence[str] | None = None, **how: Any) -> dict[str, NDArray[np.uint32]]:
         """Summed shares of all members for the set of `names`, as the server has checked them."""

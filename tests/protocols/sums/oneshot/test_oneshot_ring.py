@@ -278,7 +278,7 @@ def test_what_the_server_hands_out_is_read_back_and_has_one_form(played: Round) 
     signatures = join_confirmations(played.members[::-1], confirmed)
     assert tuple(split_keys(bodies[0])) == keys
     assert len(join_keys(replace(key, member_id="m" * LONGEST_ID).encode() for key in keys)) == longest_keys(len(keys))
-    assert split_statements(plan, bodies[1], len(statements)) == statements
+    assert list(split_statements(plan, bodies[1], len(statements))) == statements
     assert signatures.startswith(bytes(64)) and split_confirmations(played.committee, signatures) == confirmed
     for refuse in (
         *(lambda wrong=wrong: split_keys(wrong) for wrong in (bodies[0][:-1], bodies[0] + b"\x01")),
