@@ -41,6 +41,7 @@ from bench.exposure import data_of
 from bench.figures import run
 from bench.privacy_attacks import watched
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.evaluation.metrics import FullScorer
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.training.privirec import PriviRecSide, trails
@@ -75,9 +76,9 @@ def worth(data_dir: Path | None, seeds: tuple[int, ...]) -> dict[str, Figure]:
         split = split_of("ml-100k", data_dir or Path("data"), seed, False)
         for arm, scores in (
             ("central", _central(split, data_dir or Path("data"), seed)),
-            ("none", _trained(split.data.train, seed, {"next_vectors": 0})),
-            ("next", _trained(split.data.train, seed, {})),
-            ("shuffled", _trained(shuffled(split.data.train, seed), seed, {})),
+            ("none", trained(split.data.train, seed, {"next_vectors": 0})),
+            ("next", trained(split.data.train, seed, {})),
+            ("shuffled", trained(shuffled(split.data.train, seed), seed, {})),
         ):
             for key, value in split.measured(scores).values.items():
                 if key in _KEYS:
@@ -111,7 +112,8 @@ def _central(split: OneHeldOut, data_dir: Path, seed: int) -> Any:
     return scorer_of("ease", max(BASELINES["ease"], key=validated), split, seed)
 
 
-def _trained(train: Interactions, seed: int, given: dict[str, Any]) -> Any:
+def trained(train: Interactions, seed: int, given: dict[str, Any]) -> FullScorer:
+    """Return the scores of the recommended task, with its sum of next items unless `given` says otherwise."""
     made = _federation(train, seed, given)
     for _ in made.run(99):
         pass

@@ -198,16 +198,19 @@ class Task(_BaseTask[SyncDriver]):
         refresh: bool = True,
         progress: Progress | None = None,
         on_unknown: OnUnknown = "error",
+        new: int = 0,
     ) -> Recommendations:
         """Return the `k` best items that are not in `interactions`, computed on the device.
 
         interactions, on_unknown: as for `take_part`; None for those of the last `take_part`. refresh: whether to update
         the model first; False makes no request. While no server answers, the model on the device is used. progress: is
-        told the round and the age of that model, as `ModelBehind`; the log has them as well. Raises `ParameterError`
-        without interactions and for `k` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
+        told the round and the age of that model, as `ModelBehind`; the log has them as well. new: how many of the `k`
+        are at least items that the model does not know and that labels in the catalogue predict scores for, so that a
+        shop's new articles are seen; fewer if there are not so many. Raises `ParameterError` without interactions and
+        for `k` or `new` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
         return self._driver.run(
-            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event)
+            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event, new)
         )
 
 
@@ -276,10 +279,11 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         refresh: bool = True,
         progress: Progress | None = None,
         on_unknown: OnUnknown = "error",
+        new: int = 0,
     ) -> Recommendations:
         """See `Task.recommend`."""
         return await self._driver.run(
-            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event)
+            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event, new)
         )
 
 

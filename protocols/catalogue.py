@@ -1,21 +1,24 @@
-"""The item catalogue of a task: which of an app's own ids, and which title, each item number stands for.
+"""The item catalogue of a task: which of an app's own ids, title and labels each item number stands for.
 
 Contributions, models and recommendations speak of items by number, 0 to n - 1. The wire form of a catalogue is UTF-8
-text with one line for each item, in order of the numbers:
+text with one line for each item, in order of the numbers, with any number of labels, such as its categories:
 
-    id TAB title LF
+    id TAB title (TAB label)* LF
 
-It is canonical: a catalogue has one encoding, so parties that agree on its SHA-256 agree on every id and title. Ids are
-compared as they are, without Unicode normalisation.
+Labels are distinct, and ascend by their bytes in UTF-8. The form is canonical: a catalogue has one encoding, so parties
+that agree on its SHA-256 agree on every id, title and label. Ids are compared as they are, without Unicode
+normalisation.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Final, overload
+from itertools import pairwise, repeat
+from typing import Final, TypeVar, overload
 
 import numpy as np
 
@@ -23,6 +26,10 @@ from protocols.errors import CodecError, ParameterError
 
 MAX_ID_BYTES: Final = 256
 MAX_TITLE_BYTES: Final = 1024  # longest id and title, in bytes of UTF-8
+MAX_LABELS_BYTES: Final = 1024
+"""Longest labels of an item together, in bytes of UTF-8, each with its tab."""
+MOST_LABELS: Final = 2048
+"""How many labels of two items or more a catalogue may be made with: scores of new items are a regression on them."""
 MAX_CATALOGUE_BYTES: Final = 64 * 1024 * 1024  # longest encoded catalogue, in bytes, whatever the number of items
 _LINE_MEMORY: Final = 16
 """Bytes of memory that a line takes besides its text: where it begins, and a hash of its id with the item's number."""
@@ -32,7 +39,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 def longest_catalogue(items: int) -> int:
     """Return the length in bytes of the longest encoded catalogue of so many items."""
-    return min(items * (MAX_ID_BYTES + MAX_TITLE_BYTES + len("\t\n")), MAX_CATALOGUE_BYTES)
+    return min(items * (MAX_ID_BYTES + MAX_TITLE_BYTES + MAX_LABELS_BYTES + len("\t\n")), MAX_CATALOGUE_BYTES)
 
 
 def catalogue_memory(items: int) -> int:
@@ -40,11 +47,17 @@ def catalogue_memory(items: int) -> int:
     return longest_catalogue(items) + _LINE_MEMORY * items
 
 
-def check_item(item_id: str, title: str) -> None:
-    """Raise `ParameterError` unless a catalogue may have this id and title. The text does not repeat them."""
-    if not item_id:
-        raise ParameterError("the id is empty")
-    for what, text, most in (("id", item_id, MAX_ID_BYTES), ("title", title, MAX_TITLE_BYTES)):
+def check_item(item_id: str, title: str, labels: Sequence[str] = ()) -> None:
+    """Raise `ParameterError` unless a catalogue may have this id, title and labels. The text does not repeat them."""
+    if not item_id or not all(labels):
+        raise ParameterError("a label is empty" if item_id else "the id is empty")
+    encoded = [label.encode(errors="surrogatepass") for label in labels]
+    if any(one >= other for one, other in pairwise(encoded)):
+        raise ParameterError("the labels do not ascend by their bytes, or one is there twice")
+    if sum(len(label) + len("\t") for label in encoded) > MAX_LABELS_BYTES:
+        raise ParameterError(f"the labels have more than {MAX_LABELS_BYTES} bytes in UTF-8, each with its tab")
+    texts = (("id", item_id, MAX_ID_BYTES), ("title", title, MAX_TITLE_BYTES))
+    for what, text, most in (*texts, *(("label", label, MAX_LABELS_BYTES) for label in labels)):
         if _CONTROL.search(text):
             raise ParameterError(f"the {what} has a control character, such as a tab or a line break")
         try:
@@ -55,28 +68,44 @@ def check_item(item_id: str, title: str) -> None:
             raise ParameterError(f"the {what} has {length} bytes in UTF-8, more than {most}")
 
 
-class Catalogue:
-    """The ids and titles of all items, each in order of the item numbers; it never changes.
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Return the distinct labels as a catalogue has them, ascending by their bytes in UTF-8."""
+    return sorted(set(labels), key=lambda label: label.encode(errors="surrogatepass"))
 
-    ids: distinct, 1 to 256 bytes of UTF-8 each. titles: one for each id, 0 to 1,024 bytes. Neither has control
-    characters. Raises `ParameterError`, which names the line of the encoding, for anything else, for no items, and for
-    more than 64 MiB in all.
+
+class Catalogue:
+    """The ids, titles and labels of all items, each in order of the item numbers; it never changes.
+
+    ids: distinct, 1 to 256 bytes of UTF-8 each. titles: one for each id, 0 to 1,024 bytes. labels: those of each item
+    in any order, 1,024 bytes with a tab each; None for none. Nothing has control characters. Raises `ParameterError`,
+    which names the line of the encoding, for anything else, for no items, for more than 64 MiB in all, and for more
+    than 2,048 labels of two items or more.
 
     It is held as its wire form, with 16 bytes a line to find lines and ids in it; `catalogue_memory` bounds it.
     """
 
     __slots__ = ("_body", "_hashes", "_order", "_starts")
 
-    def __init__(self, ids: Sequence[str], titles: Sequence[str]) -> None:
+    def __init__(
+        self, ids: Sequence[str], titles: Sequence[str], labels: Sequence[Iterable[str]] | None = None
+    ) -> None:
         if len(ids) != len(titles):
             raise ParameterError(f"a catalogue has one title for each id, not {len(titles)} for {len(ids)}")
+        if labels is not None and len(ids) != len(labels):
+            raise ParameterError(f"a catalogue has labels for each id, not {len(labels)} for {len(ids)}")
         if not ids:
             raise ParameterError("a catalogue has at least one item")
-        body, starts = bytearray(), array("I")
-        for item_id, title in zip(ids, titles, strict=True):
-            _check_line(len(starts), item_id, title)
+        body, starts, used = bytearray(), array("I"), Counter[str]()
+        for item_id, title, given in zip(ids, titles, labels or repeat(()), strict=labels is not None):
+            own = in_order(given)
+            _check_line(len(starts), item_id, title, own)
             starts.append(len(body))
-            body += f"{item_id}\t{title}\n".encode()
+            body += ("\t".join([item_id, title, *own]) + "\n").encode()
+            used.update(own)
+        if (shared := sum(count > 1 for count in used.values())) > MOST_LABELS:
+            raise ParameterError(
+                f"the catalogue has {shared} labels of two items or more, more than {MOST_LABELS}: leave out some"
+            )
         if len(body) > MAX_CATALOGUE_BYTES:
             raise ParameterError(
                 f"the catalogue has {len(body)} bytes, more than {MAX_CATALOGUE_BYTES}: shorten the titles"
@@ -140,7 +169,12 @@ class Catalogue:
     @property
     def titles(self) -> Sequence[str]:
         """The title of each item."""
-        return _Texts(self, lambda number: self._line(number).partition(b"\t")[2].decode())
+        return _Texts(self, lambda number: self._line(number).split(b"\t")[1].decode())
+
+    @property
+    def labels(self) -> Sequence[tuple[str, ...]]:
+        """The labels of each item, ascending by their bytes in UTF-8."""
+        return _Texts(self, lambda number: tuple(self._line(number).decode().split("\t")[2:]))
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -167,13 +201,13 @@ class Catalogue:
             if end < 0:
                 raise CodecError(f"line {number + 1} of the catalogue: it does not end with a line feed")
             try:
-                item_id, tab, title = held[start:end].decode().partition("\t")
+                item_id, *rest = held[start:end].decode().split("\t")
             except UnicodeDecodeError:
                 raise CodecError(f"line {number + 1} of the catalogue: not UTF-8") from None
-            if not tab:
+            if not rest:
                 raise CodecError(f"line {number + 1} of the catalogue: no tab between id and title")
             try:
-                _check_line(number, item_id, title)
+                _check_line(number, item_id, rest[0], rest[1:])
             except ParameterError as error:
                 raise CodecError(str(error)) from None
             starts.append(start)
@@ -194,28 +228,31 @@ class Catalogue:
         return sha256(self._body).hexdigest()
 
 
-def _check_line(number: int, item_id: str, title: str) -> None:
+def _check_line(number: int, item_id: str, title: str, labels: Sequence[str]) -> None:
     """Raise `ParameterError`, which names the line, as `check_item` does. number: of the item, from 0."""
     try:
-        check_item(item_id, title)
+        check_item(item_id, title, labels)
     except ParameterError as error:
         raise ParameterError(f"line {number + 1} of the catalogue: {error}") from None
 
 
-class _Texts(Sequence[str]):
-    """The ids or titles of a catalogue, each decoded when it is asked for."""
+T = TypeVar("T", bound=str | tuple[str, ...])
 
-    def __init__(self, catalogue: Catalogue, text: Callable[[int], str]) -> None:
+
+class _Texts(Sequence[T]):
+    """The ids, titles or labels of a catalogue, each decoded when it is asked for."""
+
+    def __init__(self, catalogue: Catalogue, text: Callable[[int], T]) -> None:
         self._places, self._text = range(len(catalogue)), text
 
     def __len__(self) -> int:
         return len(self._places)
 
     @overload
-    def __getitem__(self, index: int) -> str: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         found = self._places[index]
         return self._text(found) if isinstance(found, int) else tuple(map(self._text, found))
 

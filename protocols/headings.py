@@ -1,4 +1,4 @@
-"""The headings of tables that people bring: which column is the user, the item, the rating, the time or the title.
+"""The headings of tables that people bring: which column is what: user, item, rating, title and so on.
 
 A heading is compared without its case, blanks and punctuation, and without the type that RecBole writes behind a colon:
 `movieId`, `Movie ID` and `movie_id:token` are one heading.
@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from protocols.errors import ParameterError
 
-Role = Literal["user", "item", "rating", "time", "quantity", "title"]
+Role = Literal["user", "item", "rating", "time", "quantity", "title", "labels"]
 """What a column is read as."""
 
 _USUAL: Final[dict[Role, str]] = {
@@ -47,6 +47,8 @@ _USUAL: Final[dict[Role, str]] = {
     "quantity": "quantity qty lineitemquantity orderquantity qtyordered productquantity menge anzahl stueck stück "
     "stückzahl quantite quantité qte",
     "title": "title titel titre name productname itemname producttitle bezeichnung artikelname libelle libellé",
+    "labels": "labels categories category genres genre tags tag kategorien kategorie étiquettes catégories "
+    "catégorie",
 }  # fmt: skip
 """Headings of each role in plain form, the one to prefer first."""
 _ROLES: Final[dict[str, Role]] = {heading: role for role, text in _USUAL.items() for heading in text.split()}

@@ -185,7 +185,10 @@ def task_create(
     ] = None,
     start_from: Annotated[
         str | None,
-        Option(help="Name or id of a complete privirec-k task, plain or masked; the new task starts from its factors."),
+        Option(
+            help="Name or id of a complete task, plain or masked, of privirec-k or of the recipe itself; the new task "
+            "starts from its model, and may have further items."
+        ),
     ] = None,
     initial: Annotated[
         Path | None,

@@ -62,11 +62,14 @@ def requested(
     where that fits. Raises `ParameterError`, whose text names what is wrong.
     """
     given = dict(parameters) if catalogue is None else _with_items(recipe, parameters, len(catalogue))
+    if start is not None:
+        start.check_catalogue(catalogue)
+        given = start.given(given)
     chosen = parameters_for(
         recipe,
         given,
         variant,
-        started=start is not None,
+        started=start is not None and start.is_spectrum,
         vectors=MOST_FACTORS if start is None else start.vectors,
         noisy=privacy is not None,
         clients=schedule.cohort_size,

@@ -3,52 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocols.catalogue import Catalogue, check_item
+from protocols.catalogue import Catalogue, check_item, in_order
 from protocols.errors import ParameterError
 from protocols.headings import columns_of, plain_heading, small_table
 
+_BETWEEN: Final = "|"
+
 
 def read_items(file: TextIO, name: str) -> Catalogue:
-    """Return the catalogue in a table with a column of ids and, optionally, one of titles, or with one id a line.
+    """Return the catalogue in a table with a column of ids and, optionally, titles and labels, or with one id a line.
 
     file: its text, opened as UTF-8 with `newline=""`; a byte order mark must have been left out. name: of the file, for
     errors. Fields are separated by commas, semicolons, tabs or bars; blanks around them are left out. Headings are
-    `id`, or a usual one such as `item`, `sku` or `asin`, and `title`, `name` or the like; other columns are not read.
-    Items are numbered in the order of the lines. Raises `ParameterError`, which names the line, for anything else: a
-    row of another length, an empty line, an id twice, and what no catalogue may have.
+    `id`, or a usual one such as `item`, `sku` or `asin`, `title`, `name` or the like, and `labels`, `categories`,
+    `genres` or the like, with bars between those of an item; other columns are not read. Items are numbered in the
+    order of the lines. Raises `ParameterError`, which names the line, for anything else: a row of another length, an
+    empty line, an id twice, and what no catalogue may have.
     """
     rows = small_table(file, name)
     if not rows:
         raise ParameterError(f"{name} has no items")
     places, width = _headed(name, rows[0][1]), len(rows[0][1])
     lines: dict[str, int] = {}
-    titles: list[str] = []
+    titles, labels = list[str](), list[list[str]]()
     for line, row in rows if places is None else rows[1:]:
         where = f"{name}, line {line}"
         if len(row) != width:
             expected = "one id, without a heading" if places is None else f"{width}, as in the heading"
             raise ParameterError(f"{where}: {len(row)} fields; expected {expected}")
-        place, title_place = places or (0, None)
+        place, title_place, labels_place = places or (0, None, None)
         item_id, title = row[place], "" if title_place is None else row[title_place]
+        own = [] if labels_place is None else [label.strip() for label in row[labels_place].split(_BETWEEN)]
+        own = in_order(filter(None, own))
         try:
-            check_item(item_id, title)
+            check_item(item_id, title, own)
         except ParameterError as error:
             raise ParameterError(f"{where}: {error}") from None
         if lines.setdefault(item_id, line) != line:
             raise ParameterError(f"{where}: the id {item_id!r} is on line {lines[item_id]} already")
         titles.append(title)
+        labels.append(own)
     if not titles:
         raise ParameterError(f"{name} has no items")
-    return Catalogue(tuple(lines), tuple(titles))
+    return Catalogue(tuple(lines), tuple(titles), labels)
 
 
-def _headed(name: str, row: list[str]) -> tuple[int, int | None] | None:
-    """Return the columns of ids and titles, None for a file of one id a line.
+def _headed(name: str, row: list[str]) -> tuple[int, int | None, int | None] | None:
+    """Return the columns of ids, titles and labels, None for a file of one id a line.
 
     Raises `ParameterError` for a first line that could be a heading or an item.
     """
@@ -58,7 +64,7 @@ def _headed(name: str, row: list[str]) -> tuple[int, int | None] | None:
     except ParameterError as error:
         raise ParameterError(f"{name}, line 1: {error}: rename the ids' one to id") from None
     if len(row) > 1 and "item" in found:
-        return found["item"], found.get("title")
+        return found["item"], found.get("title"), found.get("labels")
     if len(row) > 1:
         raise ParameterError(f"{name}, line 1: write the heading id,title, or one id a line without a heading")
     if found:

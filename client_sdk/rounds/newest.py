@@ -19,6 +19,7 @@ from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
+from client_sdk.training.labels import ItemLabels
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
@@ -106,11 +107,18 @@ class Recommendations:
         return replace(self, ids=ids, titles=titles)
 
 
-def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> Recommendations:
+def top_items(
+    scores: NDArray[np.float32],
+    seen: NDArray[np.int32],
+    k: int,
+    places: int = 0,
+    predicted: NDArray[np.bool_] | None = None,
+) -> Recommendations:
     """Return the `k` items of highest score that are not in `seen`; the lower item number wins a tie.
 
-    scores: float32 (items,). seen: int32, distinct item numbers. Raises `ParameterError` unless 1 <= k <= number of
-    items that are not seen, and when the score of one of these is NaN.
+    scores: float32 (items,). seen: int32, distinct item numbers. places: how many of the k are `predicted` ones, bool
+    (items,), at least, as far as there are so many. Raises `ParameterError` unless 1 <= k <= number of items that are
+    not seen, unless 0 <= places <= k, and when the score of an item that is not seen is NaN.
     """
     unseen = np.delete(np.arange(scores.size, dtype=np.int32), seen)
     try:
@@ -119,6 +127,8 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
         count = 0
     if not 1 <= count <= unseen.size:
         raise ParameterError(f"k must be in 1..{unseen.size} (the number of items not seen yet), got {k!r}")
+    if not 0 <= places <= count:
+        raise ParameterError(f"the places for new items must be in 0..{count} (k), got {places!r}")
     found = scores[unseen].astype(np.float32)
     unknown = np.isnan(found)
     if unknown.any():
@@ -127,14 +137,24 @@ def top_items(scores: NDArray[np.float32], seen: NDArray[np.int32], k: int) -> R
             f"{unseen[unknown.argmax()]}: the model, or this device's training, has diverged; the task's operator "
             "chooses a smaller learning rate or clip"
         )
-    best = np.argsort(-found, kind="stable")[:count]
+    ranked = np.argsort(-found, kind="stable")
+    chosen = np.zeros(ranked.size, bool)
+    if predicted is not None:
+        chosen[np.flatnonzero(predicted[unseen[ranked]])[:places]] = True
+    chosen[np.flatnonzero(~chosen)[: count - np.count_nonzero(chosen)]] = True
+    best = ranked[chosen]
     return Recommendations(unseen[best], found[best])
 
 
 def recommend(
-    part: Part, k: int, interactions: object | None, refresh: bool, progress: Progress = ignore_event
+    part: Part,
+    k: int,
+    interactions: object | None,
+    refresh: bool,
+    progress: Progress = ignore_event,
+    new: int = 0,
 ) -> Program[Recommendations]:
-    """Return the `k` best items for this user among those not in `interactions`.
+    """Return the `k` best items for this user among those not in `interactions`, at least `new` of them new ones.
 
     interactions: None for those of the last `take_part`. refresh: whether to update the model first; without, no
     request is made. Without, while the server cannot be reached, and once this membership was revoked, the newest model
@@ -156,8 +176,8 @@ def recommend(
         )
     yield from part.load_catalogue()  # which is there: round 1 waits for it, and a start is created with it
     seen = part.known_items(given)
-    scores = yield from work(lambda: own_scores(part, state, seen))
-    found = top_items(scores, seen.items, k)
+    scores, predicted = yield from work(lambda: _with_new(part, state, own_scores(part, state, seen)))
+    found = top_items(scores, seen.items, k, new, predicted)
     return found if part.catalogue is None else found.named(part.catalogue)
 
 
@@ -207,3 +227,14 @@ def own_scores(part: Part, state: ModelState, history: History) -> NDArray[np.fl
     if part.client_state() is None:
         part.keep_client_state(client_state)
     return part.client_side.scores(state, client_state, history)
+
+
+def _with_new(
+    part: Part, state: ModelState, scores: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
+    """Return the scores, with those that labels predict for items that the model does not know, and which these are."""
+    known = part.client_side.known(state)
+    if part.catalogue is None or known is None or known.all():
+        return scores, None
+    labels = ItemLabels.of(part.catalogue.labels)
+    return labels.completed(scores[None], known)[0], labels.predictable(known)

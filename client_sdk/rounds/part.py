@@ -11,6 +11,7 @@ import numpy as np
 
 from client_sdk.agreement.terms import broken_terms
 from client_sdk.api.wire import Pause, Program
+from client_sdk.errors import LocalFileError
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ModelMeasured, Progress, Waiting, ignore_event
@@ -24,6 +25,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
+from protocols.recipes.spectral_start import start_of
 
 if TYPE_CHECKING:
     pass
@@ -211,8 +213,19 @@ class Part:
         """Return the arrays that this client never sends, such as its user factor; None before its first round."""
         if self._client_state is None:
             like = self.client_side.initial_client_state(np.random.default_rng(0))
-            self._client_state = self.member.store.client_state(self.member.task_id, like)
+            stored = self.member.store.client_state(self.member.task_id, like)
+            self._client_state = self._earlier_state(like) if stored is None else stored
         return self._client_state
+
+    def _earlier_state(self, like: ClientState) -> ClientState | None:
+        """Return what this device kept of the task whose item factors this one goes on from, where that fits."""
+        start = start_of(self.member.terms.recipe.parameters)
+        if start is None or start.is_spectrum:
+            return None
+        try:
+            return self.member.store.client_state(start.task, like)
+        except LocalFileError:  # of another recipe, or of arrays over fewer items
+            return None
 
     def keep_client_state(self, client_state: ClientState) -> None:
         """Store `client_state` as this client's newest."""

@@ -151,6 +151,13 @@ class ClientSide(ABC):
         """
         raise ParameterError("this model scores no items")
 
+    def known(self, state: ModelState) -> NDArray[np.bool_] | None:
+        """Return which items the model was made of data about, bool (items,); None where it does not say.
+
+        The other items' scores are predicted from their labels, where the task's catalogue has labels.
+        """
+        return None
+
 
 def why_abstain(
     sum_class: SumClass, spec: RoundSpec, state: ModelState, history: History, given: GivenData, task_id: str

@@ -92,6 +92,9 @@ class EvaluatedSide(ClientSide):
     def scores(self, state: ModelState, client_state: ClientState, history: History) -> NDArray[np.float32]:
         return self.inner.scores(state_as(state, EvaluatedState).used, _without_ours(client_state), history)
 
+    def known(self, state: ModelState) -> NDArray[np.bool_] | None:
+        return self.inner.known(state_as(state, EvaluatedState).used)
+
     def check(self, history: History) -> None:
         self.inner.check(history)
 

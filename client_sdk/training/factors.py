@@ -24,8 +24,9 @@ from client_sdk.training.mf import (
 from protocols.errors import ParameterError
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Recipe, RoundSpec, Update
 from protocols.recipes.factors import BiasedParameters, CountedFactors, item_biases
+from protocols.recipes.privirec_parameters import LEAST_OWNERS
 from protocols.recipes.rows import FactorRecipe
-from protocols.recipes.spectral_start import projected_user, start_of
+from protocols.recipes.spectral_start import projected_user, projects, start_of
 from protocols.recipes.state import state_as
 from protocols.recipes.topk import TopKRecipe
 
@@ -46,11 +47,12 @@ def user_factor(
     Raises `ParameterError` if it has to project and has no interactions.
     """
     own, start = np.asarray(client_state[USER_FACTOR], dtype=np.float32), start_of(parameters)
-    if start is None or own.any() or not isinstance(parameters, BiasedParameters):
+    exponent = None if start is None else start.item_exponent
+    if exponent is None or own.any() or not isinstance(parameters, BiasedParameters):
         return own
     if not isinstance(state, CountedFactors) or not len(history):
         raise ParameterError("a user factor is projected from item counts and at least one interaction")
-    return projected_user(state, history.items, parameters.start_weight, start.item_exponent)
+    return projected_user(state, history.items, parameters.start_weight, exponent)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class FactorSide(ClientSide):
 
     def initial_client_state(self, rng: Rng) -> ClientState:
         """Return a random user factor; in a task that starts from a spectrum zeros, which `user_factor` replaces."""
-        if start_of(self.recipe.parameters) is not None:
+        if projects(self.recipe.parameters):
             return {USER_FACTOR: np.zeros(self.recipe.parameters.dim, np.float32)}
         user = init_user_factor(self.recipe.parameters.dim, rng)
         return {USER_FACTOR: user}
@@ -98,6 +100,9 @@ class FactorSide(ClientSide):
         scores = (state_as(state, FactorState).item_factors @ own).astype(np.float32)
         biases = item_biases(state)
         return scores if biases is None else scores + biases
+
+    def known(self, state: ModelState) -> NDArray[np.bool_] | None:
+        return counted(state)
 
     def _train(
         self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
@@ -161,6 +166,11 @@ def client_side(recipe: Recipe, training: TrainingConfig | None = None, graph_fi
 
 
 # --- the client side of item biases: its counts, sent once, and the biases from their sum ----------------------------
+
+
+def counted(state: ModelState) -> NDArray[np.bool_] | None:
+    """Return which items `LEAST_OWNERS` clients or more have, bool (items,); None for a model without item counts."""
+    return state.item_counts >= LEAST_OWNERS if isinstance(state, CountedFactors) and state.clients else None
 
 
 def count_items(items: int, history: History, client_state: ClientState) -> LocalResult:

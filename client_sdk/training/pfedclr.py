@@ -22,11 +22,12 @@ from client_sdk.history import History
 from client_sdk.store.states import ClientState
 from client_sdk.training.adam import Adam, OuterAdam
 from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
-from client_sdk.training.factors import USER_FACTOR, count_items, logit_offsets, user_factor
+from client_sdk.training.factors import USER_FACTOR, count_items, counted, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
 from protocols.recipes.base import FactorState, Local, ModelState, RoundSpec, Update
 from protocols.recipes.factors import item_biases
 from protocols.recipes.pfedclr import PFedCLR
+from protocols.recipes.spectral_start import projects
 from protocols.recipes.state import state_as
 
 Array = NDArray[np.floating[Any]]
@@ -186,10 +187,10 @@ class PFedCLRSide(ClientSide):
         """
         p = self.recipe.parameters
         user, basis = self.recipe.shared_start()
-        if p.start_from is not None:
+        if projects(p):
             user = np.zeros_like(user)
         if p.start == "own":
-            user = rng.standard_normal(p.dim).astype(np.float32) if p.start_from is None else user
+            user = rng.standard_normal(p.dim).astype(np.float32) if not projects(p) else user
             basis = rng.standard_normal((p.rank, p.dim)).astype(np.float32)
         client_state: dict[str, NDArray[np.generic]] = {USER_FACTOR: user}
         if p.variant == "clr":
@@ -225,6 +226,9 @@ class PFedCLRSide(ClientSide):
             scores += client_state[BUFFER_ROWS] @ (client_state[BUFFER_BASIS] @ user)
         biases = item_biases(state)
         return np.asarray(scores if biases is None else scores + biases, dtype=np.float32)
+
+    def known(self, state: ModelState) -> NDArray[np.bool_] | None:
+        return counted(state)
 
     def _train_items(self, state: ModelState, history: History, client_state: ClientState, rng: Rng) -> _FirstStep:
         """Run step 1: train Q from the shared model. p is frozen except in variants af and fedmf."""

@@ -106,6 +106,12 @@ class PriviRecSide(ClientSide):
             return found
         return blended(components, setting, found, following(components, trails(self.recipe, own, orders), setting))
 
+    def known(self, state: ModelState) -> NDArray[np.bool_] | None:
+        """Return which items have rows in the sums."""
+        found = np.zeros(self.recipe.parameters.items, bool)
+        found[self.recipe.kept(state_as(state, PriviRecState))] = True
+        return found
+
 
 def held_item(recipe: Recipe, history: History, client_state: ClientState) -> int | None:
     """Return the item that a client keeps out of all sums of a PriviRec task, None for none: see `held_out`.

@@ -139,13 +139,22 @@ class StartFrom(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: str = Field(min_length=1, max_length=63, description="Id of the `privirec-k` task.")
+    task: str = Field(min_length=1, max_length=63, description="Id of the earlier task.")
     round: int = Field(ge=1, description="Round of its snapshot.")
     snapshot: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of that snapshot, hex.")
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="sha-256 of the state of round 0 made from it, hex.")
-    item_exponent: float = Field(
-        ge=0, le=0.5, description="b of the `privirec-k` task, by which devices weight their items: d_i^-2b."
+    item_exponent: float | None = Field(
+        default=None,
+        ge=0,
+        le=0.5,
+        description="b of a `privirec-k` task, by which devices weight their items: d_i^-2b; none for item factors, "
+        "with which devices go on.",
     )
+
+    @property
+    def is_spectrum(self) -> bool:
+        """Whether that model is a spectrum, with item counts, and not item factors."""
+        return self.item_exponent is not None
 
 
 class BiasedParameters(FactorParameters):
@@ -186,7 +195,7 @@ class BiasedParameters(FactorParameters):
 
     @model_validator(mode="after")
     def _start_has_counts(self) -> Self:
-        if self.start_from is not None and self.item_bias != "counts":
+        if self.start_from is not None and self.start_from.is_spectrum and self.item_bias != "counts":
             raise ValueError("start_from needs item_bias 'counts': the counts come from the same task")
         return self
 
@@ -207,7 +216,8 @@ class BiasedParameters(FactorParameters):
     @property
     def counting(self) -> int:
         """Number of first sums that are item counts; 0 without item biases, and with those of another task."""
-        return self.count_sums if self.has_counts and self.start_from is None else 0
+        counted = self.start_from is not None and self.start_from.is_spectrum
+        return self.count_sums if self.has_counts and not counted else 0
 
     @property
     def has_counts(self) -> bool:

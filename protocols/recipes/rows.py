@@ -225,7 +225,7 @@ class FactorModel(Recipe):
         """The L2 norm of a row of the initial item factors, at most, but for a chance below 1e-10.
 
         The norm of a row N(0, 1/dim) exceeds 1 + t / sqrt(dim) with a chance of at most exp(-t^2 / 2). Factors from a
-        spectrum have a mean square norm of 1.
+        spectrum have a mean square norm of 1; those of an earlier task are no longer either (`spectral_start`).
         """
         p = self.parameters
         return float(np.sqrt(p.items)) if p.start_from is not None else 1.0 + _FAR / float(np.sqrt(p.dim))
@@ -259,7 +259,7 @@ def _require_counted(state: CountedFactors, p: BiasedParameters, reach: Reach) -
 
     None has been if these sums failed. Counts of another task are those of the terms' digest.
     """
-    if p.start_from is None and state.clients and not reach.fewest <= state.clients <= p.counting * reach.most:
+    if p.counting and state.clients and not reach.fewest <= state.clients <= p.counting * reach.most:
         raise CodecError(
             f"a model state counts the items of {state.clients:,} clients, and the task counts {reach.fewest:,} to "
             f"{p.counting * reach.most:,}"

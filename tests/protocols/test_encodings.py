@@ -164,12 +164,15 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 ITEMS = st.dictionaries(TEXT.filter(bool), TEXT, min_size=1, max_size=8)
 
 
-@given(ITEMS)
+@given(ITEMS, st.data())
 @settings(max_examples=25)
-def test_decode_undoes_encode(items: dict[str, str]) -> None:
-    made = Catalogue(tuple(items), tuple(items.values()))
+def test_decode_undoes_encode(items: dict[str, str], data: st.DataObject) -> None:
+    labels = [data.draw(st.lists(TEXT.filter(bool), max_size=4)) for _ in items]
+    made = Catalogue(tuple(items), tuple(items.values()), labels)
     body = made.encode()
     decoded = Catalogue.decode(body)
+    assert [set(own) for own in decoded.labels] == [set(own) for own in labels]
+    assert decoded.titles == tuple(items.values())
     assert decoded == made and decoded.encode() == body
     assert made.digest == hashlib.sha256(body).hexdigest()
     assert [made.number_of(one) for one in made.ids] == list(range(len(made)))
@@ -196,10 +199,23 @@ def test_what_no_encoding_can_hold_is_no_catalogue() -> None:
     ):
         with pytest.raises(ParameterError, match=text):
             Catalogue(ids, titles)
+    many = [f"{number:04}" for number in range(catalogue.MOST_LABELS + 1)]
+    halves = [many[at : at + 150] for at in range(0, len(many), 150)]
+    ids = [str(number) for number in range(2 * len(halves))]
+    Catalogue(ids[: len(halves)], [""] * len(halves), halves)  # which no two items have
+    for labels, text in (
+        ([], "labels for each id"),
+        ([["a", ""]] + [[]] * (len(ids) - 1), "line 1 .* a label is empty"),
+        ([["\ud800"]] + [[]] * (len(ids) - 1), "line 1 .* surrogate pair"),
+        ([["a" * 1024]] + [[]] * (len(ids) - 1), "line 1 .* more than 1024 bytes"),
+        (halves * 2, "2049 labels of two items or more, more than 2048"),
+    ):
+        with pytest.raises(ParameterError, match=text):
+            Catalogue(ids, [""] * len(ids), labels)
 
 
 def test_the_whole_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert longest_catalogue(1) == 256 + 1024 + 2
+    assert longest_catalogue(1) == 256 + 1024 + 1024 + 2
     assert longest_catalogue(5_000_000) == MAX_CATALOGUE_BYTES == 2**26
     monkeypatch.setattr(catalogue, "MAX_CATALOGUE_BYTES", 99)
     assert len(Catalogue(("a", "b"), ("A" * 45, "B" * 48)).encode()) == 99

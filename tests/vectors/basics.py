@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from client_sdk.training.labels import ItemLabels
 from protocols.catalogue import Catalogue
 from protocols.codec import b64decode, b64encode, canonical_json, pack
 from protocols.crypto.envelope import enrolment_message
@@ -93,8 +94,8 @@ def _model_digest(task: Any, sum_index: int, snapshot_digest: str | None, levels
 
 
 @vectors("catalogue.json", "cases")
-def _catalogue(ids: list[str], titles: list[str]) -> Outputs:
-    made = Catalogue(tuple(ids), tuple(titles))
+def _catalogue(ids: list[str], titles: list[str], labels: list[list[str]] | None = None) -> Outputs:
+    made = Catalogue(tuple(ids), tuple(titles), labels)
     return {"body": made.encode(), "digest": made.digest}
 
 
@@ -105,6 +106,12 @@ def _no_catalogue(body: str) -> Outputs | None:
     except CodecError as error:
         named = re.search(r"line (\d+) of", str(error))
         return {"line": int(named[1]) if named else 0, "error": type(error).__name__}
+
+
+@vectors("catalogue.json", "scores")
+def _completed(item_labels: list[list[str]], known: list[bool], scores: list[float]) -> Outputs:
+    given = np.array([scores], np.float32)
+    return {"completed": ItemLabels.of(item_labels).completed(given, np.array(known))[0]}
 
 
 @vectors("catalogue.json", "bound")

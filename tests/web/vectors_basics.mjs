@@ -1,6 +1,7 @@
 /** Vectors of encodings, randomness, terms, requests and identities. */
 
 import * as canonical from "../../examples/web/hushrec/canonical.js";
+import { completed } from "../../examples/web/hushrec/labels.js";
 import * as catalogue from "../../examples/web/hushrec/catalogue.js";
 import * as certs from "../../examples/web/hushrec/identities.js";
 import * as codec from "../../examples/web/hushrec/codec.js";
@@ -97,14 +98,16 @@ export const RUNNERS = {
     }
   },
 
-  async "catalogue.json"({ cases, refused: wrong, bound }) {
-    for (const { ids, titles, body, digest: expected } of cases) {
-      const items = ids.map((id, number) => ({ id, title: titles[number] }));
+  async "catalogue.json"({ cases, refused: wrong, bound, scores }) {
+    for (const { ids, titles, labels, body, digest: expected } of cases) {
+      const own = (number) => (labels ? [...labels[number]].sort() : []);
+      const items = ids.map((id, number) => ({ id, title: titles[number], labels: own(number) }));
       same(toHex(catalogue.encodeCatalogue(items)), body);
       same(catalogue.decodeCatalogue(fromHex(body)), items);
       same(await catalogue.catalogueDigest(fromHex(body)), expected);
     }
     for (const { body, error } of wrong) await refused(error, () => catalogue.decodeCatalogue(fromHex(body)));
+    for (const one of scores) near(completed(one.scores, one.known, one.item_labels), one.completed);
     for (const one of bound) {
       const parameters = { recipe: allParameters(one.task.recipe), mechanism: allParameters(one.task.mechanism) };
       const terms = canonical.boundTerms(one.task, parameters);

@@ -92,8 +92,11 @@ export class Participant {
   readonly clientId: string;
   /** Takes part in every round that asks this client. liked(): the current item numbers. Resolves when the task ends. */
   takePart(liked: () => number[], signal?: AbortSignal): Promise<void>;
-  /** The best items that are not liked, without a request; [] before the first round. */
-  recommend(count: number, liked: number[]): Promise<Scored[]>;
+  /**
+   * The best items that are not liked, without a request; [] before the first round. labels: of each item, from
+   * `decodeCatalogue`, for the scores of items that fewer than five clients have.
+   */
+  recommend(count: number, liked: number[], labels?: string[][] | null): Promise<Scored[]>;
 }
 
 /** As `Participant.recommend`, from a store alone. */
@@ -103,6 +106,7 @@ export function recommend(
   count: number,
   liked: number[],
   policy?: Policy,
+  labels?: string[][] | null,
 ): Promise<Scored[]>;
 
 /** The JSON of a receipt, parsed (`hushrec receipt export`). */

@@ -131,17 +131,18 @@ export class Participant {
   }
 
   /** See `recommend`. */
-  recommend(count, liked) {
+  recommend(count, liked, labels) {
     const { organiser, policy } = this.#client.terms;
-    return recommend(this.#client.store, organiser, count, liked, policy);
+    return recommend(this.#client.store, organiser, count, liked, policy, labels);
   }
 }
 
 /**
  * [{item, score}] of the best items that are not liked, from the model in the store and without a request; [] before
- * the first round. organiser, policy: as for `Participant.join`.
+ * the first round. organiser, policy: as for `Participant.join`. labels: of each item, from `decodeCatalogue`, for the
+ * scores of new and rare items.
  */
-export async function recommend(store, organiser, count, liked, policy = POLICY) {
+export async function recommend(store, organiser, count, liked, policy = POLICY, labels = null) {
   const task = await store.get("task");
   if (!task || !liked.length) return [];
   const terms = readTask(task, { organiser, policy });
@@ -149,5 +150,5 @@ export async function recommend(store, organiser, count, liked, policy = POLICY)
   if (!model) return [];
   const [settings, uniform] = [settingsOf(terms.parameters), secureUniform()];
   const user = (await store.get("own"))?.user ?? randomUser(terms.parameters.dim, uniform);
-  return topItems(model.state, fitUser({ state: model.state, user, liked, settings, uniform }), liked, count);
+  return topItems(model.state, fitUser({ state: model.state, user, liked, settings, uniform }), liked, count, labels);
 }

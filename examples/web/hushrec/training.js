@@ -1,6 +1,7 @@
 /** Local training of CoLR and FedMF, and scores: what client_sdk/training computes. Nothing here sends anything. */
 
 import { PolicyError } from "./errors.js";
+import { completed } from "./labels.js";
 
 /** Settings where the task states none: those of the released CoLR code (client_sdk/training/mf.py). */
 export const TRAINING = { learning_rate: 0.5, epochs: 2, batch_size: 256, weight_decay: 5e-4, negatives: 4 };
@@ -117,10 +118,17 @@ export function fitUser({ state, user, liked, settings, uniform, rounds = 2 }) {
   return p;
 }
 
-/** The `count` best items that are not among the liked ones: [{item, score}], best first. */
-export function topItems({ factors, counts }, user, liked, count) {
+const LEAST_OWNERS = 5;
+
+/**
+ * The `count` best items that are not among the liked ones: [{item, score}], best first. labels: of each item, from
+ * `decodeCatalogue`; they predict the scores of items that fewer than five clients have.
+ */
+export function topItems({ factors, counts }, user, liked, count, labels) {
   const own = new Set(liked);
   const bias = biases(counts);
-  const scored = factors.map((row, item) => ({ item, score: dot(row, user) + (bias?.[item] ?? 0) }));
+  const made = factors.map((row, item) => dot(row, user) + (bias?.[item] ?? 0));
+  const known = counts?.map((owners) => owners >= LEAST_OWNERS);
+  const scored = (labels && known ? completed(made, known, labels) : made).map((score, item) => ({ item, score }));
   return scored.filter(({ item }) => !own.has(item)).sort((a, b) => b.score - a.score || a.item - b.item).slice(0, count);
 }

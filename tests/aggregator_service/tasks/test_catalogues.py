@@ -90,7 +90,7 @@ def test_what_is_no_catalogue_of_the_task_is_refused(api: Api) -> None:
     answer = put(task, body)
     assert refusal(answer) == (400, "bad-request")
     assert answer.json()["detail"] == "line 2 of the catalogue: no tab between id and title"
-    long = b"a\t" + b"A" * (3 * 1282) + b"\n"
+    long = b"a\t" + b"A" * (3 * 2306) + b"\n"
     named = api.create_task("long", cohort=2, items=3, catalogue_digest=hashlib.sha256(long).hexdigest())
     assert refusal(put(named, long)) == (413, "body-too-long")
 
@@ -187,6 +187,7 @@ ERRORS = {
     "sku,asin\na,A\n": "line 1: two columns look like the item, 'sku' and 'asin': rename the ids' one to id",
     "id;title\na;A;B\n": "line 2: 3 fields; expected 2",
     'id,title\na,"A" B\n': "line 2: not CSV",
+    f"id,labels\na,{'b' * 1024}\n": "line 2: the labels have more than 1024 bytes",
     "id,title\n": "has no items",
     "id,title\na,\udcff\n": "is not UTF-8",
 }
@@ -199,6 +200,8 @@ def test_errors_of_a_file_name_the_line_and_a_file_may_have_one_id_a_line(tmp_pa
         assert error in create(run, data, file, status=1)
     for text in ("SKU;Preis;Bezeichnung\n SKU-1 ;3,50;Topf\nSKU-2;4;\n", "id\ttitle\nSKU-1\tTopf\nSKU-2\t\n"):
         assert read_items(io.StringIO(text, newline=""), "items") == Catalogue(("SKU-1", "SKU-2"), ("Topf", ""))
+    text = "id,title,Genres\na,A,Tea | Green tea|Tea\nb,B,\n"
+    assert read_items(io.StringIO(text, newline=""), "items").labels == (("Green tea", "Tea"), ())
     file.write_text("SKU-1\nSKU-2\n")
     run("init", "--data-dir", str(data))
     digest = json.loads(create(run, data, file, "-r", "items=2"))["catalogue_digest"]

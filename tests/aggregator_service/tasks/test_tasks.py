@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from typer.testing import CliRunner
 from aggregator_service.commands.task_control import tasks
 from aggregator_service.tasks.plans import plan_task, task_terms
 from aggregator_service.tasks.task_views import resolved_task, sum_view
-from client_sdk import Operator, task_request
+from client_sdk import Client, Operator, Policy, task_request
 from client_sdk.errors import DigestMismatch
 from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
 from client_sdk.training import client_side
+from client_sdk.training.factors import USER_FACTOR
+from protocols.catalogue import Catalogue
 from protocols.messages import Schedule
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.registry import OWN as RECIPES
@@ -31,10 +33,11 @@ from protocols.recipes.spectral_start import Source, start_of, start_state
 from protocols.recipes.state import state_as
 from protocols.task_terms import carriers
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions, joined
+from tests.support.tasks import ITEMS, TRIAL, SmallTask, enrolled_fleet, interactions, joined, take_part_together
 from tests.vectors.recipes import SMALL
 
 USERS = 5
+PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +77,14 @@ def create(
     source: str,
     *more: str,
     recipe: str = "fedmf",
+    items: int | None = ITEMS,
     status: int = 0,
 ) -> Any:
     """Create a task that starts from another; its view, or with `status` the error."""
     arguments = [
-        "create", name, "--recipe", recipe, "--mechanism", mechanism, "-r", f"items={ITEMS}",
-        "-s", f"cohort_size={USERS}", "--start-from", source, "--data-dir", str(server.data_dir), *more,
+        "create", name, "--recipe", recipe, "--mechanism", mechanism,
+        *([] if items is None else ["-r", f"items={items}"]), "-s", f"cohort_size={USERS}",
+        "--start-from", source, "--data-dir", str(server.data_dir), *more,
         *(["--organiser", TRIAL.pin.key, "--scope", TRIAL.pin.scope] if mechanism != "plain" else []),
     ]  # fmt: skip
     done = CliRunner().invoke(tasks, arguments)
@@ -150,6 +155,136 @@ def test_a_task_with_a_privacy_block_starts_from_the_vectors_of_an_earlier_one(
         assert model.round_number == 1
         assert model.singular_values.any()
     assert "did not sum item degrees" in create(server, "colder", "plain", "warm", *TWO, status=1)
+
+
+MORE = ITEMS + 3
+
+
+def first_of(terms: Any, source: Source) -> Any:
+    """Return the state of round 0, whose digest the terms have."""
+    first = start_state(terms.recipe, source)
+    assert start_of(terms.recipe.parameters).digest == hashlib.sha256(terms.recipe.encode_state(first)).hexdigest()
+    return first
+
+
+def test_a_catalogue_may_have_grown_when_a_task_starts_from_a_spectrum(
+    server: AggregatorProcess, operator: Operator, source: Any
+) -> None:
+    made = create(server, "grown", "plain", "spectrum", *TWO, items=MORE)
+    terms, model = run_fleet(server, operator, made["task_id"], "plain")
+    first = first_of(terms, Source(source[1], 0.5))
+    assert first.item_factors.shape == (MORE, 4) and not first.item_factors[ITEMS:].any()
+    assert model.item_counts[:ITEMS].tolist() == source[1].item_degrees.tolist() and not model.item_counts[ITEMS:].any()
+    how = ["-r", "components=4", "-s", f"start_clients={USERS}", "-s", "rounds=1", "-s", f"min_clients={USERS}"]
+    noise = ["--epsilon", "8", "--delta", "1e-4"]
+    made = create(server, "grown-noisy", "masked", "spectrum", *how, *noise, recipe="privirec-k", items=MORE)
+    assert run_fleet(server, operator, made["task_id"], "masked")[1].basis.shape == (MORE, 4)
+    fewer = create(server, "shrunk", "plain", "spectrum", *TWO, items=ITEMS - 1, status=1)
+    assert "items may only be appended" in fewer
+
+
+@pytest.mark.parametrize(("before", "recipe"), [("fedmf", "fedmf"), ("colr", "colr"), ("fedmf", "colr")])
+def test_a_task_goes_on_from_the_item_factors_of_another_and_counts_anew(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, before: str, recipe: str
+) -> None:
+    name = f"{before}-before-{recipe}"
+    parameters = {"items": ITEMS, "dim": 4, "item_bias": "counts", **({"rank": 2} if before == "colr" else {})}
+    schedule = Schedule(rounds=3, cohort_size=USERS)
+    earlier = operator.create_task(task_request(name, before, "plain", schedule, parameters)).task_id
+    _, trained = run_fleet(server, operator, earlier, "plain")
+    rank = ["-r", "rank=2"] if recipe == "colr" else []
+    made = create(server, f"{name}-after", "plain", name, *rank, "-s", "rounds=2", recipe=recipe, items=MORE)
+    assert made["recipe"]["parameters"]["dim"] == 4
+    terms, model = run_fleet(server, operator, made["task_id"], "plain")
+    first = first_of(terms, Source(trained, None))
+    assert np.array_equal(first.item_factors[:ITEMS], trained.item_factors)
+    assert not first.item_factors[ITEMS:].any() and not first.clients
+    assert (model.clients, terms.recipe.parameters.counting) == (USERS, 1)
+    assert model.item_counts[:ITEMS].tolist() == trained.item_counts.tolist()
+    wrong = create(server, f"{name}-wide", "plain", name, *rank, "-r", "dim=5", recipe=recipe, status=1)
+    assert "factors of length 5" in wrong
+    assert "cannot start" in create(server, f"{name}-rfrec", "plain", name, recipe="rfrec", status=1)
+
+
+def test_a_device_goes_on_with_its_user_factor(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
+    schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
+    parameters = {"items": ITEMS, "dim": 4}
+    earlier = operator.create_task(task_request("kept", "fedmf", "plain", schedule, parameters)).task_id
+    factors = []
+    for task_id in (earlier, None):
+        if task_id is None:
+            how = ("-s", "min_clients=2", "--variant", "paper", "-s", "rounds=1")
+            task_id = create(server, "kept-on", "plain", "kept", *how, items=MORE)["task_id"]
+        invitation = operator.invite(task_id, uses=3).invitation
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"kept-{index}"))
+                for index in range(2)
+            ]
+            parts = [client.join(invitation=invitation) for client in clients]
+            factors.append([part.part.client_state() for part in parts])
+            if task_id == earlier:
+                take_part_together(parts, interactions(2))
+                factors.append([part.part.client_state() for part in parts])
+    assert factors[0] == [None, None]
+    for before, after in zip(factors[1], factors[2], strict=True):
+        assert np.array_equal(before[USER_FACTOR], after[USER_FACTOR]) and before[USER_FACTOR].any()
+
+
+def trained_by_one(asked: Any) -> None:
+    asked.contribute({name: array + 1 for name, array in asked.arrays().items()})
+
+
+def test_rows_may_be_appended_to_the_arrays_of_another_task(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path
+) -> None:
+    schedule, shapes = Schedule(rounds=1, cohort_size=2, min_clients=2), {"items": [3, 2], "bias": [2]}
+    earlier = operator.create_task(task_request("arrays-0", "arrays", "plain", schedule, {"shapes": shapes})).task_id
+    invitation = operator.invite(earlier, uses=2).invitation
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"arrays-{index}"))
+            for index in range(2)
+        ]
+        parts = [client.join(invitation=invitation) for client in clients]
+        take_part_together(parts, [trained_by_one, trained_by_one])
+        trained = parts[0].arrays()
+    two = ("-s", "min_clients=2", "-s", "rounds=1")
+    for name, more in (("arrays-1", ()), ("arrays-2", ("-r", 'shapes={"items":[5,2],"bias":[2]}'))):
+        made = create(server, name, "plain", "arrays-0", *two, *more, recipe="arrays", items=None)
+        rows = 5 if more else 3
+        with Client(server.url, policy=PLAIN, home=tmp_path / name) as client:
+            found = client.join(invitation=operator.invite(made["task_id"]).invitation).arrays()
+        assert found["items"].shape == (rows, 2)
+        assert np.array_equal(found["items"][:3], trained["items"]) and not found["items"][3:].any()
+        assert np.array_equal(found["bias"], trained["bias"])
+    less = ("-r", 'shapes={"items":[2,2],"bias":[2]}')
+    assert "only rows may be appended" in create(
+        server, "arrays-3", "plain", "arrays-0", *two, *less, recipe="arrays", items=None, status=1
+    )
+
+
+def test_a_catalogue_begins_with_that_of_the_task_that_it_starts_from(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path
+) -> None:
+    ids = [f"SKU-{number}" for number in range(ITEMS)]
+    stock, schedule = Catalogue(ids, [""] * ITEMS), Schedule(rounds=1, cohort_size=2, min_clients=2)
+    request = task_request("stock", "fedmf", "plain", schedule, {"items": ITEMS, "dim": 4}, catalogue=stock)
+    task = operator.create_task(request, stock)
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"stock-{index}"))
+            for index in range(2)
+        ]
+        invitation = operator.invite(task.task_id, uses=2).invitation
+        take_part_together([client.join(invitation=invitation) for client in clients], [ids[:4], ids[2:7]])
+    file = tmp_path / "items.csv"
+    for lines, error in (([*ids, "new"], ""), ([*ids[1:], ids[0]], "begin with"), (ids[:-1], "begin with")):
+        file.write_text("id,title\n" + "".join(f"{line},\n" for line in lines))
+        more = ("--items", str(file), "-s", "min_clients=2", "-s", "rounds=2")
+        made = create(server, f"stock-{len(lines)}", "plain", "stock", *more, items=None, status=bool(error))
+        assert error in made if error else made["recipe"]["parameters"]["items"] == ITEMS + 1
+    assert "begin with" in create(server, "no-stock", "plain", "stock", "-s", "min_clients=2", status=1)
 
 
 def test_attack_another_initial_model_is_not_used(

@@ -139,6 +139,38 @@ def test_ids_go_in_and_come_out(server: AggregatorProcess, operator: Operator, t
             again.recommend(5, ["SKU-99"])
 
 
+TEAS = tuple(f"tea-{number}" for number in range(8))
+POTS = tuple(f"pot-{number}" for number in range(8))
+STOCKED = Catalogue(
+    (*TEAS, *POTS, "new tea", "new pot"), ("",) * 18, [*[["tea"]] * 8, *[["pot"]] * 8, ["tea", "new"], ["pot", "new"]]
+)
+
+
+def test_items_that_nobody_has_are_recommended_by_their_labels(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path
+) -> None:
+    schedule = Schedule(rounds=4, cohort_size=12, min_clients=12)
+    parameters = {"items": 18, "components": 2, "iterations": 3, "item_exponent": 0.5, "reveal_gram": True}
+    request = task_request("stocked", "privirec-k", "plain", schedule, parameters, catalogue=STOCKED)
+    task = operator.create_task(request, STOCKED)
+    invitation = operator.invite(task.task_id, 12).invitation
+    shown = replace(PLAIN, reveal_gram=True)
+    owned = [[of[(first + step) % 8] for step in range(7)] for of in (TEAS, POTS) for first in range(6)]
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(server.url, policy=shown, home=tmp_path / f"stocked-{index}"))
+            for index in range(12)
+        ]
+        parts = [client.join(invitation=invitation) for client in clients]
+        take_part_together(parts, owned)
+        for part, items in zip(parts, owned, strict=True):
+            ids = part.recommend(11, items).ids or ()
+            theirs, other = ("new tea", "new pot") if items[0] in TEAS else ("new pot", "new tea")
+            assert ids.index(theirs) < ids.index(other)
+            assert set(part.recommend(2, items, new=2).ids or ()) == {"new tea", "new pot"}
+            assert (part.recommend(1, items, new=1).ids or ())[0] == theirs
+
+
 ARTICLES = Catalogue(tuple(f"{29 - number}" for number in range(30)), tuple(f"Thing {number}" for number in range(30)))
 """Ids that are the numbers of other items."""
 

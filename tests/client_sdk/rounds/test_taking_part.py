@@ -321,6 +321,21 @@ def test_items_that_were_seen_are_never_recommended() -> None:
         top_items(np.array([0, np.nan, 1, np.nan], np.float32), np.array([0], np.int32), 1)
 
 
+def test_new_items_have_the_places_that_are_asked_for() -> None:
+    scores, seen = np.array([9, 8, 7, 6, 5, 4, 3], np.float32), np.array([1], np.int32)
+    predicted = np.array([False, True, False, False, True, True, False])
+
+    def best(k: int, places: int) -> list[int]:
+        return top_items(scores, seen, k, places, predicted).items.tolist()
+
+    assert [best(3, places) for places in range(4)] == [[0, 2, 3], [0, 2, 4], [0, 4, 5], [0, 4, 5]]
+    assert best(5, 1) == [0, 2, 3, 4, 5]  # which are there without their places
+    assert top_items(scores, seen, 3, 2, None).items.tolist() == [0, 2, 3]
+    for places in (-1, 4):
+        with pytest.raises(ParameterError, match=r"places for new items must be in 0\.\.3"):
+            best(3, places)
+
+
 def test_clip_warnings_conflicts_and_closed_rounds(server: AggregatorProcess, operator: Operator) -> None:
     wild = MFConfig(learning_rate=200.0)
     task = small_task(operator, "single", users=3, rounds=1)

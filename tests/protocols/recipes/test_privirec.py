@@ -22,7 +22,7 @@ from protocols.advice import STARTED, parameters_for
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS
 from protocols.messages import Evaluation
-from protocols.recipes.base import Local
+from protocols.recipes.base import Local, ModelState
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import item_biases
 from protocols.recipes.privirec import PriviRecK
@@ -312,11 +312,11 @@ def test_an_evaluated_task_starts_too_and_measures_popularity(train: Interaction
 def test_what_cannot_start_is_refused(train: Interactions, spectrum: Source) -> None:
     made = recipe("colr", parameters(train.n_items))
     with pytest.raises(ParameterError, match="PriviRecState is needed"):
-        start_state(made, Source(made.initial_state(SEED), B))
+        start_state(made, Source(ModelState(0), B))
     with pytest.raises(ParameterError, match="item biases|item_bias"):
         recipe("colr", started({"items": train.n_items, "dim": DIM}, "colr", spectrum))
-    with pytest.raises(ParameterError, match="has 50"):
-        start_state(recipe("colr", parameters(train.n_items + 1)), spectrum)
+    with pytest.raises(ParameterError, match="has 50: items may only be appended"):
+        start_state(recipe("colr", parameters(train.n_items - 1)), spectrum)
     with pytest.raises(ParameterError, match="20 singular vectors"):
         spectral_factors(spectrum, 21)
     with pytest.raises(ParameterError, match="cannot start"):
