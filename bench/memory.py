@@ -26,7 +26,7 @@ from aggregator_service.compute.jobs import (
 )
 from aggregator_service.storage.blobs import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.tasks.plans import TaskTerms, plan_task
+from aggregator_service.tasks.plans import StoredTerms, plan_task
 from bench._report import Figure, arguments
 from bench.figures import run
 from protocols.recipes.base import RoundSpec
@@ -66,19 +66,19 @@ def _measure_one(items: int, mechanism: str) -> dict[str, float]:
         return figures
 
 
-def _terms(mechanism: str, items: int) -> TaskTerms:
+def _terms(mechanism: str, items: int) -> StoredTerms:
     recipe = f'{{"items":{items},"dim":32,"rank":4,"clip":0.1}}'
-    return TaskTerms("colr", recipe, mechanism, PARAMETERS[mechanism], CLIENTS)
+    return StoredTerms("colr", recipe, mechanism, PARAMETERS[mechanism], CLIENTS)
 
 
-def _stored(blobs: DirectoryBlobs, terms: TaskTerms) -> StoredBody:
+def _stored(blobs: DirectoryBlobs, terms: StoredTerms) -> StoredBody:
     """A stored contribution of zeros, which every mechanism can fold."""
     body, key = bytes(plan_task(terms, SPEC.sum_index).contribution_bytes(SPEC, "c_0")), "contributions/t-1-c_0"
     blobs.put(key, body)
     return StoredBody(key, tag_of(body))
 
 
-def _fold(blobs: DirectoryBlobs, terms: TaskTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:
+def _fold(blobs: DirectoryBlobs, terms: StoredTerms, stored: StoredBody, partial: BlobRef | None) -> BlobRef:
     batch = tuple((f"c_{number}", stored) for number in range(BATCH))
     return fold_batch(FoldJob(blobs, "t", terms, SPEC, partial, batch))
 

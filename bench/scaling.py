@@ -16,7 +16,7 @@ from aggregator_service.compute.jobs import BlobRef, FoldJob, ReleaseJob, Stored
 from aggregator_service.compute.unmasking import Masks
 from aggregator_service.storage.blobs import tag_of
 from aggregator_service.storage.directory import DirectoryBlobs
-from aggregator_service.tasks.plans import TaskTerms, plan_task
+from aggregator_service.tasks.plans import StoredTerms, plan_task
 from bench._report import Figure, arguments, say
 from bench.figures import run
 from bench.sums import masked_run
@@ -36,7 +36,7 @@ SIZES: Final = ((300, 1_000_000), (1_000, 100_000))
 """Clients and values. Each runs once, which is steady enough."""
 
 
-def masks_of(terms: TaskTerms, clients: int) -> tuple[Masks, int]:
+def masks_of(terms: StoredTerms, clients: int) -> tuple[Masks, int]:
     """The inputs that remove the masks of a round in which a tenth dropped out, and the number of masks.
 
     Shares are made by the clients' own functions, but are not sealed and not sent. Of the secrets of pairs those are
@@ -83,7 +83,7 @@ def measure_round(blobs: DirectoryBlobs, clients: int, values: int) -> dict[str,
     items = max(100, values // 1000)
     recipe = f'{{"items":{items},"dim":{values // items},"clip":0.1}}'
     mechanism = '{"corrupt":0.1,"dropout":0.1,"mode":"curious"}'
-    terms = TaskTerms("fedmf", recipe, "masked", mechanism, clients)
+    terms = StoredTerms("fedmf", recipe, "masked", mechanism, clients)
     length, rng = plan_task(terms).sum_plan.partial_bytes - 8, np.random.default_rng(1)
     stored = []
     for number in range(DISTINCT):

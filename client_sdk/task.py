@@ -28,7 +28,7 @@ from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.privacy import PrivacyView
-from protocols.recipes.arrays_update import Update
+from protocols.recipes.arrays_update import ArraysUpdate
 from protocols.recipes.base import ModelState
 from protocols.recipes.evaluation_curve import Curve
 
@@ -300,7 +300,7 @@ class _Open(ArraysRound, Generic[Turns]):
         self._asked, self._turns = asked, turns
         self._is_over = False
 
-    def _take(self, update: Update, weight: float | None) -> None:
+    def _take(self, update: ArraysUpdate, weight: float | None) -> None:
         made = self._checked(update, weight)
         if self._is_over:
             raise RoundLost(f"round {self.number} is over for this client")
@@ -322,7 +322,7 @@ def _report(outcome: object) -> RoundReport:
 class OpenRound(_Open[Generator[object, None, object]]):
     """A round that waits for this client's update: train on `arrays()`, then call `contribute`."""
 
-    def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
+    def contribute(self, update: ArraysUpdate, weight: float | None = None) -> RoundReport:  # type: ignore[override]
         """Seal and send this client's update; return the report once it is delivered.
 
         See `ArraysRound.contribute` for the update and its errors, after which another update may be given. Raises
@@ -347,7 +347,7 @@ def _open_rounds(turns: Generator[object, None, object]) -> Iterator[OpenRound]:
 class AsyncOpenRound(_Open[AsyncIterator[object]]):
     """A round that waits for this client's update: train on `arrays()`, then await `contribute`."""
 
-    async def contribute(self, update: Update, weight: float | None = None) -> RoundReport:  # type: ignore[override]
+    async def contribute(self, update: ArraysUpdate, weight: float | None = None) -> RoundReport:  # type: ignore[override]
         """See `OpenRound.contribute`."""
         self._take(update, weight)
         return _report(await anext(self._turns, None))

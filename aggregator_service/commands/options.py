@@ -138,14 +138,14 @@ def database_in_use(data_dir: Path | None, database_url: str | None) -> Iterator
     """Yield the server's database, which is migrated first. Raises as `in_transaction`."""
     settings = server_settings(data_dir, database_url)
     blobs = open_store(settings.blob_location, settings.scratch_dir)
-    with opened(settings.database) as database:
+    with open_database(settings.database) as database:
         database.listeners.append(lambda effects: delete_orphans(effects, blobs))
         refuse_moved(database)
         yield database
 
 
 @contextmanager
-def opened(url: str, connections: int = 1) -> Iterator[Database]:
+def open_database(url: str, connections: int = 1) -> Iterator[Database]:
     """Yield a database with the newest schema."""
     with closing(Database(url, connections=connections)) as database:
         migrate(database)

@@ -37,7 +37,7 @@ from aggregator_service.commands.options import (
     blob_store,
     command_actor,
     hand_over_first,
-    opened,
+    open_database,
 )
 from aggregator_service.commands.service_manager import ALIVE, READY, STOPPING, notify
 from aggregator_service.commands.startup_checks import (
@@ -79,7 +79,7 @@ def init(data_dir: DataDir = None, database_url: DatabaseUrl = None, token_file:
     settings = Settings.load(data_dir=data_dir, database_url=database_url)
     create_data_directory(settings.data_dir)
     make_private(settings)
-    with opened(settings.database) as database, database.write() as session:
+    with open_database(settings.database) as database, database.write() as session:
         others = [view.name for view in list_operators(session, SystemClock().now()).operators]
         made = create_admin(session, command_actor())
         text = "" if made is None else hand_over_first(session, made, settings, token_file)
@@ -179,7 +179,7 @@ def _prepare_storage(settings: Settings, token_file: Path | None) -> None:
 
     Raises `DBAPIError`, `MovedDatabaseError`, `BlobsUnavailableError` or `WorkersUnavailableError`.
     """
-    with opened(settings.database) as database:
+    with open_database(settings.database) as database:
         blobs = blob_store(settings, database)
         with closing(open_workers(settings.executor, settings.workers, blobs)) as workers:
             workers.check()

@@ -20,7 +20,7 @@ from aggregator_service.commands.options import (
     DatabaseUrl,
     DataDir,
     command_actor,
-    opened,
+    open_database,
     server_settings,
 )
 from aggregator_service.crash_points import crash_point
@@ -68,12 +68,12 @@ def backup(
     settings = server_settings(data_dir, database_url)
     store = open_store(settings.blob_location, settings.scratch_dir)
     is_sqlite = dialect_of(settings.database)[1].get_backend_name() == "sqlite"
-    with opened(settings.database, connections=2) as database:
+    with open_database(settings.database, connections=2) as database:
         if is_sqlite and isinstance(store, DirectoryBlobs):
             made = back_up(database, store, target.resolve())
         else:
             refuse_moved(database)
-            made = back_up_snapshot(database, bind_store(database, store), target.resolve(), opened)
+            made = back_up_snapshot(database, bind_store(database, store), target.resolve(), open_database)
         _note(database, "backup made", made.path.name)
     typer.echo(f"{made.path}: the database and {made.blobs} blobs")
     _report_damage(made.damaged)
@@ -98,7 +98,7 @@ def restore(
     make_private(settings)
     with (
         TemporaryDirectory(dir=settings.data_dir, prefix=_RESTORING) as folder,
-        opened(settings.database, connections=2) as target,
+        open_database(settings.database, connections=2) as target,
         _led(target),
     ):
         for left in settings.data_dir.glob(f"{_RESTORING}*"):
@@ -107,7 +107,7 @@ def restore(
         for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
             if source.joinpath(name).exists():
                 shutil.copy(source / name, folder)
-        with opened(f"sqlite:///{Path(folder) / DATABASE_NAME}", connections=2) as copy:
+        with open_database(f"sqlite:///{Path(folder) / DATABASE_NAME}", connections=2) as copy:
             mark_moved(copy, database_place(settings.database))  # so that an unfinished copy is known as this one's
             store = DirectoryBlobs(source.resolve() / BLOBS_NAME)
             damaged = _copy(settings, copy, store, settings.database, settings.blob_location)
@@ -139,7 +139,7 @@ def migrate_storage(
     if to_blobs == settings.blob_location:
         raise CommandError("--to-blobs is the store that is in use")
     place = None if to_database_url is None else database_place(to_database_url)
-    with opened(settings.database, connections=2) as source, _led(source):
+    with open_database(settings.database, connections=2) as source, _led(source):
         refuse_moved(source, but_to=place)
         store = bind_store(source, open_store(settings.blob_location, settings.scratch_dir))
         damaged = _copy(settings, source, store, to_database_url, to_blobs)
@@ -167,7 +167,7 @@ def _copy(
         _note(source, "blobs moved")
         return damaged
     place = database_place(to_database)
-    with opened(to_database, connections=2) as target:
+    with open_database(to_database, connections=2) as target:
         with source.read() as original, target.read() as session:
             if not is_unfinished_copy(session, original, place):
                 refuse_rows(session)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from aggregator_service.compute.unmasking import Masks, OneshotMasks, SumUnopenedError
 from aggregator_service.crash_points import crash_point
 from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, forget_pages, matches_tag, new_key
-from aggregator_service.tasks.plans import TaskPlan, TaskTerms, plan_task
+from aggregator_service.tasks.plans import StoredTerms, TaskPlan, plan_task
 from protocols.errors import CodecError
 from protocols.layout import Route
 from protocols.recipes.base import AbsorbsByParts, ModelState, RoundSpec
@@ -88,7 +88,7 @@ class Job:
 
     blobs: BlobStore
     task_id: str
-    terms: TaskTerms
+    terms: StoredTerms
     spec: RoundSpec
 
 

@@ -23,7 +23,7 @@ from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.round_rows import last_round, refusals_by_reason
 from aggregator_service.storage.schema import ClientRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stage_rows import (
-    Part,
+    StagePart,
     awaited_message,
     clients_with,
     contributions_of,
@@ -110,7 +110,7 @@ class ClientRoundStatus:
 
 
 def client_status(
-    round_: RoundRow, did: Callable[[Part], bool], contribution_bytes: Callable[[], int]
+    round_: RoundRow, did: Callable[[StagePart], bool], contribution_bytes: Callable[[], int]
 ) -> ClientRoundStatus:
     """Return the status of the client that did the parts for which `did` returns true.
 
@@ -232,7 +232,7 @@ class CachedRound:
         data = self._require_round()
         return self._task, data.row, data.plan
 
-    def has(self, number: int, client_id: str, part: Part) -> bool:
+    def has(self, number: int, client_id: str, part: StagePart) -> bool:
         """Whether a client is known to have done `part` of round `number`, which is not over."""
         data = self._data
         if data is None or data.spec.number != number or data.row.state not in ACTIVE:
@@ -311,7 +311,7 @@ def read_round(session: Session, task_id: str, now: float) -> CachedRound | None
 
 def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:
     required, awaited = prerequisite(round_), awaited_message(round_)
-    needed: set[Part] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
+    needed: set[StagePart] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
     if round_.committee:
         needed.add("committee")
     elif round_.model_digest is not None:

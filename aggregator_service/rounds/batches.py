@@ -18,7 +18,7 @@ from aggregator_service.compute.split_jobs import SplitJobs
 from aggregator_service.storage.bodies import is_small, small_bodies
 from aggregator_service.storage.round_rows import unfolded, unfolded_count
 from aggregator_service.storage.schema import RoundRow
-from aggregator_service.tasks.plans import TaskTerms, plan_task
+from aggregator_service.tasks.plans import StoredTerms, plan_task
 from protocols.messages.stages import RoundState
 from protocols.sums.base import SumPlan
 
@@ -60,7 +60,7 @@ class Batches:
     def __init__(self, jobs: SplitJobs, batch: int | None) -> None:
         self._jobs, self._batch = jobs, batch
 
-    def next(self, session: Session, terms: TaskTerms, round_: RoundRow) -> NextFold:
+    def next(self, session: Session, terms: StoredTerms, round_: RoundRow) -> NextFold:
         """Return what to fold next; while the round is collecting, nothing until there is enough."""
         plan = plan_task(terms, round_.sum_index, round_.size or ()).sum_plan
         if round_.state == RoundState.COLLECTING:
@@ -108,7 +108,7 @@ def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, str, byt
 class ActiveRound:
     """The active round of a task, as one transaction read it."""
 
-    terms: TaskTerms
+    terms: StoredTerms
     task_seed: bytes
     opened_by_anyone: bool
     round: RoundRow

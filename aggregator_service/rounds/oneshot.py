@@ -26,7 +26,7 @@ from aggregator_service.storage.database import Database, announce, changed_rows
 from aggregator_service.storage.round_rows import cohort_clients, entered_states, find_round, lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import (
-    Part,
+    StagePart,
     add_handouts,
     clients_with,
     count_of,
@@ -182,7 +182,7 @@ def absent_members(session: Session, round_: RoundRow) -> list[str]:
     states = {row.state for row in entered_states(session, round_.id)}
     if RoundState.CONFIRMING not in states:
         return []
-    stage: Part = "unmask" if RoundState.UNMASKING in states else "confirm"
+    stage: StagePart = "unmask" if RoundState.UNMASKING in states else "confirm"
     members, answered = (set(session.scalars(clients_with(round_.id, part))) for part in ("committee", stage))
     present = set(session.scalars(clients_with(round_.id, "contribute")))
     return sorted(

@@ -39,7 +39,7 @@ from aggregator_service.rounds.same_data import retire_if_too_similar
 from aggregator_service.storage.database import announce
 from aggregator_service.storage.round_rows import entered_states, find_round, has_fixed_survivors, refusals_by_reason
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stage_rows import Part, clients_with, count_of
+from aggregator_service.storage.stage_rows import StagePart, clients_with, count_of
 from aggregator_service.tasks.membership import able_members
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
@@ -142,7 +142,7 @@ def _retire_absent(session: Session, task: TaskRow, round_: RoundRow) -> None:
         if before is None or not _missed_again(session, before, asked[-1]):
             return
         asked.append(before)
-    answer: Part = "unmask" if count_of(session, round_.id, "unmask") else "confirm"
+    answer: StagePart = "unmask" if count_of(session, round_.id, "unmask") else "confirm"
     answered = set(session.scalars(clients_with(round_.id, answer)))
     absent = set(session.scalars(clients_with(round_.id, "contribute"))) - answered
     if not asked or not absent or not answered:

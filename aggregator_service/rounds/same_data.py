@@ -23,7 +23,7 @@ from aggregator_service.storage.schema import (
     RoundRow,
     TaskRow,
 )
-from aggregator_service.storage.stage_rows import Part, clients_with
+from aggregator_service.storage.stage_rows import StagePart, clients_with
 from aggregator_service.tasks.membership import able_members, same_data_set
 from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.keys import SEED_BYTES
@@ -44,7 +44,7 @@ class TooSimilar:
 
 
 def retire_if_too_similar(
-    session: Session, task: TaskRow, round_: RoundRow, present: Part = "contribute"
+    session: Session, task: TaskRow, round_: RoundRow, present: StagePart = "contribute"
 ) -> TooSimilar | None:
     """Judge the survivors of a round whose collecting is over beside those of earlier sums. None: it may be released.
 
@@ -125,7 +125,7 @@ def _survivors_of_deleted(session: Session, data_set: str | None, sum_data: str 
     return list(sets.values())
 
 
-def _survivors(session: Session, round_id: int, present: Part = "contribute") -> dict[str, str]:
+def _survivors(session: Session, round_id: int, present: StagePart = "contribute") -> dict[str, str]:
     """Client ids by person (`storage.persons`, hex) of those that contributed to a round, or did `present` in it."""
     query = select(ClientRow.person, ClientRow.id).where(ClientRow.id.in_(clients_with(round_id, present)))
     return {row[0].hex(): row[1] for row in session.execute(query)}

@@ -32,7 +32,7 @@ from aggregator_service.storage.round_rows import (
 )
 from aggregator_service.storage.schema import ContributionRow, RoundRow, RoundStateRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stage_rows import (
-    Part,
+    StagePart,
     awaited_message,
     clients_with,
     count_of,
@@ -122,7 +122,7 @@ PLAIN_STAGES: Final = Stages({RoundState.COLLECTING: end_collecting}, lambda *_:
 
 
 def enforce_routes(
-    session: Session, task: TaskRow, round_: RoundRow, present: Part, failed: RoundEvent, now: float
+    session: Session, task: TaskRow, round_: RoundRow, present: StagePart, failed: RoundEvent, now: float
 ) -> bool:
     """Return whether no part of a round's sum is of few clients (`protocols.layout`); otherwise fail the round.
 

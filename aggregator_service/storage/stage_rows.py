@@ -28,9 +28,9 @@ from aggregator_service.storage.schema import (
 )
 from protocols.messages.stages import MESSAGE_IN, MaskedMessage, StageMessage, prerequisite_of
 
-Part = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
+StagePart = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
 """What a client did in a round: it was asked (is in the cohort), is in the committee, or sent one of the messages."""
-_ONESHOT_PREREQUISITES: Final[Mapping[MaskedMessage, Part]] = {
+_ONESHOT_PREREQUISITES: Final[Mapping[MaskedMessage, StagePart]] = {
     "contribute": "asked",
     "confirm": "committee",
     "unmask": "confirm",
@@ -44,7 +44,7 @@ def awaited_message(round_: RoundRow) -> MaskedMessage | None:
     return MESSAGE_IN.get(round_.state)
 
 
-def prerequisite(round_: RoundRow) -> Part | None:
+def prerequisite(round_: RoundRow) -> StagePart | None:
     """Return what a client must have done to take part in the current stage; None when it takes no messages."""
     message = awaited_message(round_)
     if message is None:
@@ -56,30 +56,30 @@ def prerequisite(round_: RoundRow) -> Part | None:
     return prerequisite_of(message, confirms=round_.confirms) or "asked"
 
 
-def _clients_with(part: Part) -> Select[str]:
+def _clients_with(part: StagePart) -> Select[str]:
     row = _ROWS.get(part, StageMessageRow)
     query = select(row.client_id).where(row.round_id == bindparam("round"))
     return query.where(StageMessageRow.stage == part) if row is StageMessageRow else query
 
 
-_ROWS: Final[Mapping[Part, type[CohortRow | CommitteeKeyRow | ContributionRow]]] = {
+_ROWS: Final[Mapping[StagePart, type[CohortRow | CommitteeKeyRow | ContributionRow]]] = {
     "asked": CohortRow,
     "committee": CommitteeKeyRow,
     "contribute": ContributionRow,
 }
 """The rows of what is no `StageMessageRow`."""
 # Built once, since the engine counts before each of its actions, and each message is checked.
-_CLIENTS: Final = {part: _clients_with(part) for part in get_args(Part)}
+_CLIENTS: Final = {part: _clients_with(part) for part in get_args(StagePart)}
 _COUNTS: Final = {part: select(func.count()).select_from(query.subquery()) for part, query in _CLIENTS.items()}
 _ONE: Final = {part: query.where(query.selected_columns[0] == bindparam("client")) for part, query in _CLIENTS.items()}
 
 
-def clients_with(round_id: int, part: Part) -> Select[str]:
+def clients_with(round_id: int, part: StagePart) -> Select[str]:
     """Return a query of the ids of the clients that did `part`."""
     return _CLIENTS[part].params(round=round_id)
 
 
-def count_of(session: Session, round_id: int, part: Part) -> int:
+def count_of(session: Session, round_id: int, part: StagePart) -> int:
     """Number of clients that did `part`."""
     return session.execute(_COUNTS[part], {"round": round_id}).scalar_one()
 
@@ -90,12 +90,12 @@ def contributions_of(session: Session, rounds: Collection[int]) -> dict[int, int
     return {round_id: count for round_id, count in session.execute(counted.group_by(ContributionRow.round_id))}  # noqa: C416
 
 
-def did_part(part: Part) -> ColumnElement[bool]:
+def did_part(part: StagePart) -> ColumnElement[bool]:
     """Return the condition that the client `:client` did `part` in the round `:round`."""
     return _ONE[part].exists()
 
 
-def takes_part(session: Session, round_id: int, part: Part, client_id: str) -> bool:
+def takes_part(session: Session, round_id: int, part: StagePart, client_id: str) -> bool:
     """Whether a client did `part`."""
     return session.execute(_ONE[part], {"round": round_id, "client": client_id}).first() is not None
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from aggregator_service.problems import Problem
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.tasks.choice_checks import held_against
-from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
+from aggregator_service.tasks.plans import StoredTerms, plan_task, row_terms
 from protocols.messages import LedgerEntry, LedgerPage, Schedule
 from protocols.messages.privacy import NOT_HIDDEN, RELEASED, PrivacyView, SumNoiseView
 from protocols.privacy.noise import epsilon_of
@@ -123,13 +123,13 @@ def spent_budgets(session: Session) -> Iterator[Spent]:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(terms: TaskTerms, contributions: int) -> float:
+def _epsilon(terms: StoredTerms, contributions: int) -> float:
     """Return what so many contributions cost at the block's delta."""
     recipe = _private(terms)
     return epsilon_of(recipe.cost(contributions), recipe.privacy.delta)
 
 
-def _private(terms: TaskTerms) -> Private:
+def _private(terms: StoredTerms) -> Private:
     recipe = plan_task(terms).recipe
     if not isinstance(recipe, Private):
         raise TypeError("these terms have no privacy block")

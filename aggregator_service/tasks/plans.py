@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # workers make plans, too, and need no database
 
 
 @dataclass(frozen=True)
-class TaskTerms:
+class StoredTerms:
     """The values that determine a plan, picklable for worker processes. Parameters are canonical JSON."""
 
     recipe_name: str
@@ -76,9 +76,9 @@ def task_terms(
     schedule: Schedule,
     evaluation: Evaluation | None = None,
     privacy: Privacy | None = None,
-) -> TaskTerms:
+) -> StoredTerms:
     """Return the terms of a task. Equal terms share one cached plan."""
-    return TaskTerms(
+    return StoredTerms(
         recipe_name,
         _canonical(recipe_parameters),
         mechanism_name,
@@ -89,7 +89,7 @@ def task_terms(
     )
 
 
-def row_terms(task: TaskRow | PastTaskRow) -> TaskTerms:
+def row_terms(task: TaskRow | PastTaskRow) -> StoredTerms:
     """Return the terms of a stored task, with the public key that its holder published, if any."""
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
@@ -138,12 +138,12 @@ def keeps_best(task: TaskRow) -> bool:
     return evaluation is not None and evaluation.keep == "best"
 
 
-def check_terms(terms: TaskTerms) -> None:
+def check_terms(terms: StoredTerms) -> None:
     """Raise `CombinationError` if the recipe of a task cannot be combined with its mechanism."""
     check_combination(_recipe(terms), terms.mechanism_name)
 
 
-def plan_task(terms: TaskTerms, sum_index: int | None = None, size: Sequence[int] = ()) -> TaskPlan:
+def plan_task(terms: StoredTerms, sum_index: int | None = None, size: Sequence[int] = ()) -> TaskPlan:
     """Return the plan of sum `sum_index` of a task, or of the recipe's main sum if None.
 
     size: rows and columns, where they follow from earlier sums; () for the largest sum. Sums with equal layouts share
@@ -162,7 +162,7 @@ def plan_round(task: TaskRow, round_: RoundRow) -> TaskPlan:
 
 
 @lru_cache(maxsize=64)
-def _recipe(terms: TaskTerms) -> Recipe:
+def _recipe(terms: StoredTerms) -> Recipe:
     evaluation, privacy = terms.evaluation, terms.privacy
     block, rounds = (None, 0) if evaluation is None else (Evaluation.model_validate_json(evaluation[0]), evaluation[1])
     made = recipe(terms.recipe_name, json.loads(terms.recipe_parameters), noisy=privacy is not None)
@@ -174,7 +174,7 @@ def _recipe(terms: TaskTerms) -> Recipe:
 
 
 @lru_cache(maxsize=64)
-def _plan(terms: TaskTerms, layout: VectorLayout) -> TaskPlan:
+def _plan(terms: StoredTerms, layout: VectorLayout) -> TaskPlan:
     summed = _recipe(terms)
     method = mechanism(terms.mechanism_name)
     parameters = json.loads(terms.mechanism_parameters)

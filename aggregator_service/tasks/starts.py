@@ -22,7 +22,7 @@ from aggregator_service.storage.blobs import BlobStore, map_file, new_key
 from aggregator_service.storage.database import announce, discard
 from aggregator_service.storage.round_rows import SERVER_AUTHOR, lock_task, newest_snapshot
 from aggregator_service.storage.schema import TaskRow
-from aggregator_service.tasks.plans import TaskTerms, plan_task, row_terms
+from aggregator_service.tasks.plans import StoredTerms, plan_task, row_terms
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import TaskRequest
@@ -39,7 +39,7 @@ class StartSource:
     """The newest snapshot of a finished task: its round, and the blob's key and digest; and its catalogue's, if any."""
 
     task_id: str
-    terms: TaskTerms
+    terms: StoredTerms
     round: int
     blob_key: str
     digest: str

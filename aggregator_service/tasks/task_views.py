@@ -22,8 +22,8 @@ from aggregator_service.tasks.choice_checks import check_budget, check_evaluatio
 from aggregator_service.tasks.committee_keys import awaited_committee, committee_size
 from aggregator_service.tasks.membership import able_members, awaited_uncounted
 from aggregator_service.tasks.plans import (
+    StoredTerms,
     TaskPlan,
-    TaskTerms,
     check_terms,
     plan_task,
     row_evaluation,
@@ -293,7 +293,7 @@ def create_invitation(session: Session, task: TaskRow, request: InvitationReques
 
 
 @lru_cache(maxsize=64)
-def resolved_task(terms: TaskTerms) -> ResolvedTask:
+def resolved_task(terms: StoredTerms) -> ResolvedTask:
     """Return the parameters of a task with their defaults, and its main sum."""
     plan = plan_task(terms)
     own = resolved_parameters(terms.mechanism_name, json.loads(terms.mechanism_parameters))
@@ -305,7 +305,7 @@ def resolved_task(terms: TaskTerms) -> ResolvedTask:
 
 
 @lru_cache(maxsize=64)
-def sum_view(terms: TaskTerms, sum_index: int) -> SumView:
+def sum_view(terms: StoredTerms, sum_index: int) -> SumView:
     """Return the layout and the plan of sum `sum_index` of a task; what `plan_task` raises."""
     return _view(plan_task(terms, sum_index), sum_index)
 

@@ -33,7 +33,7 @@ from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     Handout,
-    Part,
+    StagePart,
     did_part,
     find_handout,
     find_message,
@@ -275,7 +275,7 @@ _IDENTITIES: Final = select(ClientRow.id).where(
 
 
 @cache
-def _insert_after(before: Part) -> Insert:
+def _insert_after(before: StagePart) -> Insert:
     """Return the statement that inserts a message into a masked round, where the client did the part `before`.
 
     It inserts nothing if the round takes no such message, the client sent one, or advertises somebody's identity key.

@@ -26,7 +26,7 @@ from protocols.parameter_text import named_values
 
 if TYPE_CHECKING:
     from client_sdk.lab.server_cost import ServerCost
-    from client_sdk.lab.traffic import Link, Traffic
+    from client_sdk.lab.traffic import Link, TaskTraffic
     from protocols.recipes.base import Recipe
 
 LIST_PRICES: Final = (0.0816, 2, 0.09)
@@ -129,7 +129,7 @@ def cost(options: CostOptions) -> None:
     console.print(f"Rates: {options.up:g} MiB/s up, {options.down:g} MiB/s down. {_COST_NOTE}", highlight=False)
 
 
-def _cost_rows(link: Link, countings: dict[str, Traffic]) -> list[tuple[str, ...]]:
+def _cost_rows(link: Link, countings: dict[str, TaskTraffic]) -> list[tuple[str, ...]]:
     base = countings["paper"]
     return [
         ("up per round", *(_size(t.up_bytes / t.rounds) for t in countings.values())),
@@ -150,7 +150,9 @@ def _size(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _cost_document(options: CostOptions, chosen: Recipe, link: Link, countings: dict[str, Traffic]) -> dict[str, Any]:
+def _cost_document(
+    options: CostOptions, chosen: Recipe, link: Link, countings: dict[str, TaskTraffic]
+) -> dict[str, Any]:
     """Return the JSON document: bytes and minutes of each counting over all rounds, and their inputs."""
     return {
         "recipe": options.recipe,

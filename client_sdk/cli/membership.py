@@ -220,13 +220,13 @@ def interactions_file(identity: Identity, membership: Membership, given: Path | 
 certificate = command_group("Request a membership certificate from an organiser, and show the stored one.")
 
 
-Role = Annotated[CertifiedRole, Option(help="member, holder (of an encrypted task's keys) or committee.")]
+InvitedRole = Annotated[CertifiedRole, Option(help="member, holder (of an encrypted task's keys) or committee.")]
 
 
 @certificate.command("request")
 def request(
     scope: Annotated[str, Option(help="Name of the task or group of tasks, as the organiser gave it.")],
-    role: Role = "member",
+    role: InvitedRole = "member",
     identity: IdentityFile = None,
 ) -> None:
     """Print a request for a certificate as JSON. Send it to the organiser, which returns the certificate.

@@ -13,7 +13,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from client_sdk.cli.common import AsJson, command_group, console, expiry_text, fail, stderr, table
-from client_sdk.cli.membership import Role, read_message
+from client_sdk.cli.membership import InvitedRole, read_message
 from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, IssuedRecord, Organiser
 from client_sdk.store import local_errors, write_private
 from protocols.codec import b64encode
@@ -63,7 +63,7 @@ def certify(
     subject: Annotated[
         str, Option(help="The user: an account or a customer number. Each subject has one identity and role.")
     ],
-    role: Role = "member",
+    role: InvitedRole = "member",
     folder: Folder = _FOLDER,
     days: Days = _DAYS,
 ) -> None:
@@ -82,7 +82,7 @@ def certify(
 def codes(
     scope: Scope,
     count: Annotated[int, Option(min=1, max=100_000, help="Number of codes.")] = 1,
-    role: Role = "member",
+    role: InvitedRole = "member",
     subject: Annotated[
         str | None,
         Option(help="The user who gets the code, as organiser list names them.", show_default="the start of its hash"),

@@ -41,8 +41,7 @@ from protocols.parameter_text import named_values
 if TYPE_CHECKING:
     from client_sdk.lab.data.splits import Split
     from client_sdk.lab.federation import SimulatedRound
-    from client_sdk.lab.simulate import Point, SimulationRequest, SimulationResult
-    from client_sdk.lab.simulate import Progress as OnRound
+    from client_sdk.lab.simulate import Point, RoundListener, SimulationRequest, SimulationResult
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _request(options: SimulateOptions) -> SimulationRequest:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[OnRound]:
+def _progress_bar() -> Iterator[RoundListener]:
     """Show a bar of the rounds with the newest metric on standard error; in a pipe a line for each point."""
     facts = TextColumn("{task.fields[facts]}", style="cyan")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), facts)

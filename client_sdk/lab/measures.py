@@ -187,7 +187,7 @@ _WITH_NOISE: Final = "in docs/results.md, recipes that train never ranked better
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     """round: of the best measured model. control: what it is compared with. text: sentences for people.
 
     standard_errors: by how many standard errors of the difference it is better (negative: worse), over the same users.
@@ -232,7 +232,7 @@ def verdict(
     *,
     recipe: str,
     higher_is_better: bool,
-) -> Verdict:
+) -> Comparison:
     """Return the verdict on a curve. rounds: of the points. controls: the first one is compared with."""
     sign = 1.0 if higher_is_better else -1.0
     metric = next(iter(points[0].values))
@@ -249,7 +249,7 @@ def verdict(
     text = f"{recipe} after round {rounds[best]} {found}."
     said = [advised.validated] * bool(advised.validated)
     more = [*_against(control, errors, advised), *said, *_next(rounds, points, best, sign, advised)]
-    return Verdict(rounds[best], control, errors, " ".join([text, *more]))
+    return Comparison(rounds[best], control, errors, " ".join([text, *more]))
 
 
 def _against(control: str, errors: float, advised: Advised) -> list[str]:

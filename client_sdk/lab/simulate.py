@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.splits import Split
 from client_sdk.lab.federation import Federation, SimulatedRound
-from client_sdk.lab.measures import Advised, Measured, Verdict, measure_of, verdict
+from client_sdk.lab.measures import Advised, Comparison, Measured, measure_of, verdict
 from client_sdk.lab.traffic import wire_traffic
 from client_sdk.training.base import TrainingConfig
 from protocols.advice import (
@@ -150,7 +150,7 @@ class SimulationResult:
     controls: dict[str, dict[str, float]]
     recommendations: dict[str, list[Any]]
     """Ids of items by id of the user."""
-    verdict: Verdict
+    verdict: Comparison
     measured: list[dict[str, float]] = field(default_factory=list)
     """The figures of each federated measurement."""
     chosen: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class SimulationResult:
         return tuple(self.points[-1].values)
 
 
-Progress = Callable[[SimulatedRound, int, Point | None], None]
+RoundListener = Callable[[SimulatedRound, int, Point | None], None]
 """Is called after each round with the round, the number of rounds in all, and the newest point of the curve."""
 
 
@@ -173,7 +173,7 @@ def predicts_ratings(recipe: str) -> bool:
     return recipe in _OF_RATINGS
 
 
-def simulate(split: Split, request: SimulationRequest, progress: Progress | None = None) -> SimulationResult:
+def simulate(split: Split, request: SimulationRequest, progress: RoundListener | None = None) -> SimulationResult:
     """Train on `split.train` and return the curve on `split.test`.
 
     The sums are computed by the mechanism's own arithmetic; only the network is left out. Raises `ParameterError` for

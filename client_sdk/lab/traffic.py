@@ -50,7 +50,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TaskTraffic:
     """Bytes that one client sends and receives over `rounds` rounds if it is asked in each."""
 
     rounds: int
@@ -72,7 +72,7 @@ class Traffic:
         return self.up_minutes(link) + self.down_minutes(link)
 
 
-def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Traffic:
+def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> TaskTraffic:
     """Return the traffic as the paper counts it: float32 values of an update up, of a sum down, without encryption.
 
     Counts of contributors are not included. An entry of Top-K counts twice, as value and index, in both directions. SVD
@@ -86,7 +86,7 @@ def published_traffic(recipe: Recipe, rounds: int, device_group: int = 0) -> Tra
         sent, released = _published_values(recipe, layout, route)
         up += _FLOAT32 * sent
         down += _FLOAT32 * released
-    return Traffic(rounds, up, down, down)
+    return TaskTraffic(rounds, up, down, down)
 
 
 def _published_values(recipe: Recipe, layout: VectorLayout, route: Route) -> tuple[int, int]:
@@ -109,7 +109,7 @@ def wire_traffic(
     clients: int,
     rounds: int,
     device_group: int = 0,
-) -> Traffic:
+) -> TaskTraffic:
     """Return the traffic as sent: contributions up, aggregates or snapshots of the model down.
 
     parameters: of the mechanism. clients: contributions per sum, on which the plan's budget and the other messages of a
@@ -135,7 +135,7 @@ def wire_traffic(
             down += more_down
         if asked or not by_snapshot:
             model += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
-    return Traffic(rounds, up, down + model, model)
+    return TaskTraffic(rounds, up, down + model, model)
 
 
 def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from protocols.codec import b64decode, b64encode
 from protocols.crypto.aggregate_chain import AggregateChain
 from protocols.crypto.keys import digest
 from protocols.errors import AlreadySummed, RefusalError
-from protocols.privacy.noise import ORDERS, Curve, epsilon_of
+from protocols.privacy.noise import ORDERS, RenyiCurve, epsilon_of
 from protocols.recipes.base import ModelState
 
 ClientState = Mapping[str, NDArray[Any]]
@@ -240,7 +240,7 @@ class GivenData(Record):
 # fails, may have been opened all the same, and counts.
 
 
-def _curve(numbers: object) -> Curve:
+def _curve(numbers: object) -> RenyiCurve:
     curve = np.array(numbers, np.float64)
     if curve.shape != (len(ORDERS),) or not (curve >= 0).all():
         raise ValueError("no curve of Renyi divergences")
@@ -253,7 +253,9 @@ def _known_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
     return orders
 
 
-_StoredCurve = Annotated[Curve, PlainValidator(_curve), PlainSerializer(np.ndarray.tolist, return_type=list[float])]
+_StoredCurve = Annotated[
+    RenyiCurve, PlainValidator(_curve), PlainSerializer(np.ndarray.tolist, return_type=list[float])
+]
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class Spending(Record):
     """Of the divergences."""
 
     @property
-    def counted(self) -> Curve:
+    def counted(self) -> RenyiCurve:
         """The curve that counts towards the budget: of what was sent, and while the task goes on of what may be."""
         return self.spent if self.over else np.maximum(self.spent, self.reserved)
 
@@ -285,7 +287,7 @@ class Spending(Record):
             return None
         return f"this client's data are in {self.sums} sums of the task, as many as its privacy block pays for"
 
-    def with_sum(self, curve: Curve) -> Spending:
+    def with_sum(self, curve: RenyiCurve) -> Spending:
         """Return the record after another contribution."""
         return replace(self, sums=self.sums + 1, spent=self.spent + curve)
 

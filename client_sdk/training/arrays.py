@@ -16,7 +16,7 @@ from client_sdk.store.states import ClientState
 from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, refuse_settings
 from protocols.errors import ParameterError
 from protocols.recipes.arrays import Arrays
-from protocols.recipes.arrays_update import Update
+from protocols.recipes.arrays_update import ArraysUpdate
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec
 
 
@@ -36,7 +36,7 @@ class ArraysRound:
         """Return the arrays of the newest model, float32, by name: copies that may be changed."""
         return {name: array.copy() for name, array in self._recipe.arrays(self._state).items()}
 
-    def contribute(self, update: Update, weight: float | None = None) -> None:
+    def contribute(self, update: ArraysUpdate, weight: float | None = None) -> None:
         """Set this client's update: the change of each array, by name, such as new minus `arrays()`.
 
         An array that is summed by rows may be given as `Rows`, or whole: rows of zeros are then not touched. weight:
@@ -47,7 +47,7 @@ class ArraysRound:
         """
         self._give(self._checked(update, weight), weight)
 
-    def _checked(self, update: Update, weight: float | None) -> Contribution:
+    def _checked(self, update: ArraysUpdate, weight: float | None) -> Contribution:
         if self._made is not None:
             raise RoundLost(f"an update was given for round {self.number} already")
         return self._recipe.contribute(self._state, self._spec, Local(update, examples=weight))

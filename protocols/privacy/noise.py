@@ -41,14 +41,14 @@ from protocols.layout import Floats
 ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders: whole numbers, because the theorem for Skellam noise is for these."""
 
-Curve = Floats
+RenyiCurve = Floats
 Sensitive = tuple[float, float]  # the L1 and the L2 norm of what one client can add to a sum, in steps
 
 _A: Final = np.array(ORDERS, np.float64)
 _NEXT_TO_NOTHING: Final = 1e-12  # a divergence, of noise 10^6 times as large as any L2 bound
 
 
-def skellam_curve(sensitive: Sensitive, variance: float) -> Curve:
+def skellam_curve(sensitive: Sensitive, variance: float) -> RenyiCurve:
     """Return the Renyi divergences of a sum of whole numbers with Skellam noise of this variance in each value.
 
     Agarwal, Kairouz and Liu (NeurIPS 2021), theorem 3.5, with D1, D2 the sensitivities and m the variance:
@@ -62,7 +62,7 @@ def skellam_curve(sensitive: Sensitive, variance: float) -> Curve:
     return np.asarray(_A * l2**2 / (2 * variance) + beyond)
 
 
-def epsilon_of(curve: Curve, delta: float) -> float:
+def epsilon_of(curve: RenyiCurve, delta: float) -> float:
     """Return the smallest epsilon at `delta` that follows from a curve; 0.0 for the curve of no sum.
 
     Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (NeurIPS 2020), proposition 12:
@@ -145,7 +145,7 @@ class SumNoise:
         """Return the standard deviation of the noise in a value of a sum of so many contributions."""
         return sqrt(self.share * contributions)
 
-    def curve(self, honest: int) -> Curve:
+    def curve(self, honest: int) -> RenyiCurve:
         """Return what one contribution costs, with the noise of `honest` clients: `skellam_curve`."""
         return skellam_curve((self.l1, self.bound), self.share * honest)
 

@@ -151,7 +151,7 @@ class Rows:
     """(k, ...)."""
 
 
-Update = Mapping[str, NDArray[np.floating] | Rows]
+ArraysUpdate = Mapping[str, NDArray[np.floating] | Rows]
 """Name -> change of the array. An array that is summed by rows may be given whole: rows of zeros are not touched."""
 
 
@@ -179,7 +179,7 @@ def block_of(p: ArraysParameters) -> Block:
     return Block("arrays", tuple(segments))
 
 
-def contribution(p: ArraysParameters, update: Update, weight: float | None = None) -> Contribution:
+def contribution(p: ArraysParameters, update: ArraysUpdate, weight: float | None = None) -> Contribution:
     """Return the client's contribution: weight * change, and the weight, which is divided by `max_weight`.
 
     The update is scaled to the L2 clip first, then its values are clipped, then weighted. weight: number of examples,

@@ -33,8 +33,8 @@ from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Block, Floats, Segment, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import (
-    Curve,
     NoiseTerms,
+    RenyiCurve,
     Sensitive,
     SumNoise,
     bound_in_steps,
@@ -95,7 +95,7 @@ class Private(RecipeAround):
         """Return the noise in sum `sum_index`."""
         return self.terms.noise(self._sensitive(sum_index), self.multiplier)
 
-    def cost(self, contributions: int) -> Curve:
+    def cost(self, contributions: int) -> RenyiCurve:
         """Return what so many contributions of a client cost at most, whichever sums they are in."""
         kinds = [self.noise(sum_index).curve(self.terms.honest) for sum_index in self.inner.sum_kinds()]
         return np.asarray(contributions * np.max(kinds, axis=0))

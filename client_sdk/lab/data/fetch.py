@@ -18,7 +18,7 @@ from typing import BinaryIO, Final
 from client_sdk.lab.data.interactions import DataError
 
 Download = Callable[[str], Iterable[bytes]]
-Progress = Callable[[int], None]
+BytesListener = Callable[[int], None]
 
 MOVIELENS_TERMS: Final = """\
 Copyright GroupLens Research, University of Minnesota. For research use: acknowledge the data set in publications, do
@@ -68,12 +68,14 @@ def describe(name: str) -> str:
     return f"{source.name}: {source.size / 1e6:.1f} MB from {source.url}\n{terms}"
 
 
-def fetch(name: str, data_dir: Path, download: Download, progress: Progress | None = None) -> Path:
+def fetch(name: str, data_dir: Path, download: Download, progress: BytesListener | None = None) -> Path:
     """Call `fetch_set` for the data set `name`. Raises `DataError`, also for a name not in `DOWNLOADS`."""
     return fetch_set(_source(name), data_dir, download, progress)
 
 
-def fetch_set(source: DownloadableSet, data_dir: Path, download: Download, progress: Progress | None = None) -> Path:
+def fetch_set(
+    source: DownloadableSet, data_dir: Path, download: Download, progress: BytesListener | None = None
+) -> Path:
     """Download, verify and unpack `source`; return its folder, data_dir/<name>.
 
     download: yields the bytes of the archive at a URL. progress: called with the number of bytes received so far, after
@@ -106,7 +108,7 @@ def _source(name: str) -> DownloadableSet:
     return DOWNLOADS[name]
 
 
-def _receive(source: DownloadableSet, pieces: Iterable[bytes], file: BinaryIO, progress: Progress | None) -> None:
+def _receive(source: DownloadableSet, pieces: Iterable[bytes], file: BinaryIO, progress: BytesListener | None) -> None:
     digest = hashlib.sha256()
     done = 0
     for piece in pieces:

@@ -54,7 +54,7 @@ class DemoRequest:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
+class ArmPoint:
     """Quality after `round_number` rounds: metrics by name, and the seconds of training until then."""
 
     round_number: int
@@ -78,7 +78,7 @@ class ArmResult:
     """Values that were clipped."""
     dropouts: int = 0
     """Contributions that were missing."""
-    curve: Sequence[CurvePoint] = ()
+    curve: Sequence[ArmPoint] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     """Mean milliseconds of one client in one round, by phase."""
     note: str = ""

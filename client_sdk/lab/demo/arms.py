@@ -24,8 +24,8 @@ from client_sdk.lab.data.interactions import LeaveOneOut, leave_one_out
 from client_sdk.lab.data.published import Report, load_interactions
 from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.demo import (
+    ArmPoint,
     ArmResult,
-    CurvePoint,
     DemoRequest,
     DemoResult,
     of_leave_one_out,
@@ -186,17 +186,17 @@ def evaluate_held_out(shared: SharedSetup, users: NDArray[np.intp], scores: NDAr
 
 
 def _train(arm: Arm, shared: SharedSetup, fleet: Fleet, users: NDArray[np.intp], display: Display) -> ArmResult:
-    curve: list[CurvePoint] = []
+    curve: list[ArmPoint] = []
     newest: Measured | None = None
     started, measuring = perf_counter(), 0.0
 
-    def measure(number: int) -> CurvePoint:
+    def measure(number: int) -> ArmPoint:
         nonlocal measuring, newest
         begun = perf_counter()
         found = evaluate_held_out(shared, users, np.stack(list(fleet.scores())))
         measuring += perf_counter() - begun
         newest = of_leave_one_out(found)
-        return CurvePoint(number, newest.values, perf_counter() - started - measuring)
+        return ArmPoint(number, newest.values, perf_counter() - started - measuring)
 
     def on_round(report: FleetRound) -> None:
         if report.number % shared.settings.evaluate_every == 0 or report.number >= shared.settings.rounds:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator_service.commands.options import opened
+from aggregator_service.commands.options import open_database
 from aggregator_service.storage import backup
 from aggregator_service.storage.backup import BackupError, back_up, back_up_snapshot, copy_blobs
 from aggregator_service.storage.blobs import BlobStore
@@ -301,7 +301,7 @@ def test_backups_of_postgresql_fit_while_blobs_are_replaced(
     """A blob that is deleted between a snapshot and its copy is named by no row of the snapshot that is kept."""
     blobs = DirectoryBlobs(tmp_path / "blobs")
     store_id = blobs.prepare()
-    with opened(postgres.schema()) as database:
+    with open_database(postgres.schema()) as database:
         with database.write() as session:
             session.add(StorageRow(id=1, store_id=store_id))
             session.add(task_row())
@@ -322,12 +322,12 @@ def test_backups_of_postgresql_fit_while_blobs_are_replaced(
             return copy_blobs(named, source, target)
 
         monkeypatch.setattr(backup, "copy_blobs", replace_and_copy)
-        made = back_up_snapshot(database, blobs, tmp_path / "copy", opened)
+        made = back_up_snapshot(database, blobs, tmp_path / "copy", open_database)
         assert (made.blobs, made.damaged) == (1, [])
         assert [path.name for path in (made.path / "blobs" / "envelopes").iterdir()] == ["t_1-3"]
-        with opened(f"sqlite:///{made.path / 'hushrec.db'}") as copy, copy.read() as session:
+        with open_database(f"sqlite:///{made.path / 'hushrec.db'}") as copy, copy.read() as session:
             assert named_blobs(session).keys() == {"envelopes/t_1-3"}
         monkeypatch.undo()
         blobs.delete("envelopes/t_1-3")
-        made = back_up_snapshot(database, blobs, tmp_path / "damaged", opened)
+        made = back_up_snapshot(database, blobs, tmp_path / "damaged", open_database)
         assert (made.blobs, made.damaged) == (0, ["envelopes/t_1-3"])

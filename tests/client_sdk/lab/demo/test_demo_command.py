@@ -22,7 +22,7 @@ from client_sdk.api.wire import Pause, Program
 from client_sdk.cli import app
 from client_sdk.cli.demo import _delete_older_runs
 from client_sdk.lab.data.columns import Columns
-from client_sdk.lab.demo import ArmResult, CurvePoint, DemoRequest, DemoResult
+from client_sdk.lab.demo import ArmPoint, ArmResult, DemoRequest, DemoResult
 from client_sdk.lab.demo.arms import arms_of, chosen_settings, evaluate_held_out, shared_setup
 from client_sdk.lab.demo.report import render_report, result_table
 from client_sdk.lab.demo.spectrum import SpectrumDemo
@@ -39,7 +39,7 @@ from tests.support.server import running_aggregator
 
 def trained(hr: float, *rounds: int) -> ArmResult:
     values = {"HR@10": hr, "NDCG@10": 0.3}
-    curve = tuple(CurvePoint(number, values, 1.0) for number in rounds)
+    curve = tuple(ArmPoint(number, values, 1.0) for number in rounds)
     measured = Measured(values, np.array([hr, 0.0, 1.0]))
     return ArmResult("CoLR-4 encrypted", measured, 2048.0, 4096.0, 1.0, curve=curve, contributions=3)
 

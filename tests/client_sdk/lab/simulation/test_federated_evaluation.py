@@ -15,7 +15,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg, ranks_of
 from client_sdk.lab.federation import Federation
-from client_sdk.lab.measures import Advised, Measured, Verdict, verdict
+from client_sdk.lab.measures import Advised, Comparison, Measured, verdict
 from client_sdk.training import client_side
 from client_sdk.training.evaluated import HELD_OUT, rank_measures, rating_measures
 from client_sdk.training.mf import MFConfig
@@ -209,7 +209,7 @@ def curve(*shifts: float, noise: float = 0.1) -> list[Measured]:
     return found
 
 
-def judged(*shifts: float, advised: Advised | None = None, higher: bool = True) -> Verdict:
+def judged(*shifts: float, advised: Advised | None = None, higher: bool = True) -> Comparison:
     control, rounds = Measured({"NDCG@20": float(BASE.mean())}, BASE), [5, 10][: len(shifts)]
     given = advised or Advised()
     return verdict(rounds, curve(*shifts), {"popularity": control}, given, recipe="colr", higher_is_better=higher)

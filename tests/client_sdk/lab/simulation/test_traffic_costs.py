@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk.lab.traffic import Link, Traffic, published_traffic, wire_traffic
+from client_sdk.lab.traffic import Link, TaskTraffic, published_traffic, wire_traffic
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
@@ -69,13 +69,15 @@ def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     plan = ckks.plan({"set": "compact"}, colr(4).layout(), 60)
     sent = wire_traffic(colr(4), ckks, {"set": "compact"}, 60, 10)
     model = 10 * plan.aggregate_bytes
-    assert sent == Traffic(10, 10 * plan.contribution_bytes(1), model, model)
+    assert sent == TaskTraffic(10, 10 * plan.contribution_bytes(1), model, model)
     assert sent.minutes(LINK) < wire_traffic(colr(4), ckks, {"set": "precise"}, 60, 10).minutes(LINK)
     added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
     key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(1216), bytes(64))
     model = added.aggregate_bytes
     down = model + len(join_keys([key.encode()] * 5))
-    assert wire_traffic(colr(4), oneshot, {}, 60, 1) == Traffic(1, added.ticket_bytes + added.body_bytes, down, model)
+    assert wire_traffic(colr(4), oneshot, {}, 60, 1) == TaskTraffic(
+        1, added.ticket_bytes + added.body_bytes, down, model
+    )
 
 
 def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> None:
@@ -116,7 +118,7 @@ def test_a_client_of_a_group_contributes_in_its_own_turns() -> None:
         values = [chosen.layout(step).length for step in steps]
         sent = wire_traffic(chosen, mechanism("plain"), {}, 10, 5, device_group)
         down = sum(chosen.view_bytes(step, device_group) for step in steps)
-        assert sent == Traffic(5, 4 * sum(values), down, down)
+        assert sent == TaskTraffic(5, 4 * sum(values), down, down)
         assert published_traffic(chosen, 5, device_group).up_bytes == 4 * sum(values)
         ckks, parameters = mechanism("ckks"), {"degree": 4096}
         plans = [ckks.plan(parameters, chosen.layout(step), 10) for step in range(1, 6)]
