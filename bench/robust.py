@@ -37,8 +37,12 @@ A liar knows everything: all contributions, the groups, the rule, and what will 
 the largest share (`noise`: the lowest NDCG) among a few, up to the most that the defence lets through; it stays within
 tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
 
-In `colr` a liar is a member like others: it is asked in its turn, once in as many rounds as there are cohorts of other
-members. `always` and `noise` are in every round, whoever's turn it is.
+In `colr` and `fedmf` a liar is a member like others: it is asked in its turn, once in as many rounds as there are
+cohorts of other members. `always` and `noise` are in every round, whoever's turn it is.
+
+`<set>.gate.z<Z>.<lie>.*`: `colr` that measures itself after every ten sums of training, behind a gate of Z standard
+errors (0: none), with nobody that lies, and with noise in every sum of the second half. `refused`: share of the
+measurements after which a model was not adopted, `ndcg20`: of the model that was adopted last.
 
 `cost.*`: a masked round with 5 groups by one without, all parties in one process: processor time of the server, with
 opening the sum; bytes of a client.
@@ -50,7 +54,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
@@ -72,7 +76,9 @@ from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import advise, parameters_for
 from protocols.errors import CodecError
 from protocols.layout import Floats
+from protocols.messages import Evaluation
 from protocols.recipes.base import RoundSpec
+from protocols.recipes.evaluated import Evaluated, EvaluatedState
 from protocols.recipes.factors import FactorState, item_biases
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
@@ -86,7 +92,10 @@ from protocols.sums.possible import require_possible
 SETS: Final = ("gowalla", "ml-1m")
 TRAINED_ON: Final = ("ml-100k", "ml-1m", "gowalla")
 """The sets of the recipes that train."""
-PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "cost")
+TRAINED: Final = ("colr", "fedmf")
+_SETS_OF: Final = {"colr": TRAINED_ON, "fedmf": TRAINED_ON[:1], "gate": TRAINED_ON[:1]}
+PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "fedmf", "gate", "cost")
+GATES: Final = (0.0, 1.0, 2.0, 3.0)
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
@@ -498,12 +507,13 @@ MEASURES: Final[dict[str, Callable[..., Measured]]] = {
     "privirec-k": spectral,
     "privirec": spectral,
     "colr": trained,
+    "fedmf": trained,
 }
 
 
 def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Iterable[Lie]:
     """Yield the sizes of a lie of which the best for the liar counts."""
-    if part.startswith("colr"):
+    if part in TRAINED:
         yield Lie("aimed" if lie == "always" else lie, liars, always=lie in ("always", "noise"))
         return
     if lie in ("none", "within") or part == "counts" or quick:
@@ -519,10 +529,10 @@ def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Ite
 def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
     """Yield the lies that are measured under a defence, and by how many liars; more than one where it matters."""
     yield "none", 0
-    if part.startswith("colr"):
-        yield from (("aimed", 1), ("always", 1), ("noise", 1))
+    if part in TRAINED:
+        yield from (("aimed", 1), ("noise", 1)) if defence.by_row else (("aimed", 1),)
         if defence.groups == 5 and defence.by_row:
-            yield from (("aimed", LIARS[1]), ("aimed", LIARS[2]), ("always", 2))
+            yield from (("aimed", LIARS[1]), ("aimed", LIARS[2]), ("always", 1), ("always", 2))
         return
     if not defence.groups:
         if not defence.checked:
@@ -536,7 +546,7 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
 def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figure]:
     """Return the figures of a recipe on a data set with one seed."""
     found: dict[str, Figure] = {}
-    if part.startswith("colr"):  # its cohorts are small
+    if part in TRAINED:  # its cohorts are small
         split = (
             Defence("groups3", groups=3),
             Defence("groups5", groups=5),
@@ -566,6 +576,49 @@ def figures_of(part: str, case: Case, seed: int, quick: bool) -> dict[str, Figur
     return found
 
 
+class Gated(Lied):
+    """A federation that measures itself, with noise in all sums of training from round `lies_from` on; 0: in none."""
+
+    lies_from = 0
+
+    def _rows_lie(self, spec: RoundSpec, cohort: NDArray[np.int64], length: int) -> Floats | None:
+        lies = 0 < self.lies_from <= spec.number and not self.recipe.layout(spec.sum_index).sum_class.repeated
+        return self.liars.rng.standard_normal(length) if lies else None
+
+
+def gate_figures(case: Case, seed: int, quick: bool) -> dict[str, Figure]:
+    """Return what gates cost where nobody lies, and keep where somebody does: nothing else defends here."""
+    train, found = case.train, dict[str, Figure]()
+    sizes = advise(train.n_items, train.active_users.size, train.size)
+    rounds = 25 if quick else sizes.rounds + sizes.rounds // 10
+    parameters = parameters_for("colr", {"items": train.n_items}, clients=train.active_users.size)
+    for gate in GATES[:2] if quick else GATES:
+        for lie in ("none", "noise"):
+            evaluation = Evaluation(every=10, gate=gate or None)
+            made = Gated(
+                train, "colr", parameters, cohort_size=sizes.cohort_size, seed=seed, sampling="turns",
+                evaluation=evaluation, schedule_rounds=rounds,
+            )  # fmt: skip
+            made.case, made.liars = case, Liars(Defence("checked"), Lie(lie, 1, always=True), seed)
+            made.lies_from = rounds // 2 if lie == "noise" else 0
+            for _ in made.run(rounds):
+                pass
+            state = state_as(made.state, EvaluatedState)
+            used = state_as(state.used, FactorState)
+            factors, biases = used.item_factors, item_biases(used)
+            scores = made.user_factors @ factors.T + (0.0 if biases is None else biases)
+            _, ndcg = measure(case, lambda users, scores=scores: scores[users])
+            layer = made.recipe.layer(Evaluated)
+            assert layer is not None
+            curve = layer.curve(state)
+            so_far = [replace(curve, points=curve.points[:count]) for count in range(1, len(curve.points) + 1)]
+            refused = sum(one.adopted(gate) is not one.points[-1] for one in so_far) if gate else 0
+            key = f"gate.z{gate:g}.{lie}"
+            found |= {f"{key}.refused": refused / len(state.points), f"{key}.ndcg20": float(ndcg.mean())}
+            say(f"{key}: {refused} of {len(state.points)} refused, ndcg {float(ndcg.mean()):.4f}")
+    return found
+
+
 def cost(quick: bool) -> dict[str, Figure]:
     """Return what a round with groups costs the server, and a client, by one without."""
     clients, values = (15, 1000) if quick else (150, 65_536)
@@ -590,7 +643,7 @@ def measured(options: argparse.Namespace) -> dict[str, Figure]:
     """Return all figures, means over the seeds; `<set>.<recipe>.seeds` says how many."""
     figures: dict[str, Figure] = cost(options.quick) if "cost" in options.only else {}
     for part in (one for one in options.only if one != "cost"):
-        for name in ("small",) if options.quick else TRAINED_ON if part.startswith("colr") else SETS:
+        for name in ("small",) if options.quick else _SETS_OF.get(part, SETS):
             found = [
                 kept(name, part, seed, options) for seed in (options.seeds[:1] if options.quick else options.seeds)
             ]
@@ -608,7 +661,8 @@ def kept(name: str, part: str, seed: int, options: argparse.Namespace) -> dict[s
     if path.exists() and not options.quick:
         return dict(json.loads(path.read_text()))
     say(f"{name}, {part}, seed {seed}")
-    found = figures_of(part, case_of(name, options.data_dir, seed), seed, options.quick)
+    figures = gate_figures if part == "gate" else partial(figures_of, part)
+    found = figures(case_of(name, options.data_dir, seed), seed, options.quick)
     if not options.quick:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=1))

@@ -18,6 +18,8 @@ def draw_schedule(seed: int) -> Schedule:
     own = next((name for name in names if name in _OWN_TASKS), None)
     if own is not None:
         task, names = _OWN_TASKS[own](choose), (own,)
+    elif seed % 6 == 5:
+        task = _draw_task_with_groups(choose)
     attempts: list[Attempt] = []
     for name in names:
         first = attempts[-1].sum_index + choose.randint(0, 1) if attempts else 1
@@ -34,6 +36,14 @@ def _draw_task(choose: random.Random) -> Task:
     difference, complete = choose.randint(3 + (helpers == 2), floor), choose.random() < 0.7
     frozen = choose.random() < 0.3  # frozen cohorts need most of a graph, and who can go on in a sparse one is random
     return Task(members, obey, floor, difference, complete or frozen, corrupt, frozen)
+
+
+def _draw_task_with_groups(choose: random.Random) -> Task:
+    """Three groups of four or five, in one of which all that help the server may be."""
+    helpers = choose.choice([0, 1])
+    members, floor = choose.choice([12, 13, 15]), 3 + helpers
+    obey = frozenset(choose.sample(range(members), helpers))
+    return Task(members, obey, floor, floor, corrupt=0.1 if helpers else 0.05, groups=3)
 
 
 def _draw_shrinking_task(choose: random.Random) -> Task:

@@ -47,18 +47,21 @@ Elements = NDArray[np.uint32]
 
 
 class _CompletePlan(MaskedPlan):
-    """A plan with the complete graph and the smallest threshold that the rule 2t > k + corrupt neighbours allows."""
+    """A plan with complete graphs and the smallest threshold that the rule 2t > k + corrupt neighbours allows.
+
+    With groups all that are corrupt may be in one.
+    """
 
     def neighbourhood(self, clients: int) -> Neighbourhood:
         own = self.parameters
-        degree, corrupt = clients - 1, int(own.corrupt * clients)
+        degree, corrupt = clients // self.groups - 1, int(own.corrupt * clients)
         threshold = max(2, (degree + corrupt) // 2 + 1)
         bounds = (own.corrupt, own.dropout, own.mode, own.sigma, own.eta, 0.0, 0.0, 0.0)
-        return Neighbourhood(clients, degree, threshold, *bounds)
+        return Neighbourhood(degree + 1, degree, threshold, *bounds)
 
 
 def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
-    parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma)
+    parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma, groups=task.groups)
     layout = replace(LAYOUT, sum_class=SUMS[attempt.summed_in(task)])
     most = task.cohort_size if layout.sum_class.repeated else 64
     return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, most)

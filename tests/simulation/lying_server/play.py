@@ -195,16 +195,24 @@ class _Round:
                 entries[index] = RosterEntry(
                     name_of(index), own.public_key, own.mailbox_key, certificate_of(index), body
                 )
+        chosen = {
+            second: self._equal_groups([*(entries[one] for one in sorted(listed) if one in entries), *made])
+            for second, listed in lists.items()
+        }
         for index in everyone:
-            crafted, listed = index in attempt.crafted, lists[index in attempt.second]
-            if index not in listed or index not in sent:
+            crafted, own = index in attempt.crafted, chosen[index in attempt.second]
+            if index not in sent or name_of(index) not in {entry.client_id for entry in own}:
                 continue
-            chosen = [*(entries[one] for one in sorted(listed) if one in entries), *made]
             try:
-                self.rosters[index] = make_roster(context_of(self.world.task, self.number, attempt, crafted), chosen)
+                self.rosters[index] = make_roster(context_of(self.world.task, self.number, attempt, crafted), own)
             except (ParameterError, ThresholdError):
                 self._note("no such roster can be made")
         return bool(self.rosters)
+
+    def _equal_groups(self, entries: list[RosterEntry]) -> list[RosterEntry]:
+        """Return these members without as many, at random, as are left over by equal groups."""
+        spare = self.world.choose.sample(entries, len(entries) % self.world.task.groups)
+        return [entry for entry in entries if entry not in spare]
 
     def _cut(self) -> tuple[tuple[Claim, ...], bool]:
         """Return dropouts for which the graph of the honest survivors falls apart, and whether all can answer.

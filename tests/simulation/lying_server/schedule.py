@@ -34,7 +34,7 @@ class Task:
     min_clients, min_difference: as in the task's schedule. complete: whether the neighbour graph is complete, with the
     smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout,
     sigma: of these parameters. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0
-    for all members. broad: members that contribute to a second block of the sum.
+    for all members. broad: members that contribute to a second block of the sum. groups: in which rosters are split.
     """
 
     members: int
@@ -48,6 +48,7 @@ class Task:
     cohort: int = 0
     sigma: int = 64
     broad: Group = NOBODY
+    groups: int = 1
 
     @property
     def cohort_size(self) -> int:
@@ -130,7 +131,8 @@ class Schedule:
         yield (
             f"seed {self.seed}: {task.members} members, {sorted(task.helpers)} help the server, min_clients "
             f"{task.min_clients}, min_difference {task.min_difference}, {graph}"
-            f"{', frozen cohorts' if task.frozen else ''}: {', '.join(self.kinds)}"
+            f"{', frozen cohorts' if task.frozen else ''}{f', {task.groups} groups' if task.groups > 1 else ''}: "
+            f"{', '.join(self.kinds)}"
         )
         for number, attempt in enumerate(self.attempts, start=1):
             told = (f", {name}={_text(value)}" for name, value in attempt.lies().items())

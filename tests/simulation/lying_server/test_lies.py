@@ -41,6 +41,23 @@ def test_a_seed_repeats_its_schedule() -> None:
     assert [play(one).trace for one in schedules] == [play(draw_schedule(one.seed)).trace for one in schedules]
 
 
+def test_each_group_of_a_roster_has_its_floor() -> None:
+    """Of twelve in three groups of four six stay: in some group, whichever the keys make of them, these are too few."""
+    task = Task(12, groups=3)
+    everyone = frozenset(range(12))
+    honest, halved = (
+        play(Schedule(1, task, (), (over(task, 1, everyone, left),))) for left in (everyone, everyone - set(range(6)))
+    )
+    assert (honest.opened, halved.opened) == (3, 0)
+    assert any("in a group, contributions came from" in line for line in halved.trace)
+
+
+def test_schedules_have_groups() -> None:
+    grouped = [one for one in map(draw_schedule, range(60)) if one.task.groups > 1]
+    assert len(grouped) > 3 and {len(one.task.helpers) for one in grouped} == {0, 1}
+    assert sum(play(one).opened for one in grouped) > 0
+
+
 # --- written out ------------------------------------------------------------------------------------------------------
 
 _SIX: Final = frozenset(range(6))
