@@ -77,18 +77,8 @@ class FactorSide(ClientSide):
         if spec.sum_index <= self.recipe.parameters.counting:
             return count_items(self.recipe.parameters.items, history, client_state)
         local = self._train(spec, client_id, state, history, client_state, rng)
-        change = self._change(local, client_state)
-        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
-        kept = {**client_state, USER_FACTOR: local.user_factor, **self._unsent(change, made)}
-        return LocalResult(made, kept, local.loss, local.samples)
-
-    def _change(self, trained: Update, client_state: ClientState) -> Update:
-        """Return the change of rows to contribute, of which the recipe may send a part."""
-        return trained
-
-    def _unsent(self, change: Update, made: Contribution) -> ClientState:
-        """Return what of the client's state follows from what was sent of `change`."""
-        return {}
+        made = self.recipe.contribute(state, spec, Local(local, client_id, rng=rng))
+        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor}, local.loss, local.samples)
 
     def prepare(self, spec: RoundSpec, state: ModelState, history: History, rng: Rng) -> ClientState:
         initial = self.initial_client_state(rng)
@@ -129,15 +119,22 @@ class TopKSide(FactorSide):
     def initial_client_state(self, rng: Rng) -> ClientState:
         return {**super().initial_client_state(rng), **self._state_of(self._residual({}))}
 
-    def _change(self, trained: Update, client_state: ClientState) -> Update:
-        """Return the trained change and the residual."""
-        return _add_rows(self._residual(client_state), trained)
+    def contribute(
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
+    ) -> LocalResult:
+        """Return the client's item counts, or train and return the selected part of the change and the residual.
 
-    def _unsent(self, change: Update, made: Contribution) -> ClientState:
-        """Return the part that the support did not select, as the next residual."""
+        What the support did not select is the next residual.
+        """
+        if spec.sum_index <= self.recipe.parameters.counting:
+            return count_items(self.recipe.parameters.items, history, client_state)
+        local = self._train(spec, client_id, state, history, client_state, rng)
+        change = _add_rows(self._residual(client_state), local)
+        made = self.recipe.contribute(state, spec, Local(change, client_id, rng=rng))
         left = change.values - made.sent
         held = left.any(axis=1)
-        return self._state_of(Update(change.items[held], left[held]))
+        unsent = self._state_of(Update(change.items[held], left[held]))
+        return LocalResult(made, {**client_state, USER_FACTOR: local.user_factor, **unsent}, local.loss, local.samples)
 
     def _residual(self, client_state: ClientState) -> Update:
         none = np.zeros((0, self.recipe.parameters.dim), np.float32)
