@@ -155,7 +155,7 @@ class Honest:
         member = Membership(url, task_id, "lies", name, "member", "token", certificate_of(self.index), _PIN)
         layout, broad = self.context.plan.layout, {name_of(index) for index in task.broad}
         recipe = SimpleNamespace(
-            layout=lambda sum_index: layout, route=lambda spec, client: 2 if client in broad else 1
+            layout=lambda sum_index: layout, route=lambda spec, client: 2 if client in broad else 1, parameters=None
         )
         schedule = TaskSchedule(
             cohort_size=task.cohort_size, min_clients=task.min_clients, min_difference=task.min_difference
