@@ -193,6 +193,7 @@ def _say_what_vectors_are_worth(items: int, own: int, most: int) -> None:
         line(own, 3, SAFE, "vectors, as chosen; on those sets, too, as many as are safe")
     if items >= MOST_COMPONENTS:
         line(MOST_COMPONENTS, 5, UNLIMITED, "vectors with reveal_gram, which give members' items away")
+    typer.echo("hushrec simulate --dataset FILE --sizes measures it on data of your own")
 
 
 @tasks.command("list")

@@ -95,6 +95,14 @@ class SimulateOptions:
     ] = None
     delta: Annotated[float | None, Option(help="Delta of --epsilon.", show_default="users^-1.1, at most 1e-5")] = None
     seed: Annotated[int, Option(min=0, help="Seed of the split, the cohorts and the training.")] = 0
+    sizes: Annotated[
+        bool,
+        Option(
+            "--sizes",
+            help="Instead: run privirec-k with messages of several sizes, and the whole matrix, and print what each is "
+            "worth on this data.",
+        ),
+    ] = False
     plot: Annotated[Path | None, Option(help="Write the curve to this file, whose name ends in .svg.")] = None
     as_json: AsJson = False
 
@@ -114,6 +122,9 @@ def simulate(options: SimulateOptions) -> None:
     if options.plot is not None:
         _check_plot(options.plot)  # before the work, which it would be for nothing
     split, request = _split(options), _request(options)
+    if options.sizes:
+        _compare(split, request, options.as_json)
+        return
     with _progress_bar() as on_round:
         result = run(split, request, on_round)
     if options.as_json:
@@ -126,6 +137,28 @@ def simulate(options: SimulateOptions) -> None:
         options.plot.write_text(curve_plot(result), encoding="utf-8")
         output = stderr if options.as_json else console
         output.print(f"Plot: {options.plot}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _compare(split: Split, request: SimulationRequest, as_json: bool) -> None:
+    from client_sdk.lab.sizes import compare_sizes
+
+    found = compare_sizes(split, request, lambda words: stderr.print(f"training: {words}", highlight=False))
+    if as_json:
+        typer.echo(json.dumps([asdict(size) for size in found], indent=2))
+        return
+    metric = next(iter(found[0].values))
+    best = max(size.values[metric] for size in found) or 1.0
+    rows = [
+        (
+            size.words + (" (reveal_gram)" if size.consent else ""),
+            f"{size.sent_bytes / 1e6:.2f}",
+            f"{size.values[metric]:.4f}",
+            f"{size.values[metric] / best:.2f}",
+        )
+        for size in found
+    ]
+    headings = ("", "MB of a client", metric, "of the best")
+    console.print(table(f"privirec-k on {split.train.n_items:,} items, test: {split.words}", headings, rows))
 
 
 def _split(options: SimulateOptions) -> Split:

@@ -286,8 +286,6 @@ class Federation:
                 return noisy_whole_sum(
                     self.recipe, spec, self._view, self.train, cohort, self._held, draws, self._order
                 ), 0
-            if recipe.sum_of(spec.sum_index) == "gram":
-                return None
             return whole_sum(recipe, plan, spec, self._view, self.train, cohort, self._held, self._order), 0
         everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):

@@ -56,8 +56,7 @@ def whole_sum(
     held: NDArray[np.int64],
     order_of: OrderOf = no_order,
 ) -> NDArray[np.float64]:
-    """Return the opened sum of degrees, lists, an iteration, next items or validation over `cohort`, float64
-    (layout.length,).
+    """Return the opened sum of `spec` over `cohort`, float64 (layout.length,).
 
     state: the model before the sum. held: the item that each user of `train` keeps out, -1 for none. order_of: returns
     a user's items in the order of their times. Equal to the sum of the clients' contributions: exactly over masked
@@ -77,6 +76,8 @@ def whole_sum(
         lengths = np.diff(scaled.indptr)
         entries = np.repeat(np.minimum(lengths, longest), lengths)
         return np.bincount(scaled.indices, entries, scaled.shape[1]).astype(np.float64)
+    if recipe.sum_of(spec.sum_index) == "gram":
+        return _gram_sum(plan, scaled)
     basis = recipe.basis_before(own, spec)[recipe.kept(own)].astype(np.float64)
     has, _ = places_of(recipe.widths(own)[0])
     if isinstance(plan, MaskedPlan):
@@ -245,6 +246,28 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
     own = csr_array(rows[:, kept])
     users = np.maximum(np.diff(own.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
     return csr_array(diags_array(users) @ own @ diags_array(recipe.item_scales(state)[kept]))
+
+
+def _gram_sum(plan: SumPlan, scaled: csr_array[Any, Any]) -> NDArray[np.float64]:
+    """Return the opened sum of the upper triangles of r_u^T r_u."""
+    total = np.zeros(plan.layout.length)
+    if not isinstance(plan, MaskedPlan):
+        for places, values in _triangles(scaled):
+            total[places] += values.astype(np.float32)
+        return total.astype(np.float32).astype(np.float64)
+    ((ring, _),) = plan.places[0]
+    clip, steps = plan.layout.blocks[0].segments[0].clip, total.astype(np.int64)
+    for places, values in _triangles(scaled):
+        steps[places] += ring.encode(values, clip)[0].astype(np.int64)
+    return plan.decode(ring.reduce(steps.view(np.uint64)), scaled.shape[0])
+
+
+def _triangles(scaled: csr_array[Any, Any]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Return for each user where in the triangle r_u^T r_u is not 0, and its values there."""
+    for start, end in pairwise(scaled.indptr):
+        places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
+        own = scaled.data[start:end]
+        yield places, own[one] * own[other]
 
 
 def _ring_sum(

@@ -9,7 +9,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.factors import StartFrom
 
-_MAX_GRAM_ITEMS: Final = 10_000
+MOST_GRAM_ITEMS: Final = 10_000
 """Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
 
 LEAST_OWNERS: Final = 5
@@ -163,11 +163,11 @@ class PriviRecParameters(PriviRecKParameters):
             raise ValueError("krylov, validation and next_vectors need privirec-k: privirec has the whole matrix")
         if not self.iterations and not self.is_noisy(info):
             raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
-        if self.items > _MAX_GRAM_ITEMS:
+        if self.items > MOST_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
             raise ValueError(
                 f"the Gram matrix of {self.items} items would take {mega:,.0f} MB per contribution: the limit is "
-                f"{_MAX_GRAM_ITEMS} items; privirec-k has no such limit"
+                f"{MOST_GRAM_ITEMS} items; privirec-k has no such limit"
             )
         if self.start_from is not None:
             raise ValueError("start_from needs privirec-k: the Gram matrix has no need of vectors to start from")

@@ -249,6 +249,9 @@ def test_commands_of_the_page_on_own_data(folder: Path) -> None:
             assert set(json.loads(out)) >= {"points", "controls", "bytes_up", "recommendations"}
         else:
             assert out.startswith("read ") and "columns user=" in out
+        if "--sizes" in command:
+            assert [row[0] for row in cells(out)][-1] == "the whole matrix (reveal_gram)"
+            assert max(float(row[-1]) for row in cells(out)) == 1.0
         if "--recommend ann" in command:
             (line,) = (line for line in out.splitlines() if line.startswith("recommended to user ann: "))
             rows = (folder / "ratings.csv").read_text().splitlines()

@@ -93,20 +93,22 @@ def rows(users: int = 40, items: int = 30) -> Interactions:
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "parameters", "exponents"),
+    ("name", "mechanism", "parameters", "exponents"),
     [
-        ("plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
-        ("masked", {"bits": 24}, {}),
-        ("masked", {}, {"user_exponent": 0.0, "item_exponent": 0.0}),
-        ("plain", {}, {"validation": 0.7}),
+        ("privirec-k", "plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
+        ("privirec-k", "masked", {"bits": 24}, {}),
+        ("privirec-k", "masked", {}, {"user_exponent": 0.0, "item_exponent": 0.0}),
+        ("privirec-k", "plain", {}, {"validation": 0.7}),
+        ("privirec", "plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
+        ("privirec", "masked", {}, {"min_owners": 1}),
     ],
 )
 def test_whole_sums_and_scores_are_those_of_the_clients(
-    mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
+    name: str, mechanism: str, parameters: dict[str, int], exponents: dict[str, float]
 ) -> None:
     train = rows()
     given = {"items": 30, "components": 6, "iterations": 3, "rayleigh_ritz": True, "reveal_gram": True, **exponents}
-    made = Federation(train, "privirec-k", given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
+    made = Federation(train, name, given, mechanism, parameters, cohort_size=25, seed=2, masks=False)
     recipe = made.recipe
     side = client_side(recipe)
     for number in range(1, recipe.steps + 1):
