@@ -27,6 +27,7 @@ from aggregator_service.access.principals import (
 from aggregator_service.observability.requests import PRINCIPAL, client_address
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services, ServicesOf
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import SignInRow
 
 
@@ -79,9 +80,9 @@ def find_visitor(services: Services, secret: str) -> Visitor | None:
     return None if operator is None else Visitor(operator, secret_hash, row.token_hash, _form_token(secret))
 
 
-def end_sign_in(services: Services, visitor: Visitor, actor: Actor) -> None:
+def end_sign_in(database: Database, visitor: Visitor, actor: Actor) -> None:
     """End the sign-in, in all windows and on all replicas."""
-    with services.database.write() as session:
+    with database.write() as session:
         session.execute(delete(SignInRow).where(SignInRow.secret_hash == visitor.secret_hash))
         record(session, actor, "operator signed out")
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from time import perf_counter
 from typing import Final, Literal
 
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.tallies import Tally, tallies
 from aggregator_service.dashboard.words import Series, byte_count, quality
+from aggregator_service.observability.clocks import ClockWatch
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.services import Services
 from aggregator_service.settings import Signatures
@@ -220,7 +222,7 @@ def health_facts(services: Services) -> HealthFacts:
     if database.level == "ok":
         with services.database.read() as session:
             queue, stored = _queue(session), _stored(session)
-    checks = [database, blobs, _engine(services), _clock(services), _disk(services)]
+    checks = [database, blobs, _engine(services), _clock(services.clocks), _disk(services.settings.data_dir)]
     versions = [("HushRec", metadata.version("hushrec")), ("Python", platform.python_version())]
     return HealthFacts(checks, queue, stored, versions + [(name, metadata.version(name)) for name in _LIBRARIES])
 
@@ -258,15 +260,14 @@ def _engine(services: Services) -> Check:
     return Check("Round engine", "attention" if remark else "ok", remark or text)
 
 
-def _clock(services: Services) -> Check:
-    clocks = services.clocks
+def _clock(clocks: ClockWatch) -> Check:
     level: Level = "bad" if clocks.too_far else "attention" if clocks.remark else "ok"
     return Check("Clock", level, clocks.remark or "agrees with the database's")
 
 
-def _disk(services: Services) -> Check:
+def _disk(data_dir: Path) -> Check:
     try:
-        usage = shutil.disk_usage(services.settings.data_dir)
+        usage = shutil.disk_usage(data_dir)
     except OSError as error:
         return Check("Disk", "bad", f"cannot read the data directory ({type(error).__name__})")
     text = f"{byte_count(usage.free)} free of {byte_count(usage.total)} in the data directory"

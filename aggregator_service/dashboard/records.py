@@ -11,7 +11,8 @@ from fastapi.responses import StreamingResponse
 from aggregator_service.access.audit_trail import Wanted, audit_page, newest_entries
 from aggregator_service.dashboard.access import HOME, VisitorOf
 from aggregator_service.dashboard.pages import PageRoute, page
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.database import Database
 
 router = APIRouter(prefix=HOME, route_class=PageRoute, include_in_schema=False)
 
@@ -49,14 +50,14 @@ def export_trail(
 ) -> Response:
     """Return all entries as a file: one JSON object a line, as `hushrec-server audit --json` prints them."""
     headers = {"Content-Disposition": 'attachment; filename="audit.jsonl"', "Cache-Control": "no-store"}
-    lines = _lines(services, Wanted(operator.strip(), task.strip(), outcome))
+    lines = _lines(services.database, Wanted(operator.strip(), task.strip(), outcome))
     return StreamingResponse(lines, media_type="application/jsonl", headers=headers)
 
 
-def _lines(services: Services, wanted: Wanted) -> Iterator[str]:
+def _lines(database: Database, wanted: Wanted) -> Iterator[str]:
     after: int | None = 0
     while after is not None:
-        with services.database.read() as session:
+        with database.read() as session:
             found = audit_page(session, wanted, _EXPORTED, after=after)
         yield "".join(f"{entry.model_dump_json()}\n" for entry in found.entries)
         after = found.next

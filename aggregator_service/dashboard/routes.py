@@ -105,7 +105,7 @@ def _safe_return_path(asked: str) -> str:
 @router.post("/sign-out")
 def sign_out(services: ServicesOf, request: Request, visitor: SenderOf, actor: SenderActorOf) -> Response:
     """End the sign-in and the live updates of all its windows."""
-    end_sign_in(services, visitor, actor)
+    end_sign_in(services.database, visitor, actor)
     answer = redirect(request, "/sign-in")
     answer.delete_cookie(**cookie(request))
     return answer

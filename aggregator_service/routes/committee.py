@@ -27,7 +27,8 @@ from aggregator_service.routes.common import (
     headers_of,
     stored_once,
 )
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stage_rows import takes_part
@@ -95,7 +96,7 @@ async def committee(
     """Return the keys of a round's committee; 404 for a round without one, and when later rounds have replaced it."""
 
     async def read() -> tuple[bytes, str]:
-        return await run_in_threadpool(_committee, services, principal, task, number)
+        return await run_in_threadpool(_committee, services.database, principal, task, number)
 
     if isinstance(principal, Enrolled):  # all clients of a cohort ask at the same time
         cached_round = await services.task_cache.current_round(member_of(principal, task).task_id)
@@ -104,9 +105,9 @@ async def committee(
     return answer.bytes(*await read())
 
 
-def _committee(services: Services, principal: Principal, task_id: str, number: int) -> tuple[bytes, str]:
+def _committee(database: Database, principal: Principal, task_id: str, number: int) -> tuple[bytes, str]:
     """Return the keys of a round's committee, and their SHA-256 (hex)."""
-    with services.database.read() as session:
+    with database.read() as session:
         task_of(session, principal, task_id)
         round_ = find_round(session, task_id, number)
         keys = [] if round_ is None else committee_keys(session, round_.id)

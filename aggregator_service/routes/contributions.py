@@ -8,6 +8,7 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
+from aggregator_service.clock import Clock
 from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_length, check_media_type, content_digest, content_length, digest_in
 from aggregator_service.problems import Problem
@@ -63,10 +64,10 @@ _LIMIT: Final = headers_of(
 )
 
 
-def _limits(services: Services, admission: Admission) -> dict[str, str]:
+def _limits(clock: Clock, admission: Admission) -> dict[str, str]:
     """Return the header Upload-Limit. Chunks of `min-append-size` bytes are never too many."""
     shortest = -(-admission.length // (MOST_CHUNKS + 1))
-    seconds = max(0, int(admission.round.deadline - services.clock.now()))
+    seconds = max(0, int(admission.round.deadline - clock.now()))
     sizes = f"max-size={admission.length}, min-size={admission.length}, min-append-size={shortest}"
     return {"Upload-Limit": f"{sizes}, max-age={seconds}"}
 
@@ -127,7 +128,7 @@ async def head(
         headers = _progress_headers(admission.stored.bytes, complete=True)
     else:
         headers = _progress_headers(admission.status[0], complete=False)
-    headers |= {"Upload-Length": str(admission.length), **_limits(services, admission)}
+    headers |= {"Upload-Length": str(admission.length), **_limits(services.clock, admission)}
     return Response(status_code=204, headers=headers)
 
 
@@ -197,7 +198,7 @@ async def patch(
             await run_in_threadpool(store_chunk, services, admission, chunk)
     except UploadChangedError:
         admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
-        return _answer_overtaken(services, request, admission, last, whole)
+        return _answer_overtaken(services.clock, request, admission, last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
@@ -211,7 +212,7 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
         length = content_length(request, most=expected - offset)
     except Problem as problem:
         if problem.slug == "body-too-long":
-            problem.headers |= _limits(services, admission)
+            problem.headers |= _limits(services.clock, admission)
         raise
     if last and offset + length != expected:
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
@@ -232,11 +233,11 @@ def _answer_complete(
     return receipt_response(signed(admission, outcome), _ALL_STORED)
 
 
-def _answer_overtaken(services: Services, request: Request, admission: Admission, last: bool, whole: str) -> Response:
+def _answer_overtaken(clock: Clock, request: Request, admission: Admission, last: bool, whole: str) -> Response:
     """Answer a chunk whose upload was changed by another request meanwhile: the receipt, or a `Problem`."""
     if admission.stored is not None:
         return _answer_complete(request, admission, admission.stored, last, whole)
-    admission.refuse_late(services.clock.now())
+    admission.refuse_late(clock.now())
     _check_offset(request, admission)
     raise Problem("conflict", "another request changed the upload; ask with HEAD where it continues")
 

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from aggregator_service.access.principals import hash_token
 from aggregator_service.http.authentication import Bearer, authenticate, require_operator
 from aggregator_service.http.fields import QueryChecked
-from aggregator_service.observability.metrics import MEDIA_TYPE
+from aggregator_service.observability.metrics import MEDIA_TYPE, Metrics
 from aggregator_service.problems import Problem, responses
 from aggregator_service.routes.common import api_router, guarded
 from aggregator_service.services import Services, ServicesOf
@@ -107,7 +107,7 @@ async def read(services: ServicesOf, request: Request, credentials: Bearer) -> R
     if services.settings.metrics == "token":
         answers = await _check_reader(services, request, credentials)
     text = await asyncio.to_thread(services.metrics.text)
-    return Response(text + await _database_text(services, answers), headers={"Content-Type": MEDIA_TYPE})
+    return Response(text + await _database_text(services.metrics, answers), headers={"Content-Type": MEDIA_TYPE})
 
 
 async def _check_reader(services: Services, request: Request, credentials: Bearer) -> bool:
@@ -144,10 +144,10 @@ def _retrieve(check: asyncio.Task[Any]) -> None:
         check.exception()
 
 
-async def _database_text(services: Services, answers: bool) -> bytes:
+async def _database_text(metrics: Metrics, answers: bool) -> bytes:
     if answers:
         try:
-            return await asyncio.wait_for(asyncio.to_thread(services.metrics.database_text), _DATABASE_SECONDS)
+            return await asyncio.wait_for(asyncio.to_thread(metrics.database_text), _DATABASE_SECONDS)
         except TimeoutError:
             _LOG.warning("the database did not answer within %g s: its metrics are left out", _DATABASE_SECONDS)
-    return services.metrics.database_text(answers=False)
+    return metrics.database_text(answers=False)

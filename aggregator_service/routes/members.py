@@ -28,10 +28,11 @@ from aggregator_service.routes.common import (
     replaced,
     stored_once,
 )
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.bodies import is_small, new_small_key, small_bodies
 from aggregator_service.storage.data_directory import body_path
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.tasks.erasure import erase_member
 from aggregator_service.tasks.exports import export_member
@@ -182,7 +183,7 @@ async def put_envelope(
             lambda session: store_envelope(session, task, client, key, digest, length, envelope)
         )
         return Response(status_code=201 if stored else 200)
-    await run_in_threadpool(_check_recipient, services, task, client)  # before a long body is received
+    await run_in_threadpool(_check_recipient, services.database, task, client)  # before a long body is received
     path, blob = body_path(services.settings.upload_dir, "envelope"), new_key("envelopes", task, client)
 
     def insert(session: Session) -> bool:
@@ -198,8 +199,8 @@ async def put_envelope(
     return Response(status_code=201 if stored else 200)
 
 
-def _check_recipient(services: Services, task_id: str, client_id: str) -> None:
-    with services.database.read() as session:
+def _check_recipient(database: Database, task_id: str, client_id: str) -> None:
+    with database.read() as session:
         check_recipient(session, task_id, client_id)
 
 
@@ -219,14 +220,14 @@ async def get_envelope(
     )
     if row is None:
         raise Problem("not-found", _NO_ENVELOPE)
-    return await run_in_threadpool(_envelope, services, row, answer)
+    return await run_in_threadpool(_envelope, services.database, row, answer)
 
 
-def _envelope(services: Services, row: ClientRow, answer: Answer) -> Response:
+def _envelope(database: Database, row: ClientRow, answer: Answer) -> Response:
     key, digest = row.envelope_key, row.envelope_digest
     if key is None or digest is None or not is_small(key):
         return answer.blob(key, digest, row.envelope_bytes, missing=_NO_ENVELOPE)
-    with services.database.read() as session:
+    with database.read() as session:
         found = small_bodies(session, [key])
     if key not in found:  # the membership was revoked meanwhile
         raise Problem("not-found", _NO_ENVELOPE)

@@ -32,7 +32,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.database import announce, discard
+from aggregator_service.storage.database import Database, announce, discard
 from aggregator_service.storage.round_rows import KEPT_SNAPSHOTS, add_snapshot, find_snapshot, newest_snapshot, seen_by
 from aggregator_service.storage.schema import ClientRow, SnapshotRow, TaskRow
 from aggregator_service.tasks.membership import is_keyed
@@ -154,7 +154,7 @@ async def put(
 ) -> SnapshotView:
     """Store a snapshot made by a member. The first one stands."""
     length, digest = raw.announced()
-    known, expected = await run_in_threadpool(_admit, services, member, task, number, digest)
+    known, expected = await run_in_threadpool(_admit, services.database, member, task, number, digest)
     if known is not None:
         response.status_code = 200
         return known
@@ -166,10 +166,10 @@ async def put(
 
 
 def _admit(
-    services: Services, member: Enrolled, task_id: str, number: int, digest: str
+    database: Database, member: Enrolled, task_id: str, number: int, digest: str
 ) -> tuple[SnapshotView | None, int]:
     """Return the stored snapshot of the round, if there is one, and the bytes that a new one must have."""
-    with services.database.read() as session:
+    with database.read() as session:
         task = existing_task(session, task_id)
         if task.opened_by == "anyone":
             raise Problem("conflict", "the server itself makes the snapshots of this task")

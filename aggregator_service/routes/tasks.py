@@ -25,6 +25,7 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.blobs import new_key
 from aggregator_service.storage.data_directory import body_path
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.creation import add_task
 from aggregator_service.tasks.deletion import delete_task
@@ -150,7 +151,7 @@ async def put_catalogue(
     another one is stored.
     """
     length, digest = raw.announced(most=MAX_CATALOGUE_BYTES)
-    items = await run_in_threadpool(_admit_catalogue, services, task, digest)
+    items = await run_in_threadpool(_admit_catalogue, services.database, task, digest)
     if items is None:
         return Response(status_code=200)
     raw.announced(most=longest_catalogue(items))
@@ -169,9 +170,9 @@ async def put_catalogue(
     return Response(status_code=201 if stored else 200)
 
 
-def _admit_catalogue(services: Services, task_id: str, digest: str) -> int | None:
+def _admit_catalogue(database: Database, task_id: str, digest: str) -> int | None:
     """Return the number of lines that an awaited catalogue must have; None if it is stored already."""
-    with services.database.read() as session:
+    with database.read() as session:
         task = existing_task(session, task_id)
         return None if check_upload(task, digest) else task_items(task)
 
