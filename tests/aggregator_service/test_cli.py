@@ -231,10 +231,10 @@ def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
     movielens = ("--items", "1682", "--clients", "943", "--interactions", "100000")
     large = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
     masked = command("task", "advise", *movielens, "--budget", "0.014", "-m", "dropout=0.1")
-    assert "--mechanism masked -m dropout=0.1 -m groups=4 -s cohort_size=108" in masked
-    assert "each in 4 groups" in masked and "clients = 27" in masked
+    assert "--mechanism masked -m dropout=0.1 -m groups=3 -s cohort_size=102" in masked
+    assert "each in 3 groups" in masked and "clients = 34" in masked
     alone = command("task", "advise", *movielens, "--budget", "0.014", "-m", "groups=1")
-    assert "--mechanism masked -m groups=1 -s cohort_size=100" in alone and "in 4 groups" not in alone
+    assert "--mechanism masked -m groups=1 -s cohort_size=100" in alone and "in 3 groups" not in alone
     assert "--epsilon 2 --delta 3.16e-06 --client-sums 5" in command("task", "advise", *large)
     for size, wrong, words in (
         (movielens, ("--budget", "0.001"), "more than the budget"),
@@ -397,7 +397,9 @@ def test_a_wrong_value_of_an_option_is_told_in_our_words(command: Command) -> No
 def test_sums_of_training_are_split_into_groups_where_the_cohort_is_large_enough(command: Command) -> None:
     command("init")
 
-    def groups_of(name: str, *more: str, recipe: str = "colr", cohort: int = 108, fewest: int | None = None) -> int:
+    def groups_of(
+        name: str, *more: str, recipe: str = "colr", cohort: int = 120, fewest: int | None = None, how: str = "masked"
+    ) -> int:
         sizes = (
             "-s",
             f"cohort_size={cohort}",
@@ -405,13 +407,12 @@ def test_sums_of_training_are_split_into_groups_where_the_cohort_is_large_enough
             "rounds=10",
             *(() if fewest is None else ("-s", f"min_clients={fewest}")),
         )
-        made = command(
-            "task", "create", name, "--recipe", recipe, "--mechanism", "masked", "-r", "items=50", *sizes, *more
-        )
+        made = command("task", "create", name, "--recipe", recipe, "--mechanism", how, "-r", "items=50", *sizes, *more)
         return int(json.loads(made[made.index("{") :])["mechanism"]["parameters"].get("groups", 1))
 
-    assert groups_of("a") == groups_of("b", recipe="fedmf") == 4
-    assert groups_of("c", cohort=59) == groups_of("d", "-m", "groups=1") == groups_of("e", "--data-set", "films") == 1
+    assert groups_of("a") == groups_of("b", recipe="fedmf") == 3 and groups_of("j", how="oneshot") == 4
+    assert groups_of("c", cohort=89) == groups_of("d", "-m", "groups=1") == groups_of("e", "--data-set", "films") == 1
     assert groups_of("f", "-m", "groups=3") == 3
     assert groups_of("g", "--epsilon", "8", "--client-sums", "2", fewest=90) == groups_of("h", recipe="pfedclr") == 1
-    assert groups_of("i", fewest=36) == 3
+    assert groups_of("i", fewest=40) == 3
+    assert groups_of("k", "-m", "groups=2", "-m", "tau=0", how="oneshot") == 2

@@ -196,10 +196,10 @@ def test_terms_without_groups_are_what_they_were() -> None:
 def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
     """Of 100 no number of equal groups has neighbours enough; a few clients more do."""
     works, found = works_of(MaskedParameters()), {}
-    for clients in (59, 60, 100, 108, 300, 1000):
+    for clients in (89, 90, 100, 108, 300, 1000):
         found[clients] = advised_split(clients, None, works)
     assert {clients: split and split.groups for clients, split in found.items()} == {
-        59: None, 60: 3, 100: None, 108: 4, 300: 5, 1000: 10
+        89: None, 90: 3, 100: None, 108: 3, 300: 5, 1000: 10
     }  # fmt: skip
     for split in filter(None, found.values()):
         plan = make_plan({"groups": split.groups}, LAYOUT, split.clients)
@@ -208,8 +208,8 @@ def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
         assert split.clients // split.groups / 2 <= split.min_clients
     assert advised_split(108, 36, works) == (3, 108, 36)
     assert advised_split(108, 37, works) is None
-    assert advised_cohort(100, 943, works)[:2] == (4, 108)
-    assert advised_cohort(100, 103, works)[:2] == (3, 102)
+    assert advised_cohort(100, 943, works)[:2] == (3, 102)
+    assert advised_cohort(100, 101, works) is None
     assert advised_cohort(50, 50, works) is None
 
 
