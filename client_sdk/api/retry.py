@@ -140,25 +140,21 @@ def _raise_problem(request: Request, response: Response) -> None:
     raise error
 
 
-def _send_once(request: Request) -> Program[Response]:
-    """Send `request` once and return the answer; raises the `ApiError` of a problem document.
+def _sign_again(request: Request, signer: Signer, response: Response) -> Program[Response]:
+    """Send `request` again, signed with the server's time, where `response` says that the signature is stale.
 
-    When the server finds the signature stale, the request is signed with the server's time and sent once more: the
-    clocks of devices are often wrong. The signer keeps the difference. A signature with the server's own time that is
-    stale again is the server's fault (`ClocksDiffer`): behind its address several clocks differ.
+    The clocks of devices are often wrong; the signer keeps the difference. Returns the new answer; `response` where it
+    says nothing of the kind. A signature with the server's own time that is stale again is the server's fault
+    (`ClocksDiffer`): behind its address several clocks differ.
     """
-    response: Response = yield request
-    if not isinstance(response, Response):
-        raise TypeError(f"the driver answered a request with {type(response).__name__}")
-    if request.signer is not None and response.status == HTTPStatus.UNAUTHORIZED:
-        server_time = _server_time(response)
-        if server_time is not None and request.signer.time.is_plausible(server_time):
-            if request.signer.time.learn(server_time):
-                response = yield request
-            problem = None if response.is_page else _problem_of(response)
-            if problem is not None and problem.slug == _STALE:
-                raise ClocksDiffer(request.method, request.url, response.status, problem)
-    _raise_problem(request, response)
+    server_time = _server_time(response)
+    if server_time is None or not signer.time.is_plausible(server_time):
+        return response
+    if signer.time.learn(server_time):
+        response = yield request
+    problem = None if response.is_page else _problem_of(response)
+    if problem is not None and problem.slug == _STALE:
+        raise ClocksDiffer(request.method, request.url, response.status, problem)
     return response
 
 
@@ -188,7 +184,12 @@ def send(request: Request, policy: RetryPolicy, idempotent: bool | None = None) 
     paused = 0.0
     while True:
         try:
-            response = yield from _send_once(request)
+            response: Response = yield request
+            if not isinstance(response, Response):
+                raise TypeError(f"the driver answered a request with {type(response).__name__}")
+            if request.signer is not None and response.status == HTTPStatus.UNAUTHORIZED:
+                response = yield from _sign_again(request, request.signer, response)
+            _raise_problem(request, response)
             yield from _rest(retry_after(response.headers))
             return response
         except (ConnectionFailed, ApiError) as error:
