@@ -180,6 +180,9 @@ def test_the_authority_is_in_lower_case_without_the_default_port() -> None:
         ("http", "::1", 8000, "[::1]:8000"),
     ):
         assert format_authority(scheme, host, port) == text
+    for authority in ("Sums.Example", "sums.example/path", ""):
+        with pytest.raises(SignatureError, match="authority .* in lower-case ASCII"):
+            sign_request(KEY, CLIENT, SignedRequest("GET", authority, "/", "", {}), 0)
 
 
 DIGEST = hashlib.sha256(b'{"hello": "world"}\n').digest()

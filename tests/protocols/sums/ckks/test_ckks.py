@@ -106,6 +106,16 @@ def test_the_fold_equals_seals_own_add_and_opens(form: str, set_name: str, degre
     assert np.abs(total - np.sum(vectors, axis=0)).max() <= plan.predicted_error
 
 
+def test_without_pieces_a_seal_ahead_is_the_seal() -> None:
+    """Which takes the keys: nothing of a CKKS contribution is made in idle time."""
+    plan = CKKS.plan({}, one_block(Segment("v", 6, 1.0)), 2)
+    keyring, vector = CKKS.generate_keyring(plan), np.linspace(-1, 1, 6)
+    assert CKKS.pieces(plan) == 0
+    body = CKKS.seal_ahead(plan, 1, [vector], keyring, lambda n: pytest.fail(f"it takes {n} pieces"))
+    total = CKKS.open(plan, CKKS.release(plan, CKKS.fold(plan, None, [(1, body)])), 1, keyring)
+    assert np.abs(total - vector).max() <= plan.predicted_error
+
+
 def test_accumulators_never_overflow() -> None:
     """The largest residues, more often than one accumulator can hold without reducing."""
     for name, times in (("precise", 5_000), ("standard", 33_000)):
