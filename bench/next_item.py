@@ -1,6 +1,6 @@
 """The sum of next items of `privirec-k`: what it is worth with and without an order, and what it gives away.
 
-    .venv/bin/python -m bench.next_item --data-dir DATA [--quick] [--json FILE]
+    .venv/bin/python -m bench.next_item --data-dir DATA [--worth SET] [--quick] [--json FILE]
 
 `ml-100k.<arm>.<figure>`: NDCG@20 and HR@10 over all items of each user's latest one, means of three seeds. Arms: the
 best EASE by validation rows (`central`), the recommended task without the sum (`none`), with it (`next`), and with the
@@ -18,6 +18,9 @@ ones, the best of four l for who looks.
 | `order` | share of a person's random orders of the items that score below the true one, members less others |
 | `values_per_client` | of the sum |
 
+`ml-100k.noise.<members>.<arm>`: NDCG@20 with the noise of a block of epsilon 4 over so many members like these, 0 for
+none; `next` with half of the scores by order, `none` without the sum.
+
 `ml-100k.promoted.<liars>`: users with an item of 20 owners in their first 20, the largest share for twelve items. Liars
 know the model, the sum of all others and where the users are on average: each sends A = 0 and C = e x^T, x the item's
 place and e the mean z, or the direction that moves the scores at the mean z most, whichever reaches more.
@@ -27,7 +30,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -44,14 +47,16 @@ from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.evaluation.metrics import FullScorer
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
-from client_sdk.training.privirec import PriviRecSide, trails
+from client_sdk.training.graph_filters import Ease, blended, following
+from client_sdk.training.privirec import PriviRecSide, components_of, trails
 from protocols.advice import parameters_for
-from protocols.recipes.base import Local
+from protocols.recipes.base import Local, ModelState, RoundSpec
 from protocols.recipes.next_item import model_of, next_length
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.spectrum import triangle_length
 from protocols.recipes.state import state_as
+from protocols.recipes.validation import Setting
 
 Floats = NDArray[np.float64]
 SEEDS: Final = (0, 1, 2)
@@ -61,6 +66,10 @@ _LEAST: Final = 4  # items of a person whose order is guessed
 _OWNERS: Final = 20
 _TARGETS: Final = 12
 _FEWEST: Final = 8
+_MEMBERS: Final = (1_000, 10_000, 30_000, 100_000)
+_EPSILON: Final = 4.0
+_HONEST: Final = 0.9
+_NOISY_VECTORS: Final = 32
 _LIST: Final = 20
 _WEIGHTS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
 
@@ -68,29 +77,84 @@ _WEIGHTS: Final = (1e-4, 1e-3, 1e-2, 1e-1)
 # --- what it is worth -------------------------------------------------------------------------------------------------
 
 
-def worth(data_dir: Path | None, seeds: tuple[int, ...]) -> dict[str, Figure]:
-    """Return the figures of all arms on MovieLens-100K."""
+def worth(data_dir: Path | None, seeds: tuple[int, ...], name: str = "ml-100k") -> dict[str, Figure]:
+    """Return the figures of all arms on a set that has times."""
     found: dict[str, list[float]] = {}
     for seed in seeds:
-        say(f"ml-100k, seed {seed}")
-        split = split_of("ml-100k", data_dir or Path("data"), seed, False)
+        say(f"{name}, seed {seed}")
+        split = split_of(name, data_dir or Path("data"), seed, False)
         for arm, scores in (
-            ("central", _central(split, data_dir or Path("data"), seed)),
+            ("central", _central(name, split, data_dir or Path("data"), seed)),
             ("none", trained(split.data.train, seed, {"next_vectors": 0})),
             ("next", trained(split.data.train, seed, {})),
             ("shuffled", trained(shuffled(split.data.train, seed), seed, {})),
         ):
             for key, value in split.measured(scores).values.items():
                 if key in _KEYS:
-                    found.setdefault(f"ml-100k.{arm}.{_KEYS[key]}", []).append(value)
-    figures: dict[str, Figure] = {name: float(np.mean(values)) for name, values in found.items()}
+                    say(f"{arm}: {key} {value:.4f}")
+                    found.setdefault(f"{name}.{arm}.{_KEYS[key]}", []).append(value)
+    figures: dict[str, Figure] = {key: float(np.mean(values)) for key, values in found.items()}
     for arm in ("next", "shuffled"):
-        gain = float(figures[f"ml-100k.{arm}.ndcg20"] or 0) / float(figures["ml-100k.none.ndcg20"] or 1)
-        figures[f"ml-100k.{arm}.gain"] = gain - 1
-    figures["ml-100k.next.over_central"] = float(figures["ml-100k.next.ndcg20"] or 0) / float(
-        figures["ml-100k.central.ndcg20"] or 1
+        gain = float(figures[f"{name}.{arm}.ndcg20"] or 0) / float(figures[f"{name}.none.ndcg20"] or 1)
+        figures[f"{name}.{arm}.gain"] = gain - 1
+    figures[f"{name}.next.over_central"] = float(figures[f"{name}.next.ndcg20"] or 0) / float(
+        figures[f"{name}.central.ndcg20"] or 1
     )
     return figures
+
+
+def in_noise(data_dir: Path | None) -> dict[str, Figure]:
+    """Return NDCG@20 with half of the scores by order and without, with the noise of a block, by its members.
+
+    The noise in each sum is divided by members / 943, so that the figures are those of as many members who have what
+    MovieLens-100K's have. It is Gaussian, of zero-concentrated privacy, with a tenth of the members not counted on.
+    """
+    split, figures = split_of("ml-100k", data_dir or Path("data"), 0, False), dict[str, Figure]()
+    for members in (0, *_MEMBERS):
+        for arm, count in (("none", 0), ("next", _NOISY_VECTORS)):
+            noise = 0.0
+            if members:
+                noise = _deviation(_EPSILON, members**-1.1, 3 + bool(count)) * split.data.train.n_users / members
+            scores = [_noisy(split.data.train, seed, count, noise) for seed in SEEDS[:2]]
+            found = [split.measured(one).values["NDCG@20 full"] for one in scores]
+            figures[f"ml-100k.noise.{members}.{arm}"] = float(np.mean(found))
+            say(f"{members} members, {arm}: {np.mean(found):.4f}")
+    return figures
+
+
+def _deviation(epsilon: float, delta: float, sums: int) -> float:
+    """Return the deviation of the noise in sums of L2 sensitivity 1 (Bun and Steinke, TCC 2016, proposition 1.3)."""
+    rho = (np.sqrt(np.log(1 / delta) + epsilon) - np.sqrt(np.log(1 / delta))) ** 2
+    return float(np.sqrt(sums / (2 * rho)) / np.sqrt(_HONEST))
+
+
+def _noisy(train: Interactions, seed: int, count: int, noise: float) -> FullScorer:
+    rng, clients, rows = np.random.default_rng(seed), train.active_users.size, interaction_rows(train)
+    given = {"items": train.n_items, "components": 256, "iterations": 3, "next_vectors": count}
+    block = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False, "reveal_gram": True}
+    made = Federation(train, "privirec-k", {**given, **block}, cohort_size=clients, seed=seed, masks=False)
+    kind: Any = type(made.recipe)
+
+    class Noisy(kind):
+        def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> Any:
+            return super().absorb(
+                state, replace(spec, noise=noise), total + noise * rng.standard_normal(total.size), contributions
+            )
+
+    made.recipe = recipe = Noisy(*(getattr(made.recipe, each.name) for each in fields(made.recipe)))
+    for _ in made.run(99):
+        pass
+    components, state = components_of(recipe, made.state), state_as(made.state, PriviRecState)
+
+    def scores(users: NDArray[np.integer]) -> NDArray[np.float32]:
+        found = Ease().scores(components, rows[users])
+        if not count:
+            return found
+        half = Setting(share=0.5)
+        ends = trails(recipe, state, [_order(train, int(user)) for user in users])
+        return blended(components, half, found, following(components, ends, half))
+
+    return scores
 
 
 def shuffled(train: Interactions, seed: int) -> Interactions:
@@ -102,8 +166,8 @@ def shuffled(train: Interactions, seed: int) -> Interactions:
     return replace(train, timestamps=times)
 
 
-def _central(split: OneHeldOut, data_dir: Path, seed: int) -> Any:
-    chosen = split_of("ml-100k", data_dir, seed, True)
+def _central(name: str, split: OneHeldOut, data_dir: Path, seed: int) -> Any:
+    chosen = split_of(name, data_dir, seed, True)
 
     def validated(settings: Any) -> float:
         scorer = scorer_of("ease", settings, chosen, seed)
@@ -268,7 +332,10 @@ def _solved(total: Floats, count: int, mean: Floats) -> Floats:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    figures = worth(options.data_dir, SEEDS[:1] if options.quick else SEEDS) | promoted(options.data_dir)
+    seeds = SEEDS[:1] if options.quick else SEEDS
+    if options.worth:
+        return worth(options.data_dir, seeds, options.worth)
+    figures = worth(options.data_dir, seeds) | promoted(options.data_dir) | in_noise(options.data_dir)
     for name, clients in (("ml-100k", 943), ("long", 800), ("short", 800)):
         say(name)
         found = traced(name, 160 if options.quick else clients, options.data_dir)
@@ -279,5 +346,6 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
+    parser.add_argument("--worth", help="only what it is worth on this set: ml-100k or journey")
     parser.add_argument("--data-dir", type=Path, help="folder of data sets (default: data)")
     run("next_item", parser, measure)

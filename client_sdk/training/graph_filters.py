@@ -403,8 +403,8 @@ class Ridge:
 
     vectors: NDArray[np.float32]
     """(m, any)."""
-    shares: NDArray[np.float64]
-    diagonal: NDArray[np.float64]
+    shares: NDArray[np.float32]
+    diagonal: NDArray[np.float32]
     """See `shares_and_diagonal`."""
 
     @classmethod
@@ -418,7 +418,8 @@ class Ridge:
             count = max(1, int(np.count_nonzero(values)) // part)
             vectors, values = vectors[:, :count], values[:count]
         weight = times * chosen_weight(values, components.krylov) if weight is None else weight
-        return cls(vectors, *shares_and_diagonal(vectors, values, weight))
+        shares, diagonal = shares_and_diagonal(vectors, values, weight)
+        return cls(vectors, shares.astype(np.float32), diagonal.astype(np.float32))
 
     def kept(self, x: Matrix) -> NDArray[np.floating]:
         """Return X V diag(w) V^T for scaled rows X, (users, m)."""
