@@ -89,8 +89,13 @@ class Services:
         return self.settings.database_url is None
 
 
-async def _services(request: Request) -> Services:
+def services_of(request: Request) -> Services:
+    """Return the parts of the process that handles a request."""
     return cast(Services, request.app.state.services)
+
+
+async def _services(request: Request) -> Services:
+    return services_of(request)
 
 
 ServicesOf = Annotated[Services, Depends(_services)]

@@ -137,11 +137,14 @@ class Member:
     mailbox: SealingKey
     certificate: bytes
 
+    authority: str = AUTHORITY
+    """Host of its requests."""
+
     def call(self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b"") -> Call:
         """A request of this client, signed now; the server accepts it for a minute."""
         path, _, query = target.partition("?")
-        own = {"authorization": f"Bearer {self.token}", **(headers or {})}
-        signed = SignedRequest(method, AUTHORITY, path, query, own)
+        own = {"host": self.authority, "authorization": f"Bearer {self.token}", **(headers or {})}
+        signed = SignedRequest(method, self.authority, path, query, own)
         signature = sign_request(self.identity, self.client_id, signed, created=round(time.time()))
         return request_bytes(method, target, own | signature, body)
 

@@ -19,6 +19,7 @@ a proof that it lied (`contradiction`). A round that failed counts nobody, and s
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -29,7 +30,7 @@ from pydantic import ValidationError
 from protocols.codec import b64decode, b64encode, canonical_json
 from protocols.crypto.certificates import Certificate, check_certificate
 from protocols.crypto.keys import domain_tag, person_of, verifies
-from protocols.crypto.merkle import is_leaf, tree_path, tree_root
+from protocols.crypto.merkle import Tree, is_leaf
 from protocols.errors import CertificateError, CodecError, ReceiptError
 from protocols.messages.base import Message
 from protocols.messages.receipts import LONGEST_RECEIPT, Acknowledged, Place, Receipt, Release, RoundReceipt
@@ -38,7 +39,7 @@ Verdict = Literal["counted", "omitted", "failed", "acknowledged"]
 """counted: in the released sum. omitted: acknowledged, and not in it. failed: the round released no sum. acknowledged:
 the server has not said how the round ended."""
 
-EMPTY_ROOT: Final = tree_root([]).hex()
+EMPTY_ROOT: Final = Tree([]).root.hex()
 
 
 @dataclass(frozen=True)
@@ -115,21 +116,30 @@ def _released(stated: Release) -> bytes:
     )
 
 
-def survivors_root(leaves: Iterable[bytes]) -> str:
-    """Return the `survivors_digest` (hex) of survivors with these leaves (`person_of`), in any order."""
-    return tree_root(sorted(leaves)).hex()
+class Survivors:
+    """The survivors of a round, from their leaves (`person_of`) in any order, and the tree over them."""
 
+    def __init__(self, leaves: Iterable[bytes]) -> None:
+        self._leaves = sorted(leaves)
+        self._tree = Tree(self._leaves)
 
-def places_of(leaves: list[bytes], leaf: bytes) -> list[Place]:
-    """Return the place of `leaf` among the survivors' leaves; if it is not there, the places around its own."""
-    leaves = sorted(leaves)
-    index = sum(other < leaf for other in leaves)
-    shown = [index] if leaf in leaves[index : index + 1] else [index - 1, index]
-    return [
-        Place(leaf=leaves[place].hex(), index=place, path=[step.hex() for step in tree_path(leaves, place)])
-        for place in shown
-        if 0 <= place < len(leaves)
-    ]
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+    @property
+    def root(self) -> str:
+        """The `survivors_digest` of the round, hex."""
+        return self._tree.root.hex()
+
+    def places_of(self, leaf: bytes) -> list[Place]:
+        """Return the place of `leaf`; if it is not there, the places around its own."""
+        index = bisect_left(self._leaves, leaf)
+        shown = [index] if leaf in self._leaves[index : index + 1] else [index - 1, index]
+        return [
+            Place(leaf=self._leaves[place].hex(), index=place, path=[step.hex() for step in self._tree.path(place)])
+            for place in shown
+            if 0 <= place < len(self._leaves)
+        ]
 
 
 # --- what the member shows --------------------------------------------------------------------------------------------

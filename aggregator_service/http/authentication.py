@@ -28,7 +28,7 @@ from aggregator_service.access.principals import (
 from aggregator_service.http.fields import check_query
 from aggregator_service.observability.requests import PRINCIPAL, client_address
 from aggregator_service.problems import Problem
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import Services, ServicesOf, services_of
 from protocols.crypto.http_signature import (
     SIGNATURE,
     SIGNATURE_INPUT,
@@ -65,7 +65,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 """The bearer token of a request; None if the request has none."""
 
 
-async def authenticate(services: ServicesOf, request: Request, credentials: Bearer) -> Principal:
+async def authenticate(request: Request, credentials: Bearer) -> Principal:
     """Return the principal that makes a request.
 
     Raises `Problem`: unauthenticated without a known token; bad-signature, bad-digest or stale-signature if an enrolled
@@ -73,6 +73,7 @@ async def authenticate(services: ServicesOf, request: Request, credentials: Bear
     request and the clock of this server is wrong. Raises `RequestValidationError` for a query
     that the route does not know, after all others.
     """
+    services = services_of(request)  # a dependency costs several times as much, and each request would solve it twice
     if credentials is None:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
@@ -260,6 +261,12 @@ def signed_request(scope: Scope) -> SignedRequest | None:
 
 PrincipalOf = Annotated[Principal, Depends(authenticate)]
 """The principal that makes the request."""
+
+
+def principal_of(request: Request) -> Principal:
+    """Return the principal of a request that was authenticated; `KeyError` for another one."""
+    found: Principal = request.scope[PRINCIPAL]
+    return found
 
 
 def require_operator(principal: Principal, least: OperatorRole) -> Operator:

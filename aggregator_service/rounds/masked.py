@@ -35,6 +35,7 @@ from aggregator_service.storage.round_rows import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     Handout,
+    StoredMessages,
     add_handouts,
     clients_with,
     each_body,
@@ -184,7 +185,7 @@ def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection
 
 
 def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
-    shares = message_bodies(session, round_.id, "share")
+    shares = StoredMessages(session, round_.id, "share")
     roster = _roster(session, task, round_)
     _check_min_clients("sharing", roster.smallest_group(roster.indices(shares)), floor)
     server.check_sharers(roster, shares.keys())

@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import PrincipalOf
+from aggregator_service.http.authentication import principal_of
 from aggregator_service.http.fields import (
     JSON_CACHING,
     LONGEST_WAIT,
@@ -36,7 +36,7 @@ from aggregator_service.http.fields import (
     not_modified,
 )
 from aggregator_service.problems import Problem, responses
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import Services, services_of
 from aggregator_service.settings import Tuning
 from aggregator_service.uploads.messages import Download
 from aggregator_service.uploads.new_contributions import UploadOutcome
@@ -186,8 +186,12 @@ class RawBody:
         return Response(status_code=201 if stored else 200)
 
 
-async def _raw_body(services: ServicesOf, request: Request, principal: PrincipalOf) -> RawBody:
-    """Return the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests."""
+async def _raw_body(request: Request) -> RawBody:
+    """Return the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests.
+
+    The caller was authenticated before: a route asks for its principal first.
+    """
+    services, principal = services_of(request), principal_of(request)
     sender = principal.client_id if isinstance(principal, Enrolled) else f"operator {principal.name}"
     services.uploads.start(sender)
     request.scope[_UPLOADER] = sender
@@ -333,8 +337,8 @@ class Answer:
         return None
 
 
-async def _answer(services: ServicesOf, principal: PrincipalOf, if_none_match: IfNoneMatch = None) -> Answer:
-    return Answer(services, principal, if_none_match)
+async def _answer(request: Request, if_none_match: IfNoneMatch = None) -> Answer:
+    return Answer(services_of(request), principal_of(request), if_none_match)
 
 
 AnswerOf = Annotated[Answer, Depends(_answer)]

@@ -123,7 +123,28 @@ def each_body(session: Session, round_id: int, stage: StageMessage) -> Iterator[
             yield client, body
 
 
-_AT_ONCE: Final = 64
+class StoredMessages(Mapping[str, bytes]):
+    """The messages of a stage by client id, each read when it is asked for. None once the round is over."""
+
+    def __init__(self, session: Session, round_id: int, stage: StageMessage) -> None:
+        row = StageMessageRow
+        self._session, of_stage = session, (row.round_id == round_id, row.stage == stage)
+        self._body = select(row.body).where(*of_stage, row.client_id == bindparam("client"))
+        self._clients = dict.fromkeys(session.scalars(select(row.client_id).where(*of_stage, row.body.is_not(None))))
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __getitem__(self, client_id: str) -> bytes:
+        if client_id not in self._clients:
+            raise KeyError(client_id)
+        return self._session.execute(self._body, {"client": client_id}).scalar_one() or b""
+
+
+_AT_ONCE: Final = 16
 """Handouts of one statement."""
 
 

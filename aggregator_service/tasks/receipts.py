@@ -6,8 +6,11 @@ terms that members agree to. Tasks of earlier versions have none.
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
+from typing import Final
 
+from cachetools import LRUCache
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -36,8 +39,8 @@ def receipt_key(task: TaskRow) -> str | None:
 
 
 def survivors_digest(session: Session, round_id: int) -> str:
-    """Return the root (hex) of the tree over a round's survivors (`protocols.receipts.survivors_root`)."""
-    return receipts.survivors_root(_leaves(session, round_id))
+    """Return the root (hex) of the tree over a round's survivors (`protocols.receipts.Survivors`)."""
+    return receipts.Survivors(_leaves(session, round_id)).root
 
 
 def round_receipt(session: Session, task: TaskRow, round_: RoundRow, client_id: str) -> RoundReceipt:
@@ -55,19 +58,36 @@ def round_receipt(session: Session, task: TaskRow, round_: RoundRow, client_id: 
     )
     if not took_part:
         raise Problem("not-found", "the server has no record that this client was asked in the round")
-    leaves = _leaves(session, round_.id) if round_.state == RoundState.COMPLETE else []
-    root = receipts.survivors_root(leaves)
-    if leaves and root != round_.survivors_digest:
-        raise Problem(
-            "not-found", "the server no longer keeps who contributed to the round, or it is of an old version"
-        )
+    complete = round_.state == RoundState.COMPLETE
+    survivors = _kept(session, round_.id, round_.survivors_digest) if complete else receipts.Survivors([])
     released = receipts.release(
         signing_key(task.receipt_seed),
-        *(task.id, round_.number, round_.sum_index, len(leaves), root),
-        round_.aggregate_digest if leaves else None,
+        *(task.id, round_.number, round_.sum_index, len(survivors), survivors.root),
+        round_.aggregate_digest if len(survivors) else None,
     )
     person = session.get_one(ClientRow, client_id).person
-    return RoundReceipt(release=released, places=receipts.places_of(leaves, bytes(person)))
+    return RoundReceipt(release=released, places=survivors.places_of(bytes(person)))
+
+
+_KEPT: Final[LRUCache[tuple[int, str], receipts.Survivors]] = LRUCache(2)
+_MAKING: Final = threading.Lock()
+
+
+def _kept(session: Session, round_id: int, digest: str | None) -> receipts.Survivors:
+    """Return the survivors with this digest (hex) of a complete round; the trees of the newest two are kept.
+
+    Raises `Problem` not-found when their rows are deleted.
+    """
+    with _MAKING:  # all members may ask at the same time: the tree is made once
+        found = _KEPT.get((round_id, digest or ""))
+        if found is None:
+            found = receipts.Survivors(_leaves(session, round_id))
+            if len(found) and found.root != digest:
+                raise Problem(
+                    "not-found", "the server no longer keeps who contributed to the round, or it is of an old version"
+                )
+            _KEPT[round_id, digest or ""] = found
+        return found
 
 
 def _leaves(session: Session, round_id: int) -> list[bytes]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from fastapi import Request
 from pydantic_core import to_json
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import load_only
 from starlette.concurrency import run_in_threadpool
 
@@ -167,7 +168,14 @@ async def _admit_cached(
 
 
 _LOG: Final = logging.getLogger(__name__)
-_CERTIFIED_BY: Final = (load_only(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations),)
+_CERTIFIED: Final = (
+    select(ClientRow, TaskRow)
+    .join(TaskRow, TaskRow.id == ClientRow.task_id)
+    .where(ClientRow.id == bindparam("client"))
+    .options(load_only(ClientRow.identity_key, ClientRow.mailbox_key, ClientRow.certificate, ClientRow.role))
+    .options(load_only(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations))
+)
+"""A client, and what its certificate is checked with."""
 
 
 def _attestation(admission: Admission, request: Request) -> str | None:
@@ -229,7 +237,7 @@ def _check_ticket(services: Services, admission: Admission, body: memoryview) ->
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more contributions") from None
     with services.database.read() as session:
-        client, task = session.get_one(ClientRow, client_id), session.get_one(TaskRow, task_id, options=_CERTIFIED_BY)
+        client, task = session.execute(_CERTIFIED, {"client": client_id}).one()
         if not holds_certificate(task, client, services.clock.now()):
             raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
     statement = check_upload(

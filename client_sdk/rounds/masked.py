@@ -29,7 +29,7 @@ from protocols.errors import RefusalError
 from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
-from protocols.receipts import survivors_root
+from protocols.receipts import Survivors
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.private import Private
 from protocols.sums.masked import client as stages
@@ -276,7 +276,7 @@ class MaskedRound(OwnRound):
             with store.exclusive():
                 store.keep_given(*of, store.given(*of).with_confirmed(series, members))
         self._keep(context, signed)
-        root = survivors_root(person_of(state.roster.entries[place].identity_key) for place in alive)
+        root = Survivors(person_of(state.roster.entries[place].identity_key) for place in alive).root
         number, records = context.round_number, member.store.contributions(context.task_id)
         if number in records:
             member.store.record_contribution(context.task_id, number, replace(records[number], confirmed=root))

@@ -7,38 +7,45 @@ with SHA-256. The leaves here are sorted and distinct, so two neighbours prove t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from protocols.errors import ParameterError
 
+_HASH: Final = 32
 LONGEST_PATH: Final = 64
 """Hashes of a path in a tree of fewer than 2^64 leaves."""
 
 
-def tree_root(leaves: Sequence[bytes]) -> bytes:
-    """Return the root (32 bytes) of the tree over `leaves`, in this order; that of no leaves is SHA-256 of nothing."""
-    if not leaves:
-        return hashlib.sha256().digest()
-    if len(leaves) == 1:
-        return _leaf(leaves[0])
-    middle = _split(len(leaves))
-    return _node(tree_root(leaves[:middle]), tree_root(leaves[middle:]))
+class Tree:
+    """The tree over `leaves`, in this order: 64 bytes for each. The root of no leaves is SHA-256 of nothing."""
 
+    def __init__(self, leaves: Iterable[bytes]) -> None:
+        self._levels = [b"".join(map(_leaf, leaves))]
+        while len(level := self._levels[-1]) > _HASH:
+            pairs = range(0, len(level) - _HASH, 2 * _HASH)
+            above = [_node(level[start : start + _HASH], level[start + _HASH : start + 2 * _HASH]) for start in pairs]
+            self._levels.append(b"".join(above) + level[2 * _HASH * len(pairs) :])  # the last one may have no pair
 
-def tree_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the hashes (32 bytes each) that lead from leaf `index` to the root, the lowest first.
+    @property
+    def root(self) -> bytes:
+        """The root, 32 bytes."""
+        return self._levels[-1] or hashlib.sha256().digest()
 
-    Raises `ParameterError` for an index outside the list.
-    """
-    if not 0 <= index < len(leaves):
-        raise ParameterError(f"the tree has no leaf {index}")
-    if len(leaves) == 1:
-        return []
-    middle = _split(len(leaves))
-    if index < middle:
-        return [*tree_path(leaves[:middle], index), tree_root(leaves[middle:])]
-    return [*tree_path(leaves[middle:], index - middle), tree_root(leaves[:middle])]
+    def path(self, index: int) -> list[bytes]:
+        """Return the hashes (32 bytes each) that lead from leaf `index` to the root, the lowest first.
+
+        Raises `ParameterError` for an index outside the list.
+        """
+        if not 0 <= index < len(self._levels[0]) // _HASH:
+            raise ParameterError(f"the tree has no leaf {index}")
+        found = []
+        for level in self._levels:
+            beside = (index ^ 1) * _HASH
+            if beside < len(level):
+                found.append(level[beside : beside + _HASH])
+            index >>= 1
+        return found
 
 
 def is_leaf(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
@@ -57,11 +64,6 @@ def is_leaf(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: byt
             found = _node(found, step)
         first, last = first >> 1, last >> 1
     return last == 0 and found == root
-
-
-def _split(size: int) -> int:
-    """Return the largest power of two below `size`, which is at least 2."""
-    return 1 << (size - 1).bit_length() - 1
 
 
 def _leaf(leaf: bytes) -> bytes:

@@ -14,14 +14,13 @@ from protocols.errors import ReceiptError
 from protocols.messages import OrganiserPin
 from protocols.messages.receipts import Receipt, Release, RoundReceipt
 from protocols.receipts import (
+    Survivors,
     acknowledge,
     check_receipt,
     contradiction,
-    places_of,
     read_receipt,
     release,
     show_receipt,
-    survivors_root,
 )
 
 TASK, ROUND = "t_1", 3
@@ -42,8 +41,8 @@ def ended(among: list[Ed25519PrivateKey], me: Ed25519PrivateKey = MEMBERS[0], **
     """What an honest server says of a round with these survivors; none: it failed."""
     found = leaves(among)
     facts = {"aggregate": AGGREGATE if among else None, "number": ROUND, "key": SERVER} | changes
-    stated = release(facts["key"], TASK, facts["number"], 2, len(found), survivors_root(found), facts["aggregate"])
-    return RoundReceipt(release=stated, places=places_of(found, person_of(public(me))))
+    stated = release(facts["key"], TASK, facts["number"], 2, len(found), Survivors(found).root, facts["aggregate"])
+    return RoundReceipt(release=stated, places=Survivors(found).places_of(person_of(public(me))))
 
 
 def unsigned(said: RoundReceipt | None, me: Ed25519PrivateKey = MEMBERS[0], sent: str = SENT) -> Receipt:
@@ -160,7 +159,7 @@ def test_an_omission_needs_the_two_places_between_which_the_member_would_be() ->
     ordered = sorted(MEMBERS, key=lambda member: person_of(public(member)))
     me, others = ordered[6], [*ordered[:6], *ordered[7:]]
     honest = ended(others, me)
-    places = [places_of(leaves(others), leaf)[0] for leaf in sorted(leaves(others))]
+    places = [Survivors(leaves(others)).places_of(leaf)[0] for leaf in sorted(leaves(others))]
     assert [place.index for place in honest.places] == [5, 6]
     for wrong in ([places[5]], [places[6]], [places[4], places[6]], [places[6], places[5]], [places[0], places[1]]):
         with pytest.raises(ReceiptError, match="neither"):

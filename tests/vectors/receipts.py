@@ -10,18 +10,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify
 from protocols.crypto.keys import digest, person_of
-from protocols.crypto.merkle import is_leaf, tree_path, tree_root
+from protocols.crypto.merkle import Tree, is_leaf
 from protocols.messages import OrganiserPin
 from protocols.messages.receipts import Receipt, RoundReceipt
 from protocols.receipts import (
+    Survivors,
     acknowledge,
     check_receipt,
     contradiction,
-    places_of,
     read_receipt,
     release,
     show_receipt,
-    survivors_root,
 )
 from tests.vectors.common import Outputs, unhex, vectors
 
@@ -41,7 +40,7 @@ def _public(key: Ed25519PrivateKey) -> bytes:
 @vectors("receipts.json", "trees")
 def _tree(leaves: list[str]) -> Outputs:
     found = [unhex(leaf) for leaf in leaves]
-    root, paths = tree_root(found), [tree_path(found, index) for index in range(len(found))]
+    root, paths = Tree(found).root, [Tree(found).path(index) for index in range(len(found))]
     assert all(is_leaf(leaf, index, len(found), paths[index], root) for index, leaf in enumerate(found))
     return {"root": root, "paths": [[step.hex() for step in path] for path in paths]}
 
@@ -50,7 +49,8 @@ def _tree(leaves: list[str]) -> Outputs:
 def _receipt(member: int, survivors: list[int], round: int, ended: bool, audience: str, certified: bool) -> Outputs:
     key, aggregate = _member(member), digest("vector aggregate", round).hex() if survivors else None
     leaves = [person_of(_public(_member(number))) for number in survivors]
-    stated = release(_SERVER, _TASK, round, 1, len(leaves), survivors_root(leaves), aggregate)
+    survivors = Survivors(leaves)
+    stated = release(_SERVER, _TASK, round, 1, len(leaves), survivors.root, aggregate)
     mailbox = digest("vector mailbox")
     certificate = certify(_ORGANISER, "app", _public(key), mailbox, role="member", serial=7, not_after=1790000000)
     unsigned = Receipt(
@@ -60,7 +60,9 @@ def _receipt(member: int, survivors: list[int], round: int, ended: bool, audienc
         organiser=OrganiserPin(key=b64encode(_public(_ORGANISER)), scope="app") if certified else None,
         certificate=b64encode(certificate.encode()) if certified else None,
         acknowledged=acknowledge(_SERVER, _public(key), _TASK, round, digest("vector sent", member).hex(), 96548),
-        round=RoundReceipt(release=stated, places=places_of(leaves, person_of(_public(key)))) if ended else None,
+        round=RoundReceipt(release=stated, places=Survivors(leaves).places_of(person_of(_public(key))))
+        if ended
+        else None,
         audience=audience,
         signature=b64encode(bytes(64)),
     )

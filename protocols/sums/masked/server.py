@@ -7,7 +7,7 @@ longer end with a sum. Contributions are folded like those of every mechanism.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,19 +119,40 @@ def at_fault(roster: Roster, disputes: Collection[tuple[str, str]]) -> frozenset
 def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> Iterator[tuple[str, bytes]]:
     """Yield the id and the inbox of every client that shared: the sharers and what was sealed for it.
 
-    shares: client id -> its shares, which have passed `check_shares`. Besides them, one inbox is in memory at a time.
+    shares: client id -> its shares, which have passed `check_shares`; each is read once. Clients that have neighbours
+    in common follow each other, so the shares of about two neighbourhoods are in memory, and one inbox.
     """
     sharers, size, rest = roster.encode_set(shares), wire.SEALED_BYTES, wire.SEALED_BYTES * roster.degree
-    bodies = {roster.index(client_id): memoryview(body) for client_id, body in shares.items()}
-    for client_id in shares:
-        receiver, slots, secrets = roster.index(client_id), list[Buffer](), list[Buffer]()
+    present, bodies = roster.indices(shares), dict[int, memoryview]()
+    unserved = roster.count_neighbours(present)
+    for receiver in _along_the_graph(roster, present):
+        slots, secrets = list[Buffer](), list[Buffer]()
         for sender in roster.neighbours_of(receiver):
+            if sender in present and sender not in bodies:
+                bodies[sender] = memoryview(shares[roster.entries[sender].client_id])
             body, (at, first_later) = bodies.get(sender), np.searchsorted(roster.adjacency[sender], (receiver, sender))
             slots.append(bytes(size) if body is None else body[size * at : size * (at + 1)])
             if sender < receiver:
                 start = rest + wire.PAIR_BYTES * (at - first_later)
                 secrets.append(bytes(wire.PAIR_BYTES) if body is None else body[start : start + wire.PAIR_BYTES])
-        yield client_id, b"".join([sharers, *slots, *secrets])
+            unserved[sender] -= 1
+            if not unserved[sender]:
+                bodies.pop(sender, None)
+        yield roster.entries[receiver].client_id, b"".join([sharers, *slots, *secrets])
+
+
+def _along_the_graph(roster: Roster, places: Collection[int]) -> Iterator[int]:
+    """Yield these places, each soon after those of its neighbours."""
+    left = dict.fromkeys(sorted(places))
+    while left:
+        near = deque([next(iter(left))])
+        del left[near[0]]
+        while near:
+            yield near[0]
+            for peer in roster.neighbours_of(near.popleft()):
+                if peer in left:
+                    del left[peer]
+                    near.append(peer)
 
 
 def check_survivors(roster: Roster, sharers: Collection[str], survivors: Collection[str]) -> None:

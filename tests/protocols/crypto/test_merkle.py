@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from protocols.crypto.merkle import is_leaf, tree_path, tree_root
+from protocols.crypto.merkle import Tree, is_leaf
 from protocols.errors import ParameterError
 
 LEAVES = [bytes([number]) for number in range(20)]
@@ -16,20 +16,20 @@ def test_the_roots_are_those_of_rfc_9162() -> None:
     """By hand: no leaves, one leaf, and three leaves, of which the third stands alone."""
     one, two, three = (hashlib.sha256(b"\0" + leaf).digest() for leaf in LEAVES[:3])
     both = hashlib.sha256(b"\1" + one + two).digest()
-    assert tree_root([]) == hashlib.sha256(b"").digest()
-    assert tree_root(LEAVES[:1]) == one
-    assert tree_root(LEAVES[:3]) == hashlib.sha256(b"\1" + both + three).digest()
-    assert tree_path(LEAVES[:3], 2) == [both]
+    assert Tree([]).root == hashlib.sha256(b"").digest()
+    assert Tree(LEAVES[:1]).root == one
+    assert Tree(LEAVES[:3]).root == hashlib.sha256(b"\1" + both + three).digest()
+    assert Tree(LEAVES[:3]).path(2) == [both]
 
 
 @pytest.mark.parametrize("size", range(1, 20))
 def test_each_leaf_has_a_proof_that_holds_for_nothing_else(size: int) -> None:
-    leaves, root = LEAVES[:size], tree_root(LEAVES[:size])
+    leaves, root = LEAVES[:size], Tree(LEAVES[:size]).root
     for index, leaf in enumerate(leaves):
-        path = tree_path(leaves, index)
+        path = Tree(leaves).path(index)
         assert is_leaf(leaf, index, size, path, root)
         assert not is_leaf(b"another", index, size, path, root)
-        assert not is_leaf(leaf, index, size, path, tree_root(LEAVES[: size + 1]))
+        assert not is_leaf(leaf, index, size, path, Tree(LEAVES[: size + 1]).root)
         assert not is_leaf(leaf, index, size, [*path, root], root)
         assert not path or not is_leaf(leaf, index, size, path[:-1], root)
         assert not is_leaf(leaf, -1, size, path, root)
@@ -40,4 +40,4 @@ def test_each_leaf_has_a_proof_that_holds_for_nothing_else(size: int) -> None:
 
 def test_a_leaf_that_is_not_in_the_list_has_no_path() -> None:
     with pytest.raises(ParameterError, match="no leaf 3"):
-        tree_path(LEAVES[:3], 3)
+        Tree(LEAVES[:3]).path(3)

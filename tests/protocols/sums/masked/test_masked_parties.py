@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -33,6 +35,7 @@ from protocols.sums.masked.masks import mask_context
 from protocols.sums.masked.parameters import MaskedParameters, Mode, corrupt_clients
 from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
+    Roster,
     RosterEntry,
     longest_roster,
     make_roster,
@@ -168,6 +171,45 @@ def test_contributions_hide_their_vectors() -> None:
     assert np.unique(elements).size == elements.size
     assert (elements != 0).all()
     np.testing.assert_array_equal(first.total, np.zeros(LAYOUT.length))
+
+
+class Body(bytearray):
+    """A message that a weak reference can point to."""
+
+
+class StoredShares(Mapping[str, Body]):
+    """The shares of all members of a roster, which remembers how often each was read, and which are still in memory."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster, self.reads, self._made = roster, Counter[str](), list[weakref.ref[Body]]()
+
+    def __len__(self) -> int:
+        return len(self._roster)
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.client_id for entry in self._roster.entries)
+
+    def __getitem__(self, client: str) -> Body:
+        self.reads[client] += 1
+        body = Body(server.share_bytes(self._roster, client))
+        self._made.append(weakref.ref(body))
+        return body
+
+    @property
+    def in_memory(self) -> int:
+        return sum(made() is not None for made in self._made)
+
+
+def test_the_shares_of_a_large_round_are_each_read_once_and_few_are_in_memory() -> None:
+    clients = 200
+    plan = MASKED.plan({"bits": 32}, LAYOUT, clients)
+    roster = Round(round_context(plan, clients), names(clients)).advertise().roster
+    stored, most, receivers = StoredShares(roster), 0, list[str]()
+    for receiver, _ in server.inboxes(roster, stored):
+        most = max(most, stored.in_memory)
+        receivers.append(receiver)
+    assert sorted(receivers) == names(clients) and stored.reads == Counter(names(clients))
+    assert roster.degree < most <= 2.5 * roster.degree < clients
 
 
 def test_every_state_is_good_for_one_step() -> None:
