@@ -64,8 +64,9 @@ class Exposure:
             if self.determined:
                 return f"{sums}: from these everybody can solve for the items of single members ({solved})."
             return (
-                f"{sums}: too few to solve for the items of one member ({solved}, and one for {ENTRIES} entries of its "
-                f"owners' lists), unless members help; a value is of {self.smallest_group} clients or more."
+                f"{sums}: too few to solve for the items of one member ({solved}, and at most one for {ENTRIES} "
+                f"entries of its owners' lists), unless members help; a "
+                f"value is of {self.smallest_group} clients or more."
             )
         return f"{sums}: {self.says or _SAYS[self.kind]}."
 

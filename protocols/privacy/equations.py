@@ -12,15 +12,16 @@ equations for each row of the unknown P, the item-item matrix. Three counts limi
   fewer equations than unknowns (Donoho and Tanner, PNAS 2005, theorem 1.1).
 
 The last one is the sharpest. `bench/exposure.py` solves for such rows by least squares, by linear programming and by
-expectation propagation (Minka, UAI 2001) over all rows at once, which uses that P is symmetric. With items of at least
-5 owners least squares and linear programming read the first rows between a quarter and a half of the smaller number of
-items and clients; half of that, an eighth, is one bound for all rows. It is not enough where lists are short: the row
-of an item whose owners have e items in all has at most e entries, however many items there are, and fewer where the
-owners have the same items. Linear programming read the first rows of a sample of Gowalla between one equation for every
-2 of these entries and one for each, so one for 4 is the bound of a row. Expectation propagation, which was tried later,
-reads rows with about as many equations as entries that are not 0: with one equation for 3 of those e, the rows of
-owners who have much the same items. It reads nothing within both bounds, but against it their margin is below two
-where lists are short: 1.3 on that sample.
+expectation propagation (Minka, UAI 2001) over 200 rows at once, which uses that P is symmetric. There are two bounds,
+and no solver reads a row within twice of both:
+
+- an eighth of the smaller number of items and clients, for all rows: with items of at least 5 owners least squares and
+  linear programming read the first rows between a quarter and a half of it;
+- where lists are short, a sixth of the entries of a row. The row of an item whose owners have e items in all has at
+  most e entries. Of m items, e that are drawn at random are m (1 - (1 - 1/m)^e) different ones, and at least
+  e m / (e + m); owners have more items in common than that, so this estimates the entries of most rows, and is no bound
+  on them. Expectation propagation reads the first rows of a sample of Gowalla with one equation for 3 of e, and of 100
+  to 300 clients with 15 items each with more than one for 3 of e m / (e + m).
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ EQUATIONS: Final = 8
 """The smaller number of items and clients, divided by this, is how many equations the sums may give for each item."""
 
 
-ENTRIES: Final = 4
-"""Entries that the owners' lists need for each equation of an item's row."""
+ENTRIES: Final = 6
+"""Entries that an item's row must be estimated to have, from its owners' lists, for each equation."""
 
 
 def most_equations(items: int, clients: int) -> int:
@@ -44,5 +45,10 @@ def most_equations(items: int, clients: int) -> int:
 
 
 def equations_within(entries: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many of these columns a row may have, for the `entries` of its owners' lists, float64 (m,)."""
-    return np.floor(entries / ENTRIES).astype(np.int64)
+    """Return how many of these columns each row may have, for the `entries` e of its owners' lists, float64 (m,).
+
+    That is e m / (e + m) / `ENTRIES`, rounded down.
+    """
+    items = float(entries.size)
+    within: NDArray[np.float64] = entries * items / (ENTRIES * np.maximum(entries + items, 1.0))
+    return np.floor(within).astype(np.int64)

@@ -32,8 +32,9 @@ With K = 0 the task ends: sums over so few clients, or of so short lists, hide n
 
 A row of P is easier to solve for, the fewer items its owners have. So the sum of lists says how many those are, over
 all owners, and a row has only as many of the K columns, in steps of a sixteenth, as that allows (`widths`): K is what
-half of the rows may have, and a row that may have none leaves the sums. `protocols.recipes.staircase` has the model
-that is made from such sums. Without `krylov` a row has all columns or none, and nineteen of twenty have all.
+a quarter of the rows may have, and a row that may have none leaves the sums. `protocols.recipes.staircase` has the
+model that is made from such sums, and `nonnegative` corrects it. Without `krylov` a row has all columns or none, and
+nineteen of twenty have all.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -76,6 +77,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Floats
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows, noise_level
 from protocols.recipes.next_item import model_of, places, transitions
+from protocols.recipes.nonnegative import corrected, fits
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec_plan import PriviRecPlan
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all
@@ -284,6 +286,8 @@ class PriviRecK(PriviRecPlan):
         asked, products = asked.astype(np.float64), products.astype(np.float64)
         if spec.sum_index == self.last_iteration:
             found = whole_spectrum(tiers, asked, products, columns)
+            if fits(*asked.shape):
+                found = corrected(tiers, asked, products, columns, found)
             return state.following(
                 spec,
                 basis=rows_of_all(found.vectors.astype(np.float32), kept, items),

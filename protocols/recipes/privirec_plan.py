@@ -199,9 +199,10 @@ class PriviRecPlan(Recipe):
         if not p.bounded or not columns:
             return np.full(kept.size, columns), columns
         own = equations_within(state.list_entries[kept]) // p.iterations
-        shares = (_STEPS, 2) if p.krylov else (1, 20)  # steps, and which part of the rows may have fewer than all
-        columns = min(columns, int(np.sort(own)[kept.size // shares[1]]))
-        marks = np.unique(columns * np.arange(shares[0] + 1) // shares[0])
+        # how many steps, and how many of the rows may have fewer columns than all
+        steps, fewer = (_STEPS, 3 * kept.size // 4) if p.krylov else (1, kept.size // 20)
+        columns = min(columns, int(np.sort(own)[fewer]))
+        marks = np.unique(columns * np.arange(steps + 1) // steps)
         return marks[np.searchsorted(marks, np.minimum(own, columns), side="right") - 1], columns
 
     def state_fields(self, sum_index: int, size: tuple[int, ...] = ()) -> StateFields:

@@ -137,7 +137,7 @@ def test_items_with_few_owners_and_columns_beyond_the_bound_are_in_no_sum() -> N
     entries = np.bincount(train.items, lists[train.users], 100)[chosen.kept(state)]
     np.testing.assert_array_equal(state.list_entries[chosen.kept(state)], entries)
     assert (2 * widths <= entries / ENTRIES).all() and (widths[entries < 8 * ENTRIES] < 4).all()
-    assert (widths == 4).sum() >= kept / 2
+    assert kept / 4 <= (widths == 4).sum() < kept / 2
     assert (state.basis.shape, state.singular_values.size) == ((100, 8), 8)
     assert not state.basis[80:].any()
     body = chosen.encode_state(state)
@@ -178,7 +178,7 @@ def test_a_member_without_other_items_sends_zeros_and_a_sum_of_another_size_is_r
     (vector,) = chosen.contribute(state, spec, Local(np.array([0, 3, 5]))).blocks
     assert (np.flatnonzero(vector).tolist(), vector[0]) == ([0, 2], 2), "item 0 has no row, and is not counted"
     entries = np.full(37, 60.0)
-    entries[:2] = ENTRIES, ENTRIES - 1  # enough for one column, and for none
+    entries[:2] = 8, 7  # 6.6 and 5.9 different ones of 37: enough for one column, and for none
     state = chosen.absorb(state, spec, entries, 40)
     spec = replace(chosen.round_spec(SEED, 3), size=chosen.size_after(state))
     assert spec.size == (37, 2, 71)
@@ -205,7 +205,7 @@ def test_the_server_cannot_ask_beyond_a_row_s_columns_where_rounding_decides() -
     state = chosen.absorb(chosen.initial_state(SEED), chosen.round_spec(SEED, 1), np.full(40, 20.0), 40)
     spec = replace(chosen.round_spec(SEED, 2), size=chosen.size_after(state))
     entries = np.full(40, 60.0)
-    entries[7] = ENTRIES
+    entries[7] = 8
     state = state_as(chosen.absorb(state, spec, entries, 40), PriviRecState)
     state = replace(state, singular_values=np.array([1, 0], np.float32))
     other = np.array(state.basis)

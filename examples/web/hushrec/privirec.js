@@ -48,7 +48,7 @@ export async function gaussian(seed, items, columns, lengths) {
 }
 
 const EQUATIONS = 8;
-const ENTRIES = 4;
+const ENTRIES = 6;
 const LONGEST_LIST = 1000;
 const nextLength = (vectors) => (vectors * (vectors + 1)) / 2 + vectors ** 2;
 const itemExponent = (p) => p.item_exponent ?? 1 - p.user_exponent;
@@ -63,9 +63,10 @@ export function widthsOf(p, state) {
   const safe = Math.floor(Math.max(0, Math.floor(Math.min(own.length, state.clients) / EQUATIONS) - other) / p.iterations);
   const most = Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe));
   if (p.reveal_gram || !most || !state.entries) return { widths: own.map(() => most), columns: most };
-  const able = state.entries.map((count) => Math.floor(Math.floor(count / ENTRIES) / p.iterations));
-  const [steps, part] = p.krylov ? [16, 2] : [1, 20];
-  const columns = Math.min(most, [...able].sort((x, y) => x - y)[Math.floor(own.length / part)]);
+  const within = (count) => Math.floor((count * own.length) / (ENTRIES * Math.max(1, count + own.length)));
+  const able = state.entries.map((count) => Math.floor(within(count) / p.iterations));
+  const [steps, fewer] = p.krylov ? [16, Math.floor((3 * own.length) / 4)] : [1, Math.floor(own.length / 20)];
+  const columns = Math.min(most, [...able].sort((x, y) => x - y)[fewer]);
   const marks = Array.from({ length: steps + 1 }, (_, i) => Math.floor((columns * i) / steps));
   return { widths: able.map((count) => Math.max(...marks.filter((mark) => mark <= Math.min(count, columns)))), columns };
 }
@@ -331,7 +332,8 @@ function withMoreDirections(p, state, index, product_, tiers, columns) {
     const more = beside(rounded(asked), rounded(products));
     return { ...state, sums: index, basis: rounded(next), values: values.map(round32), captured, change, more };
   }
-  const [basis, lengths] = ofFactor(explained, asked[0].length);
+  const whole = ofFactor(explained, asked[0].length);
+  const [basis, lengths] = fits(asked.length, asked[0].length) ? corrected(tiers, asked, products, columns, ...whole) : whole;
   const captured = overlap(state.basis, basis);
   return { ...state, sums: index, basis: rounded(basis), values: lengths.map(round32), captured, more: [] };
 }
@@ -353,6 +355,74 @@ function nystroemFactor(asked, products) {
   const largest = Math.max(...values, 0);
   const found = values.flatMap((x, i) => (x > 1e-6 * largest ? [i] : []));
   return product(products, vectors.map((row) => found.map((i) => row[i] / Math.sqrt(values[i]))));
+}
+
+const fits = (items, columns) => items <= 5_000 && items ** 2 * columns <= 4_000_000_000;
+
+/** The model without entries below 0, which its rows' sums determine: vectors and singular values of P, from those before. */
+function corrected(tiers, asked, products, columns, basis, lengths) {
+  if (!lengths.some((x) => x > 0)) return [basis, lengths];
+  let p = product(basis.map((row) => row.map((x, k) => x * lengths[k] ** 2)), transposed(basis)).map((row) => row.map((x) => Math.max(0, x)));
+  let own = [];
+  const classes = tiers.map(({ rows, first, last }, t) => {
+    own = [...own, ...range(0, asked[0].length / columns).flatMap((one) => range(first, last).map((column) => one * columns + column))];
+    const of = asked.map((row) => own.map((k) => row[k]));
+    return { rows: rows.filter((row) => !tiers[t + 1]?.rows.includes(row)), own, inverse: pseudoInverse(product(transposed(of), of)) };
+  });
+  for (let step = 0; step < 4; step++) {
+    const missing = less(products, product(p, asked));
+    const shares = zeros(asked.length, asked[0].length);
+    for (const one of classes) {
+      if (!one.rows.length) continue;
+      const solved = product(part(missing, one.rows, one.own), one.inverse);
+      one.rows.forEach((row, i) => one.own.forEach((k, j) => (shares[row][k] = 0.75 * solved[i][j])));
+    }
+    const change = product(shares, transposed(asked));
+    p = p.map((row, i) => row.map((x, j) => Math.max(0, x + change[i][j] + change[j][i])));
+  }
+  return leading(p, basis.map((row) => row.filter((_, k) => lengths[k] > 0)), asked[0].length);
+}
+
+/** Leading eigenvectors, and roots of the eigenvalues, within the span of V, P V and P^2 V, then zeros up to so many. */
+function leading(p, vectors, count) {
+  const blocks = [vectors];
+  for (let power = 0; power < 2; power++) {
+    const next = transposed(product(p, blocks.at(-1)));
+    blocks.push(transposed(next.map((column) => column.map((x) => x / (norm(column) || 1)))));
+  }
+  const span = transposed(independent(blocks.flatMap(transposed)));
+  const small = product(transposed(span), product(p, span));
+  const { values, vectors: turned } = eigen(small.map((row, i) => row.map((x, j) => (x + small[j][i]) / 2)));
+  const order = values.map((_, i) => i).filter((i) => values[i] > 1e-6 * Math.max(...values, 0)).sort((x, y) => values[y] - values[x]);
+  const found = order.slice(0, count).map((i) => {
+    const column = product(span, turned.map((row) => [row[i]])).flat();
+    const peak = column.reduce((best, x) => (Math.abs(x) > Math.abs(best) ? x : best), 0);
+    return { column: column.map((x) => x * Math.sign(peak || 1)), length: Math.sqrt(values[i]) };
+  });
+  while (found.length < count) found.push({ column: new Array(p.length).fill(0), length: 0 });
+  return [transposed(found.map(({ column }) => column)), found.map(({ length }) => length)];
+}
+
+/** Orthonormal columns of the same span, without those that are nearly of the others'. */
+function independent(columns) {
+  const found = [];
+  for (const column of columns) {
+    let rest = column;
+    for (let pass = 0; pass < 2; pass++) {
+      for (const q of found) {
+        const along = q.reduce((sum, x, i) => sum + x * rest[i], 0);
+        rest = rest.map((x, i) => x - along * q[i]);
+      }
+    }
+    if (norm(rest) > 1e-6) found.push(rest.map((x) => x / norm(rest)));
+  }
+  return found;
+}
+
+function pseudoInverse(gram) {
+  const { values, vectors } = eigen(gram);
+  const inverse = values.map((x) => (x > 1e-6 * Math.max(...values) ? 1 / x : 0));
+  return product(vectors.map((row) => row.map((x, k) => x * inverse[k])), transposed(vectors));
 }
 
 /** Vectors and singular values of F F^T, largest first, then zeros up to so many columns. */
