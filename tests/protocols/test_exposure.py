@@ -301,5 +301,6 @@ def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
     assert most_equations(1000, 300) == 37
     within = spectral(train)
     assert within["read"] == 0 and 0 < float(within["equations"] or 0) <= float(within["safe"] or 0)
+    assert spectral(train, margin=2)["read"] == 0, "nor with twice the equations of both bounds"
     beyond = spectral(train, 8)
     assert float(beyond["read"] or 0) > 0.02

@@ -31,9 +31,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def rated(users: int = 24, items: int = 120) -> Interactions:
+def rated(users: int = 24, items: int = 120, share: float = 0.12) -> Interactions:
     rng = np.random.default_rng(0)
-    user, item = np.nonzero(rng.random((users, items)) < 0.12)
+    user, item = np.nonzero(rng.random((users, items)) < share)
     known_users, own = np.unique([f"user {number}" for number in user], return_inverse=True)
     known_items, rated_items = np.unique([f"item {number}" for number in item], return_inverse=True)
     return Interactions.from_pairs(
@@ -55,8 +55,8 @@ def split() -> Split:
 
 @pytest.fixture(scope="module")
 def many() -> Split:
-    """Of so many users that sums of privirec-k may have vectors: 12 equations for each item."""
-    train, test = hold_out_share(rated(users=100), 0.2, 0)
+    """Of so many users and items that sums of privirec-k may have vectors: 12 equations for each item."""
+    train, test = hold_out_share(rated(users=100, share=0.16), 0.2, 0)
     return Split(train, test, "a fifth")
 
 
