@@ -378,7 +378,7 @@ def spectrum_for(
     )
     iterations = int(parameters["iterations"])
     entries = np.array(interactions**2 / (clients * items))  # of the lists of an item's owners, on average
-    safe = min(most_equations(items, clients), int(equations_within(entries)))
+    safe = min(most_equations(items, clients), int(equations_within(entries, items)))
     return parameters, min(iterations * int(parameters["components"]), max(iterations, safe)), safe
 
 

@@ -44,11 +44,11 @@ def most_equations(items: int, clients: int) -> int:
     return min(items, clients) // EQUATIONS
 
 
-def equations_within(entries: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return how many of these columns each row may have, for the `entries` e of its owners' lists, float64 (m,).
+def equations_within(entries: NDArray[np.float64], items: int) -> NDArray[np.int64]:
+    """Return how many of these columns each row may have, for the `entries` e of its owners' lists, float64 (any,), of
+    m `items` that have rows.
 
     That is e m / (e + m) / `ENTRIES`, rounded down.
     """
-    items = float(entries.size)
     within: NDArray[np.float64] = entries * items / (ENTRIES * np.maximum(entries + items, 1.0))
     return np.floor(within).astype(np.int64)

@@ -198,7 +198,7 @@ class PriviRecPlan(Recipe):
         columns = self._most_columns(kept.size, state.clients) if p.shrinks else p.columns
         if not p.bounded or not columns:
             return np.full(kept.size, columns), columns
-        own = equations_within(state.list_entries[kept]) // p.iterations
+        own = equations_within(state.list_entries[kept], kept.size) // p.iterations
         # how many steps, and how many of the rows may have fewer columns than all
         steps, fewer = (_STEPS, 3 * kept.size // 4) if p.krylov else (1, kept.size // 20)
         columns = min(columns, int(np.sort(own)[fewer]))
