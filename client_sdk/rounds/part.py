@@ -25,7 +25,6 @@ from protocols.errors import ParameterError
 from protocols.layout import Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
-from protocols.recipes.spectral_start import start_of
 
 if TYPE_CHECKING:
     pass
@@ -219,6 +218,8 @@ class Part:
 
     def _earlier_state(self, like: ClientState) -> ClientState | None:
         """Return what this device kept of the task whose item factors this one goes on from, where that fits."""
+        from protocols.recipes.spectral_start import start_of  # which loads recipes that other tasks do not use
+
         start = start_of(self.member.terms.recipe.parameters)
         if start is None or start.is_spectrum:
             return None
