@@ -56,13 +56,17 @@ from protocols.messages import Extension, InvitationRequest, Role, Schedule, Tas
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
+from protocols.recipes.privirec_parameters import LEAST_OWNERS
 from protocols.sums.groups import advised_cohort
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
 
 tasks = command_group("Create, list, show, close, resume and delete tasks.")
-_STAYING = 0.9  # advised share of the clients that have to stay until the last sum
+_STAYING = 0.5  # advised share of the clients that have to stay until the last sum: the limit on equations allows it
+_APART = 0.1
+"""Advised share of the clients by which sums over the same data differ, or not at all: as many leave such a task when
+one drops out between two sums. With min_clients in its place, and that above half, the first one would end the task."""
 tasks.command("create")(task_create)
 
 
@@ -104,8 +108,8 @@ def task_advise(
         )
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
         if choice.recipe == "privirec-k":  # whose sums say more, the more clients drop out after the degrees
-            schedule = schedule.model_copy(update={"min_clients": ceil(_STAYING * choice.cohort_size)})
-            more = f"-s min_clients={schedule.min_clients} "
+            floors = _floors(choice.cohort_size)
+            schedule, more = schedule.model_copy(update=floors), _as_options(floors)
     elif ratings:
         raise CommandError("no recipe of ratings can be trained with a privacy block: leave out --ratings or --epsilon")
     else:
@@ -158,7 +162,7 @@ def task_advise(
         if found <= safe:
             typer.echo(
                 f"for a spectral start, which {STARTS_RANKED}: a masked privirec-k task with "
-                f"-r components={spectrum['components']} -s min_clients={ceil(_STAYING * clients)}, then --start-from "
+                f"-r components={spectrum['components']} {_as_options(_floors(clients)).strip()}, then --start-from "
                 f"it with -r dim={min(found, MOST_FACTORS)} -s rounds=20"
             )
     named = {"items", "components", "item_exponent", "next_vectors", "rank", "dim", "validation"}
@@ -171,6 +175,18 @@ def task_advise(
         f"hushrec-server task create NAME --recipe {choice.recipe} {given}--mechanism {mechanism} {pairs}"
         f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} {more}--organiser KEY"
     )
+
+
+def _floors(cohort: int) -> dict[str, int]:
+    """Return the fields of a schedule that say how many of a frozen cohort may drop out."""
+    return {
+        "min_clients": max(3, ceil(_STAYING * cohort)),
+        "min_difference": max(LEAST_OWNERS, ceil(_APART * cohort)),
+    }
+
+
+def _as_options(fields: dict[str, int]) -> str:
+    return "".join(f"-s {name}={value} " for name, value in fields.items())
 
 
 def _say_what_vectors_are_worth(items: int, own: int, most: int) -> None:

@@ -74,6 +74,24 @@ def test_later_rounds_ask_only_the_survivors(world: World) -> None:
     assert "leaves the task for good" in warning
 
 
+def test_what_is_advised_lets_members_drop_out(world: World) -> None:
+    """Half must stay, and as many leave with one that drops out as sums differ by."""
+    sizes = {"cohort_size": 10, "start_clients": 10, "rounds": 50, "max_failed_rounds": 1}
+    advised = world.task(members=10, **sizes, min_clients=5, min_difference=2)
+    deliver(world, advised)
+    for remaining in (8, 6):
+        assert f"{remaining} remain" in str(deliver(world, advised, missing=1).failure)
+        assert deliver(world, advised).state == "complete"
+
+
+def test_a_floor_above_half_alone_ends_a_task_with_its_first_dropout(world: World) -> None:
+    sizes = {"cohort_size": 10, "start_clients": 10, "rounds": 50, "max_failed_rounds": 1}
+    task = world.task(members=10, **sizes, min_clients=9)
+    deliver(world, task)
+    assert "1 remain" in str(deliver(world, task, missing=1).failure)
+    assert world.view(task).state == "failed"
+
+
 def test_a_sum_that_differs_by_one_is_repeated_over_fewer(world: World) -> None:
     task = world.task(members=12, max_failed_rounds=1, **SUM)
     world.run(task)
