@@ -113,6 +113,7 @@ def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> Non
     assert task.now()["abandoned_sums"] == 1
 
 
+@pytest.mark.parametrize(("mechanism", "more"), [("masked", {"corrupt": 0.0, **GROUPS}), ("oneshot", {"groups": 3})])
 @pytest.mark.parametrize(
     ("recipe", "changes", "text"),
     [
@@ -121,12 +122,14 @@ def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> Non
         ("fedmf", {"min_clients": 5}, "each of 3 groups needs min_clients, 5, so cohort_size must be at least 15"),
     ],
 )
-def test_a_task_that_cannot_be_split_is_refused(api: Api, recipe: str, changes: dict[str, int], text: str) -> None:
+def test_a_task_that_cannot_be_split_is_refused(
+    api: Api, recipe: str, changes: dict[str, int], text: str, mechanism: str, more: dict[str, float]
+) -> None:
     parameters = (
         {"items": 6, "components": 2, "reveal_gram": True} if recipe == "privirec-k" else {"items": 6, "dim": 2}
     )
     schedule = {"cohort_size": COHORT, "min_clients": 3, **changes}
-    wanted = request_json("unsplit", recipe, parameters, "masked", {"corrupt": 0.0, **GROUPS}, **schedule)
+    wanted = request_json("unsplit", recipe, parameters, mechanism, more, **schedule)
     answer = api.http.post("/v1/tasks", json=wanted, headers=api.operator)
     assert text in detail(answer, 422)
 

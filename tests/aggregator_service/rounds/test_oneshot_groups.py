@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.oneshot.wire import groups_of
-from tests.support.api import Api, TestTask, checked, detail
+from tests.support.api import Api, TestTask, checked
 from tests.support.oneshot import (
     OneshotClient,
     OneshotMember,
@@ -21,7 +20,6 @@ from tests.support.oneshot import (
     oneshot_task,
     publish_keys,
 )
-from tests.support.world import request_json
 
 COHORT, COMMITTEE = 12, 5
 SERVER = {"fold_batch": 3}
@@ -146,22 +144,6 @@ def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> Non
     committee_turn(task, members, 2)
     assert task.wait_round(2, "complete")["step"] == 2
     assert task.now()["abandoned_sums"] == 1
-
-
-@pytest.mark.parametrize(
-    ("recipe", "changes", "text"),
-    [
-        ("privirec-k", {}, "an item needs min_owners owners in every group"),
-        ("fedmf", {"cohort_size": 13}, "choose cohort_size 12 or 15"),
-        ("fedmf", {"min_clients": 5}, "each of 3 groups needs min_clients, 5, so cohort_size must be at least 15"),
-    ],
-)
-def test_a_task_that_cannot_be_split_is_refused(api: Api, recipe: str, changes: dict[str, int], text: str) -> None:
-    spectral = {"items": 6, "components": 2, "reveal_gram": True}
-    parameters = spectral if recipe == "privirec-k" else {"items": 6, "dim": 2}
-    schedule = {"cohort_size": COHORT, "min_clients": 3, **changes}
-    wanted = request_json("unsplit", recipe, parameters, "oneshot", {"groups": 3}, **schedule)
-    assert text in detail(api.http.post("/v1/tasks", json=wanted, headers=api.operator), 422)
 
 
 def test_a_member_asks_for_some_of_the_shares(api: Api) -> None:

@@ -19,9 +19,8 @@ from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.validation import SETTINGS, settings_of
+from tests.protocols.recipes.spectra import ITEMS, TASK_SEED, after_iterations
 
-TASK_SEED = bytes(range(32))
-ITEMS = 30
 FADES = exp(-1 / 3)
 
 
@@ -91,17 +90,6 @@ def make(**changes: Any) -> PriviRecK:
     return recipe("privirec-k", {"items": ITEMS, **whole, **changes})
 
 
-def before_next(chosen: PriviRecK) -> PriviRecState:
-    """The model before the sum of next items, of 40 made-up clients."""
-    rows = (np.random.default_rng(1).random((40, ITEMS)) < 0.3).astype(float)
-    state = chosen.initial_state(TASK_SEED)
-    while state.sum_index < chosen.last_iteration:
-        spec = chosen.round_spec(TASK_SEED, state.sum_index + 1)
-        parts = [chosen.contribute(state, spec, Local(np.flatnonzero(row))).vector for row in rows]
-        state = chosen.absorb(state, spec, np.sum(parts, axis=0), len(rows))
-    return state
-
-
 @pytest.mark.parametrize("krylov", [False, True])
 @pytest.mark.parametrize("validation", [0.0, 0.5])
 def test_it_comes_after_the_iterations_and_the_state_holds_the_model(krylov: bool, validation: float) -> None:
@@ -109,7 +97,7 @@ def test_it_comes_after_the_iterations_and_the_state_holds_the_model(krylov: boo
     kinds = [chosen.sum_of(index) for index in range(1, chosen.steps + 1)]
     assert kinds == ["degrees", "iteration", "iteration", "next", *["validation"] * (validation > 0)]
     assert chosen.sum_kinds() == ((1, 2, 4, 5) if validation else (1, 2, 4))
-    state, spec = before_next(chosen), chosen.round_spec(TASK_SEED, 4)
+    state, spec = after_iterations(chosen), chosen.round_spec(TASK_SEED, 4)
     assert not chosen.is_done(state)
     orders = [np.array(one, np.int32) for one in ([3, 7, 1], [9, 2, 4, 20], [], [5])]
     sent = [chosen.contribute(state, spec, Local(order)).vector for order in orders]
@@ -142,7 +130,7 @@ def test_it_comes_after_the_iterations_and_the_state_holds_the_model(krylov: boo
 
 def test_items_without_rows_are_left_out_of_the_order() -> None:
     chosen = make(min_owners=12)
-    state, spec = before_next(chosen), chosen.round_spec(TASK_SEED, 4)
+    state, spec = after_iterations(chosen), chosen.round_spec(TASK_SEED, 4)
     kept = chosen.kept(state)
     others = np.setdiff1d(np.arange(ITEMS), kept)
     assert kept.size > 3 and others.size

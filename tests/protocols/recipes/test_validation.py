@@ -13,28 +13,14 @@ from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
 from protocols.recipes.base import Local, Reach
 from protocols.recipes.privirec import PriviRecK
-from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe
 from protocols.recipes.validation import SETTINGS, Setting, chosen_setting, held_out
-
-TASK_SEED = bytes(range(32))
-ITEMS = 30
+from tests.protocols.recipes.spectra import ITEMS, TASK_SEED, after_iterations
 
 
 def make(**changes: Any) -> PriviRecK:
     whole = {"reveal_gram": True, "min_owners": 1, "components": 3, "iterations": 2, "validation": 0.5}
     return recipe("privirec-k", {"items": ITEMS, **whole, **changes})
-
-
-def before(chosen: PriviRecK, krylov: bool = False) -> PriviRecState:
-    """The model before the sum of validation, of 40 made-up clients."""
-    rows = (np.random.default_rng(1).random((40, ITEMS)) < 0.3).astype(float)
-    state = chosen.initial_state(TASK_SEED)
-    while state.sum_index < chosen.last_iteration:
-        spec = chosen.round_spec(TASK_SEED, state.sum_index + 1)
-        parts = [chosen.contribute(state, spec, Local(np.flatnonzero(row))).vector for row in rows]
-        state = chosen.absorb(state, spec, np.sum(parts, axis=0), len(rows))
-    return state
 
 
 def sums_of(members: float, mean: float, **others: float) -> np.ndarray:
@@ -76,7 +62,7 @@ def test_the_first_setting_is_used_unless_another_is_clearly_better() -> None:
 def test_the_sum_is_the_last_one_and_the_model_has_the_choice(krylov: bool) -> None:
     chosen = make(krylov=krylov)
     assert (chosen.steps, chosen.sum_of(4), chosen.sum_kinds()) == (4, "validation", (1, 2, 4))
-    state, spec = before(chosen), chosen.round_spec(TASK_SEED, 4)
+    state, spec = after_iterations(chosen), chosen.round_spec(TASK_SEED, 4)
     assert not chosen.is_done(state) and "setting" not in chosen.report(state)
     values = np.linspace(0, 1, len(SETTINGS))
     sent = [chosen.contribute(state, spec, Local(own)).vector for own in (values, np.zeros(0), values)]
@@ -95,7 +81,7 @@ def test_the_sum_is_the_last_one_and_the_model_has_the_choice(krylov: bool) -> N
 
 def test_values_and_states_that_no_member_makes_are_refused() -> None:
     chosen = make()
-    state, spec = before(chosen), chosen.round_spec(TASK_SEED, 4)
+    state, spec = after_iterations(chosen), chosen.round_spec(TASK_SEED, 4)
     for wrong in (
         np.full(len(SETTINGS), 1.1),
         np.full(len(SETTINGS), -0.1),
