@@ -80,7 +80,7 @@ def _insert(database: sqlite3.Connection, rows: list[tuple[bytes, str, bytes]]) 
         database.executemany("INSERT INTO stored VALUES (?, ?, ?)", rows)
 
 
-def _serve(port: int, folder: str) -> None:
+def serve(port: int, folder: str) -> None:
     database = sqlite3.connect(Path(folder) / "floor.db", check_same_thread=False)
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
@@ -139,7 +139,7 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     """
     batch, repetitions = (20, 1) if options.quick else (500, 9)
     cohort = batch * (repetitions + 1) + 1
-    with TemporaryDirectory() as root, peer_server(_serve) as started:
+    with TemporaryDirectory() as root, peer_server(serve) as started:
         peer = Floor(*started)
         # the round stays open, since one member does not contribute, and nothing is folded meanwhile
         settings = {"HUSHREC_TUNING": '{"fold_batch": 100000}'}

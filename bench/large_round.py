@@ -1,0 +1,419 @@
+"""One-shot rounds of many clients over two replicas, PostgreSQL and S3, one replica killed in the middle.
+
+    .venv/bin/python -m bench.large_round [--quick] [--clients 1000 10000 100000] [--shard 10000] [--replicas 1 2]
+        [--sqlite] [--json FILE]
+
+Clients are simulated at the wire: their rows are inserted, and their requests (the round, the committee's keys, the
+contribution) are made before they are sent, over 16 connections. What the servers check is real: certificates,
+signatures, sealed shares. Clients share a few secrets of masks, each with errors of its own, so that the released sums
+can be compared with the true ones. The committee is the SDK's. Figures are the servers' processor time and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
+
+import httpx
+import numpy as np
+import psutil
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+from sqlalchemy import insert, make_url
+
+from aggregator_service.storage.database import Database, announce
+from aggregator_service.storage.schema import ClientRow
+from bench._report import MIB, Figure, arguments, processor_seconds, ratio, say
+from bench.figures import run
+from bench.floor import Floor, cpu_ms, serve
+from bench.rounds import named
+from bench.service import peer_server
+from bench.service_load import Call, Member
+from client_sdk.api.http import SyncDriver
+from client_sdk.api.wire import Program
+from client_sdk.lab.fleet_rounds import FleetCommittee, FleetOptions
+from client_sdk.operator import Operator, task_request
+from client_sdk.organiser import TrialOrganiser
+from protocols.crypto.certificates import certify
+from protocols.crypto.keys import person_of
+from protocols.crypto.sealing import SealingKey
+from protocols.layout import whole_route
+from protocols.messages import RoundView, Schedule, TaskView
+from protocols.recipes.registry import recipe
+from protocols.sums.oneshot.client import sign_upload
+from protocols.sums.oneshot.committee import Committee, make_committee, seal_share, split_keys
+from protocols.sums.oneshot.mechanism import ONESHOT, packed_residues
+from protocols.sums.oneshot.member import split
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
+from protocols.task_terms import broadcast_digest
+from tests.support.needs import required
+from tests.support.replicas import Replicas, TestDatabase, connect, running_replicas
+from tests.support.s3 import BUCKET, S3Server
+from tests.support.server import AggregatorProcess
+
+ITEMS, DIM = 1_000, 9
+SECRETS: Final = 16
+"""Secrets of masks, of which each client has one times a power of X: a drawn one each would cost this process more."""
+FEWEST_GROUPS: Final = 3
+"""The model is made of those groups whose sums are near the others'."""
+CONNECTIONS: Final = 16
+AT_ONCE: Final = 256
+"""Clients whose requests are made, and then sent."""
+DAY: Final = 86_400.0
+_END: Final = b"\r\n\r\n"
+T = TypeVar("T")
+
+
+# --- The clients
+
+
+class Crowd:
+    """The clients of one round, as rows of the servers' database and as requests."""
+
+    def __init__(self, task: str, count: int, organiser: Ed25519PrivateKey, scope: str, authority: str) -> None:
+        self._task, self._mailbox, self.members = task, SealingKey.generate(), list[Member]()
+        later = int(time.time()) + 24 * 3600
+        for number in range(count):
+            identity = Ed25519PrivateKey.generate()
+            key = identity.public_key().public_bytes_raw()
+            terms: dict[str, Any] = {"role": "member", "serial": int.from_bytes(key[:8], "big"), "not_after": later}
+            certificate = certify(organiser, scope, key, self._mailbox.name, **terms).encode()
+            own = f"c_{number:020x}", f"hrc_{token_hex(21)}", identity, self._mailbox, certificate
+            self.members.append(Member(*own, authority))
+
+    def enrol(self, database: Database) -> None:
+        """Insert the rows, and tell the servers of new members."""
+        now, rows = time.time(), list[dict[str, Any]]()
+        for number, member in enumerate(self.members):
+            key = member.identity.public_key().public_bytes_raw()
+            row = {
+                **{"id": member.client_id, "task_id": self._task, "sequence": 1_000 + number, "role": "member"},
+                **{"identity_key": key, "person": person_of(key), "mailbox_key": member.mailbox.name},
+                **{"certificate": member.certificate, "subject": key[:8], "enrolled_at": now},
+                **{"token_hash": hashlib.sha256(member.token.encode()).hexdigest(), "turn": number},
+            }
+            rows.append(row)
+
+        def write(session: Any) -> None:
+            for start in range(0, len(rows), 1_000):
+                session.execute(insert(ClientRow), rows[start : start + 1_000])
+            announce(session, self._task, "members")
+
+        database.transact(write)
+
+
+class Uploads:
+    """What the clients send: vectors drawn from their numbers, masked with one of a few secrets."""
+
+    def __init__(self, committee: Committee) -> None:
+        self._committee, context = committee, committee.context
+        plan = self.plan = context.plan
+        self._ephemeral = X25519PrivateKey.generate()
+        public = public_polynomials(context.binding, plan.ring.degree, plan.ring.primes, plan.polynomials)
+        self._made = list[tuple[NDArray[np.float64], NDArray[np.int64]]]()
+        for _ in range(SECRETS):
+            primes, degree = plan.ring.primes, plan.ring.degree
+            secret, masks = gaussian(degree, os.urandom), np.zeros((len(primes), plan.polynomials * degree))
+            add_products(masks, public, secret, primes)
+            shares = split(secret, plan.threshold, committee.points, primes[0], os.urandom)
+            self._made.append((masks.reshape(len(primes), -1, degree), np.stack(shares).astype(np.int64)))
+        block, random = plan.layout.blocks[0], np.random.default_rng(1)
+        bounds, counts = block.bounds(), block.integral_mask()
+        self._vectors = [
+            encode(plan, whole_route(plan.layout), [np.where(counts, 1.0, random.uniform(-bounds, bounds))])
+            for _ in range(SECRETS)
+        ]
+        self._random = np.random.default_rng()
+        self.total, self.sent = np.zeros(plan.layout.length, np.int64), 0
+
+    def make(self, number: int, member: Member) -> bytes:
+        """A client's upload, which is then part of `total`."""
+        self.sent += 1
+        plan, by = self.plan, int(self._random.integers(self.plan.ring.degree))
+        masks, shares = (_turned(values, by) for values in self._made[self._random.integers(SECRETS)])
+        masks = masks.reshape(len(masks), -1)[:, : plan.coefficients]
+        steps = self._vectors[number % SECRETS]
+        self.total += steps
+        residues = packed_residues(plan.ring, steps, gaussian(plan.coefficients, os.urandom), masks)
+        own = self._ephemeral, self._committee
+        shares %= plan.ring.primes[0]
+        sealed = tuple(seal_share(share, *own, place, member.client_id) for place, share in enumerate(shares))
+        key = self._ephemeral.public_key().public_bytes_raw()
+        body = residues.astype("<u4", copy=False).tobytes()
+        return sign_upload(self._committee, member.client_id, member.identity, key, sealed, body).encode()
+
+
+def _turned(polynomials: NDArray[Any], by: int) -> NDArray[Any]:
+    """Return polynomials (..., N) times X^by, modulo X^N + 1."""
+    turned = np.roll(polynomials, by, axis=-1)
+    turned[..., :by] *= -1
+    return turned
+
+
+def failing_over(ports: Callable[[], Sequence[int]], calls: Iterable[Call], *statuses: int) -> list[bytes]:
+    """Send each request to a port in turn, again to another one where a connection breaks; the answers' bodies."""
+
+    async def one(numbered: Iterator[tuple[int, Call]], turn: int, answers: dict[int, bytes]) -> None:
+        reader: asyncio.StreamReader | None = None
+        writer: asyncio.StreamWriter | None = None
+        for index, call in numbered:
+            while index not in answers:
+                try:
+                    if reader is None or writer is None:
+                        alive = ports()
+                        reader, writer = await asyncio.open_connection("127.0.0.1", alive[turn % len(alive)])
+                    writer.write(call.head + call.body)
+                    head = (await reader.readuntil(_END)).lower()
+                    _, _, length = head.partition(b"\r\ncontent-length:")
+                    body = await reader.readexactly(int(length.split(b"\r\n", 1)[0] or 0))
+                    if int(head[9:12]) not in statuses:
+                        raise SystemExit(f"the server answered {head[9:12].decode()}: {body[:300]!r}")
+                    answers[index] = body
+                except (OSError, asyncio.IncompleteReadError):
+                    reader = writer = None
+                    turn += 1
+                    await asyncio.sleep(0.05)
+        if writer is not None:
+            writer.close()
+
+    async def everything() -> list[bytes]:
+        numbered, answers = enumerate(calls), dict[int, bytes]()
+        await asyncio.gather(*(one(numbered, turn, answers) for turn in range(CONNECTIONS)))
+        return [answers[index] for index in sorted(answers)]
+
+    return uvloop.run(everything())
+
+
+# --- The servers
+
+
+class Peaks:
+    """Processor time of servers, and the most memory of each of their processes. Use it as a context manager."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids, self._begun = list(pids), {pid: processor_seconds(pid) for pid in pids}
+        self._spent = dict.fromkeys(pids, 0.0)
+        self.most: dict[str, int] = {}
+        """Peak resident memory by kind of process, bytes."""
+        self._stop = threading.Event()
+
+    def __enter__(self) -> Peaks:
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def now(self) -> float:
+        """Processor seconds of all servers so far, also of one that was killed."""
+        for pid in self._pids:
+            with suppress(psutil.NoSuchProcess):
+                self._spent[pid] = processor_seconds(pid) - self._begun[pid]
+        return sum(self._spent.values())
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.1):
+            self.now()
+            for pid in self._pids:
+                with suppress(psutil.NoSuchProcess):
+                    server = psutil.Process(pid)
+                    for kind, process in (("server", server), *(("worker", one) for one in server.children())):
+                        self.most[kind] = max(self.most.get(kind, 0), process.memory_info().rss)
+
+
+@contextmanager
+def started(folder: Path, replicas: int, sqlite: bool) -> Iterator[Replicas]:
+    """The servers: on PostgreSQL and S3, or one on SQLite and a directory."""
+    settings: dict[str, Any] = {f"{who}_rate": 0 for who in ("client", "operator", "failure")}
+    settings |= {"log_format": "text", "recheck_seconds": 5.0}
+    with ExitStack() as stack:
+        if not sqlite:
+            server, name = make_url(required("postgres")), f"hushrec_bench_{token_hex(6)}"
+            connection = stack.enter_context(connect(server))
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]
+            stack.callback(connection.execute, f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+            place = folder / "s3"
+            place.mkdir()
+            s3 = stack.enter_context(closing(S3Server(required("weed"), place)))
+            s3.start()
+            os.environ.update(s3.environment)
+            settings |= {"database_url": TestDatabase(server, name).schema(), "blobs": f"s3://{BUCKET}/large"}
+        os.environ["HUSHREC_TEST_FRESH_SERVERS"] = "1"  # a fork shares memory with this process
+        yield stack.enter_context(running_replicas(folder, replicas, **settings))
+
+
+# --- A round
+
+
+def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool) -> dict[str, Figure]:
+    """Play one round; its figures `<name>.*`. With two replicas the leading one is killed in the middle."""
+    say(f"{clients} clients, {replicas} servers")
+    with TemporaryDirectory() as folder, started(Path(folder), replicas, sqlite) as servers, ExitStack() as stack:
+        leader = servers.leader()
+        kept = servers.but(leader)[0] if replicas > 1 else leader
+        operator = stack.enter_context(Operator(kept.url, kept.operator_token))
+        groups, key = clients // shard if clients // shard >= FEWEST_GROUPS else 1, Ed25519PrivateKey.generate()
+        organiser = TrialOrganiser(_key=key)
+        each = clients // groups
+        schedule = Schedule(
+            rounds=1, cohort_size=clients, min_clients=each // 2, collect_seconds=DAY, stage_seconds=DAY
+        )
+        mechanism: dict[str, Any] = {"groups": groups} if groups > 1 else {}
+        parameters: dict[str, Any] = {"items": ITEMS, "dim": DIM, "clip": 1.0}
+        given = ("large", "fedmf", "oneshot", schedule, parameters, mechanism)
+        task = operator.create_task(task_request(*given, organiser=organiser.pin))
+        layout = recipe("fedmf", parameters).layout(1)
+        plan = OneshotPlan.of(ONESHOT.plan(task.mechanism.parameters, layout, clients))
+        driver = stack.enter_context(closing(SyncDriver()))
+
+        def run_all(programs: Iterable[Callable[[], Program[T]]]) -> list[T]:
+            return [driver.run(make()) for make in programs]
+
+        committee = FleetCommittee(FleetOptions(), run_all)
+        invitation = operator.invite(task.task_id, plan.committee, "committee").invitation
+        committee.enrol(kept.url, plan, invitation, organiser.source("committee"))
+        say("enrolling")
+        crowd = Crowd(task.task_id, clients, key, organiser.scope, kept.url.removeprefix("http://"))
+        with closing(Database(servers.database_url, connections=2)) as database:
+            crowd.enrol(database)
+
+        def round_that(fits: Callable[[RoundView], bool]) -> RoundView:
+            while not (found := [view for view in operator.rounds(task.task_id) if fits(view)]):
+                time.sleep(0.1)
+            return found[0]
+
+        with Peaks([server.pid for server in servers.servers]) as peaks:
+            times = [time.perf_counter()]
+            view = round_that(lambda view: view.state == "collecting")
+            times.append(time.perf_counter())
+            say("sending")
+            before = peaks.now()
+            uploads = _send_all(servers, leader, crowd, task, view, plan)
+            times.append(time.perf_counter())
+            sending = peaks.now() - before
+            say(f"sent, {1e3 * sending / clients:.2f} ms a client; the committee confirms and unmasks")
+            spent = time.process_time()
+            committee.unmask(view, lambda seen, of: round_that(lambda view: of(view) != of(seen)))
+            spent = time.process_time() - spent
+            end = round_that(lambda view: view.state in ("complete", "failed"))
+            times.append(time.perf_counter())
+            whole = peaks.now()
+        say(f"{end.state}, {1e3 * whole / clients:.2f} ms a client {end.failure or ''}")
+        exact = end.state == "complete" and end.survivors == clients and _is_exact(kept, task.task_id, plan, uploads)
+    figures: dict[str, Figure] = {
+        "exact": exact,
+        "clients": clients,
+        "groups": groups,
+        "server_cpu_ms_per_client": 1e3 * whole / clients,
+        "upload_cpu_ms_per_client": 1e3 * sending / clients,
+        "uploads_per_s": clients / (times[2] - times[1]),
+        "open_s": times[1] - times[0],
+        "end_s": times[3] - times[2],
+        "whole_s": times[3] - times[0],
+        "member_cpu_s": spent / plan.committee,
+        "upload_bytes": plan.ticket_bytes + plan.body_bytes,
+        "peak_mib": max(peaks.most.values()) / MIB,
+        **{f"{kind}_peak_mib": peak / MIB for kind, peak in peaks.most.items()},
+    }
+    return named(name, figures)
+
+
+def _send_all(
+    servers: Replicas, leader: AggregatorProcess, crowd: Crowd, task: TaskView, view: RoundView, plan: OneshotPlan
+) -> Uploads:
+    """Send what all clients send. Of two servers, the leader is killed when half of the clients have sent."""
+    path, members, dead = f"/v1/tasks/{task.task_id}/rounds", crowd.members, len(servers.servers) == 1
+
+    def ports() -> list[int]:
+        return [server.port for server in servers.servers if server.running]
+
+    (keys,) = failing_over(ports, [members[0].call("GET", f"{path}/1/committee")], 200)
+    digest = broadcast_digest(task, view.step, None, view.levels)
+    context = OneshotContext(task.task_id, 1, view.step, plan, digest, view.cohort)
+    uploads = Uploads(make_committee(context, split_keys(keys), lambda _: True))
+    chain = {} if view.aggregate_chain is None else {"aggregate-chain": view.aggregate_chain}
+    for start in range(0, len(members), AT_ONCE):
+        calls = list[Call]()
+        for number, member in enumerate(members[start : start + AT_ONCE], start):
+            target = f"{path}/1/contributions/{member.client_id}"
+            calls += [member.call("GET", f"{path}/current"), member.call("GET", f"{path}/1/committee")]
+            calls.append(member.put(target, uploads.make(number, member), stated=chain))
+        killer = threading.Timer(0.3, leader.kill)
+        if not dead and start >= len(members) // 2:
+            say("killing the leader")
+            killer.start()
+        failing_over(ports, calls, 200, 201)
+        if killer.ident is not None:
+            killer.join()
+            dead = True
+    return uploads
+
+
+def _is_exact(server: AggregatorProcess, task: str, plan: OneshotPlan, uploads: Uploads) -> bool:
+    """Whether the released sums add up to what all clients sent, element by element."""
+    bearer = {"Authorization": f"Bearer {server.operator_token}"}
+    answer = httpx.get(f"{server.url}/v1/tasks/{task}/rounds/1/aggregate", timeout=120, headers=bearer)
+    body, total = answer.raise_for_status().content, np.zeros(plan.layout.length)
+    groups = 1 if len(body) == plan.aggregate_bytes and getattr(plan, "groups", 1) == 1 else plan.groups
+    for part in np.split(np.frombuffer(body, np.uint8), groups):
+        opened, count = part.tobytes(), uploads.sent
+        if groups > 1:
+            count, opened = int.from_bytes(opened[:8], "little"), opened[8:]
+        values = ONESHOT.open(plan.of_group if groups > 1 else plan, opened, count, None)
+        for fixed, where in plan.places[0]:
+            total[where] += values[where] * fixed.scale
+    return bool((np.rint(total) == uploads.total).all())
+
+
+# ---
+
+
+def measure(options: argparse.Namespace) -> dict[str, Figure]:
+    """Figures of a round of each size, each beside plain FastAPI that takes the same bytes."""
+    figures: dict[str, Figure] = {}
+    replicas, sqlite = (1, True) if options.quick else (options.replicas, options.sqlite)
+    for clients in (12,) if options.quick else options.clients:
+        name = f"n{clients}"
+        found = play(name, clients, options.shard, replicas, sqlite)
+        floor = {f"{name}.floor_ms": least_ms(int(found[f"{name}.upload_bytes"] or 0))}
+        both = found | floor
+        figures |= both | {f"{name}.floor_ratio": ratio(both, f"{name}.upload_cpu_ms_per_client", f"{name}.floor_ms")}
+    return figures
+
+
+def least_ms(length: int) -> float:
+    """Processor time of the floor (`bench.floor`) for two polls and an upload of so many bytes, ms."""
+    body, count = os.urandom(length), 200
+    with peer_server(serve) as started:
+        peer = Floor(*started)
+        cpu_ms(peer.pid, peer.port, peer.calls(count, body), 201)
+        poll = cpu_ms(peer.pid, peer.port, peer.calls(count), 304)
+        return 2 * poll + cpu_ms(peer.pid, peer.port, peer.calls(count, body), 201)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = arguments(__doc__)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1_000, 10_000, 100_000], metavar="N")
+    parser.add_argument("--shard", type=int, default=10_000, metavar="N", help="clients of a group")
+    parser.add_argument("--replicas", type=int, default=2, metavar="N", help="of two, the leader is killed")
+    parser.add_argument("--sqlite", action="store_true", help="one server on SQLite and a directory")
+    return parser
+
+
+if __name__ == "__main__":
+    run("large_round", _parser(), measure)
