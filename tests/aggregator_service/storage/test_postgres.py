@@ -125,7 +125,8 @@ def test_a_deadlock_is_tried_again(database: Database, url: str, tmp_path: Path,
         lock_task(session, task_id).completed_rounds += 1
         announce(session, task_id, "round")
 
-    assert cross(database.transact if caller == "service" else partial(in_transaction, tmp_path, url), count) == 3
+    tries = cross(database.transact if caller == "service" else partial(in_transaction, tmp_path, url), count)
+    assert tries >= 3  # on a busy machine the second try can meet the other one again
     with database.read() as session:
         assert [session.get_one(TaskRow, task).completed_rounds for task in ("t_1", "t_2")] == [2, 2]
     versions = [1, 1, 2, 2] if caller == "service" else []  # a command has a database object of its own
