@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -146,7 +146,7 @@ def split_keys(body: Buffer) -> list[CommitteeKey]:
     return keys
 
 
-class Statements(Sequence[Statement]):
+class Statements(Iterable[Statement]):
     """Encoded statements, decoded when they are read: the clients of a round are many, and their bytes few."""
 
     def __init__(self, plan: OneshotPlan, body: Buffer, starts: Sequence[int]) -> None:
@@ -155,18 +155,12 @@ class Statements(Sequence[Statement]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Statement: ...
-    @overload
-    def __getitem__(self, index: slice) -> Statements: ...
-    def __getitem__(self, index: int | slice) -> Statement | Statements:
-        if isinstance(index, slice):
-            first, last, step = index.indices(len(self))
-            if step != 1:
-                raise ValueError("statements are read in order")
-            return Statements(self._plan, self._body, self._starts[first : max(first, last) + 1])
+    def __getitem__(self, index: int) -> Statement:
         start, stop = self._starts[index], self._starts[index + 1]
         return Statement.read(self._plan, Reader(self._body[start:stop]))
+
+    def __iter__(self) -> Iterator[Statement]:
+        return map(self.__getitem__, range(len(self)))
 
 
 def split_statements(plan: OneshotPlan, body: Buffer, most: int) -> Statements:

@@ -31,7 +31,14 @@ from protocols.crypto.sealing import SealingKey
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
 from protocols.sums.groups import each_group
-from protocols.sums.oneshot.committee import Committee, open_share, signed_sum, signed_survivors, signed_upload
+from protocols.sums.oneshot.committee import (
+    Committee,
+    Statements,
+    open_share,
+    signed_sum,
+    signed_survivors,
+    signed_upload,
+)
 from protocols.sums.oneshot.mechanism import check_noise
 from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
@@ -184,7 +191,7 @@ class Inspecting:
     statements: of the survivors. is_client: as for `inspect`. Raises `RefusalError` if a client is in the set twice.
     """
 
-    def __init__(self, state: Ready, statements: Sequence[Statement], is_client: IsClient) -> None:
+    def __init__(self, state: Ready, statements: Sequence[Statement] | Statements, is_client: IsClient) -> None:
         plan, ids = state.committee.context.plan, [statement.client_id for statement in statements]
         self._clients = frozenset(ids)
         identities = {statement.identity_key for statement in statements}

@@ -19,6 +19,8 @@ from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotP
 from protocols.sums.oneshot.plan import make_plan as plan_of
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.wire import groups_of, survivors_digest
+from protocols.sums.plain import PLAIN
+from protocols.sums.ring import ring_mechanism
 from tests.protocols.sums.oneshot.rounds import Round
 
 CLIENTS, GROUPS = 12, 3
@@ -200,6 +202,9 @@ def test_parameters_of_groups() -> None:
         plan_of({"groups": 3}, VectorLayout(LAYOUT.blocks, sum_class=REPEATED_ROWS), 12)
     with pytest.raises(ParameterError, match="by group"):
         ONESHOT.fold(plan(), None, [])
+    assert ring_mechanism(ONESHOT) is ONESHOT
+    with pytest.raises(ParameterError, match="sums of plain are not split into groups"):
+        ring_mechanism(PLAIN)
     assert "split into 3 groups" in " ".join(plan().trust(12)) and "near the others" in " ".join(plan().trust(12))
     assert "one member that lies can spoil" in " ".join(plan(tau=0.0).trust(12))
     assert advised_split(300, None, works_in_oneshot_groups) == (10, 300, 15)
