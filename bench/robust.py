@@ -74,7 +74,7 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.training.privirec import components_of, matching_filter
 from protocols.advice import advise, parameters_for
-from protocols.errors import CodecError
+from protocols.errors import CodecError, ParameterError
 from protocols.layout import Floats
 from protocols.messages import Evaluation
 from protocols.recipes.base import RoundSpec
@@ -462,7 +462,11 @@ def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick
     for _ in made.run(99):
         pass
     assert isinstance(made.recipe, PriviRecK)
-    components, rows = components_of(made.recipe, made.state), interaction_rows(train)
+    try:
+        components, rows = components_of(made.recipe, made.state), interaction_rows(train)
+    except ParameterError as error:  # the limit on equations leaves no vector: nothing is recommended
+        say(str(error))
+        return 0.0, np.zeros(1), made.liars.kept
     chosen = matching_filter(made.recipe)
     return *measure(case, lambda users: chosen.scores(components, rows[users])), made.liars.kept
 
