@@ -244,12 +244,12 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 SAFE: Final = "validated"
 UNLIMITED: Final = "unlimited"
 OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
-    2: (0.30, 0.89),
-    4: (0.44, 0.90),
-    8: (0.59, 0.92),
+    2: (0.33, 0.88),
+    4: (0.47, 0.91),
+    8: (0.62, 0.92),
     16: (0.73, 0.95),
-    32: (0.80, 1.01),
-    SAFE: (0.78, 0.98),
+    32: (0.79, 0.98),
+    SAFE: (0.79, 0.98),
     UNLIMITED: (0.88, 1.02),
 }
 """Vectors of each of three iterations of `privirec-k`, as many as are safe (the default), or 256 in five with
