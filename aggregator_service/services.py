@@ -26,6 +26,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, RecentBlobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.packs import Packs
 
 if TYPE_CHECKING:
     from aggregator_service.polling.cache import TaskCache
@@ -72,6 +73,7 @@ class Services:
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit
     deliveries: GroupCommit
+    packs: Packs
     # Each upload reserves its whole length on disk.
     uploads: AtOnce
     downloads: AtOnce

@@ -60,13 +60,15 @@ class StoredBody:
 
     key: str
     tag: bytes = field(repr=False)
+    start: int | None = None
+    """Of the contribution in a pack; None: the blob is the contribution."""
 
     def read(self, blobs: BlobStore, into: memoryview) -> memoryview:
         """Fill `into` with the bytes and return it, read-only.
 
         Raises `BlobDamagedError` when the blob is missing, has another length or does not match the tag.
         """
-        blobs.read_into(self.key, into)
+        blobs.read_into(self.key, into, self.start)
         if not matches_tag(into, self.tag):
             raise BlobDamagedError(f"the blob {self.key} has changed since it was stored")
         return into.toreadonly()

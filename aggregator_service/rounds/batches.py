@@ -92,15 +92,15 @@ class Batches:
         return _LEAST if plan.folds_slowly else max(_LEAST, min(_MOST, _BATCH_BYTES // plan.partial_bytes))
 
 
-def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, str, bytes | None]]) -> Batch:
+def _with_bodies(session: Session, batch: Sequence[Row[str, str | None, int | None, str, bytes | None]]) -> Batch:
     """Return client ids with the bytes of small bodies, and with references to blobs.
 
     A small body that is missing becomes a reference, with which the fold finds that the storage is damaged.
     """
-    bodies = small_bodies(session, [key for _, key, _, _ in batch if key is not None and is_small(key)])
+    bodies = small_bodies(session, [key for _, key, *_ in batch if key is not None and is_small(key)])
     return tuple(
-        (client, BodyByValue(bodies[key], digest) if key in bodies else StoredBody(key or "", tag or b""))
-        for client, key, digest, tag in batch
+        (client, BodyByValue(bodies[key], digest) if key in bodies else StoredBody(key or "", tag or b"", start))
+        for client, key, start, digest, tag in batch
     )
 
 

@@ -257,8 +257,9 @@ def _remove_contributions(session: Session, round_: RoundRow, clients: Collectio
     row = ContributionRow
     for some in in_batches(clients):
         gone = delete(row).where(row.round_id == round_.id, row.client_id.in_(some))
-        for key in session.scalars(gone.returning(row.blob_key)):
-            discard(session, key)
+        for key, start in session.execute(gone.returning(row.blob_key, row.blob_start)):
+            if start is None:  # a pack holds contributions of others
+                discard(session, key)
     if round_.folded:
         changed_rows(session, update(row).where(row.round_id == round_.id).values(folded=False))
         discard(session, round_.partial_key)

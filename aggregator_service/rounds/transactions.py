@@ -310,10 +310,12 @@ def _delete_messages(session: Session, round_: RoundRow) -> None:
     """
     in_round = ContributionRow.round_id == round_.id
     delete_small_bodies(session, round_.id)
-    for key in session.scalars(select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None))):
+    keys = select(ContributionRow.blob_key).where(in_round, ContributionRow.blob_key.is_not(None)).distinct()
+    for key in session.scalars(keys):
         if key is not None and not is_small(key):
             discard(session, key)
-    changed_rows(session, update(ContributionRow).where(in_round).values(blob_key=None, tag=None, statement=None))
+    nothing = dict.fromkeys(("blob_key", "blob_start", "tag", "statement"))
+    changed_rows(session, update(ContributionRow).where(in_round).values(nothing))
     if round_.model_digest is not None:  # an interactive round
         scrub_stages(session, round_.id)
     round_.unfinished = drop_chunks(session, round_.id)

@@ -29,7 +29,7 @@ from typing import Final
 from sqlalchemy import Table, delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, Content, read_content
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs, sync_directory
 from aggregator_service.storage.schema import Base
@@ -130,23 +130,24 @@ class _Copies:
     def __init__(self, source: BlobStore, folder: Path, store_id: str) -> None:
         self._source, self._target = source, DirectoryBlobs(folder / BLOBS_NAME)
         self._target.prepare(store_id)
-        self._held, self._lost = set[str](), set[str]()
+        self._held, self._lost = dict[str, Content](), set[str]()
 
-    def add(self, named: Mapping[str, str]) -> bool:
+    def add(self, named: Mapping[str, Content]) -> bool:
         """Copy what is new among these blobs; return whether all are there that are not damaged.
 
         A blob that is not there was deleted since `named` was read, if it was not missing before.
         """
-        missing = set(copy_blobs({key: named[key] for key in named.keys() - self._held}, self._source, self._target))
-        self._held |= named.keys() - missing
+        new = {key: content for key, content in named.items() if self._held.get(key) != content}  # packs grow
+        missing = set(copy_blobs(new, self._source, self._target))
+        self._held |= {key: content for key, content in new.items() if key not in missing}
         is_complete = missing <= self._lost
         self._lost |= missing
         return is_complete
 
-    def keep(self, named: Mapping[str, str]) -> list[str]:
+    def keep(self, named: Mapping[str, Content]) -> list[str]:
         """Delete copies of others; return the keys of blobs that are damaged."""
-        self._target.delete(*sorted(self._held - named.keys()))
-        return sorted(named.keys() - self._held)
+        self._target.delete(*sorted(self._held.keys() - named.keys()))
+        return sorted(key for key, content in named.items() if self._held.get(key) != content)
 
 
 def _copy(database: Database, path: Path, blobs: DirectoryBlobs, partial: Path) -> tuple[int, list[str]]:
@@ -164,7 +165,7 @@ def _copy(database: Database, path: Path, blobs: DirectoryBlobs, partial: Path) 
             _copy_database(reading, partial / DATABASE_NAME)
             copies = DirectoryBlobs(partial / BLOBS_NAME)
             copies.prepare(blobs.current_id())  # that of the copied row
-            present = {key: digest for key, digest in named.items() if key not in set(missing)}
+            present = {key: content for key, content in named.items() if key not in set(missing)}
             damaged = copy_blobs(present, staged, copies)
     return len(present) - len(damaged), missing + damaged
 
@@ -236,15 +237,15 @@ def _copy_tables(reading: Session, writing: Session) -> dict[str, int]:
     return {table.name: _copy_table(table, reading, writing) for table in Base.metadata.sorted_tables}
 
 
-def copy_blobs(named: Mapping[str, str], source: BlobStore, target: BlobStore) -> list[str]:
-    """Copy blobs, each checked against its digest; return the keys of those that are missing or damaged.
+def copy_blobs(named: Mapping[str, Content], source: BlobStore, target: BlobStore) -> list[str]:
+    """Copy blobs, each checked against its digests; return the keys of those that are missing or damaged.
 
-    named: digest by key (`storage.stores`).
+    named: content by key (`storage.stores`).
     """
     damaged = []
-    for key, digest in named.items():
+    for key, content in named.items():
         try:
-            body = source.view(key, digest)
+            body = read_content(source, key, content)
         except BlobDamagedError:
             damaged.append(key)
         else:

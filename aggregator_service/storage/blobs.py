@@ -7,14 +7,15 @@ this, so the module needs no database.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, Self
+from typing import BinaryIO, ClassVar, Final, NamedTuple, Protocol, Self
 
 from cachetools import LRUCache
 from cryptography.exceptions import InvalidSignature
@@ -90,6 +91,32 @@ def task_of_key(key: str) -> str:
     return key.partition("/")[2].partition("-")[0]
 
 
+class Part(NamedTuple):
+    """A contribution in a pack: `length` bytes from `start` on with this SHA-256 (hex)."""
+
+    start: int
+    length: int
+    digest: str
+
+
+Content = str | tuple[Part, ...]
+"""What rows say of the bytes of a blob: the SHA-256 (hex) of all of them, or the contributions in a pack."""
+
+
+class Pack(Protocol):
+    """A new blob that several bodies are appended to (`storage.packs`), by one thread at a time."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether `append` may be called again. It is not after an error, and when the blob was deleted."""
+
+    def append(self, bodies: Sequence[memoryview]) -> None:
+        """Write bodies one after the other behind those before, durably. Raises `BlobsUnavailableError`."""
+
+    def close(self) -> None:
+        """Give back what the pack holds in this process. The blob stays."""
+
+
 class BlobStore(Protocol):
     """A store of blobs. Every method raises `BlobsUnavailableError` when the store cannot be used at the moment.
 
@@ -109,6 +136,12 @@ class BlobStore(Protocol):
     def put(self, key: str, body: bytes | memoryview) -> str:
         """Store `body` durably and return its SHA-256 (hex)."""
 
+    gather_seconds: ClassVar[float]
+    """How long bodies of a pack wait for others before they are written."""
+
+    def new_pack(self, key: str) -> Pack:
+        """Return a new pack under a key that was never used. It is a blob from its first body on."""
+
     def adopt(self, path: Path, key: str) -> None:
         """Move a local file, which is synced to disk, into the store."""
 
@@ -124,10 +157,11 @@ class BlobStore(Protocol):
         Raises `BlobDamagedError` when it does not exist or is too short.
         """
 
-    def read_into(self, key: str, into: memoryview) -> None:
+    def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
         """Fill `into` with the bytes of a blob, which are not verified: they can be anything.
 
-        Raises `BlobDamagedError` when it does not exist or has another length.
+        start: of the bytes in a pack. None: all of the blob. Raises `BlobDamagedError` when it does not exist, has
+        another length, or ends before the pack's bytes do.
         """
 
     def delete(self, *keys: str) -> None:
@@ -144,6 +178,22 @@ class BlobStore(Protocol):
 
     def check(self) -> None:
         """Check quickly that the store has the id that it is bound to and can be used, without writing a blob."""
+
+
+def read_content(blobs: BlobStore, key: str, content: Content) -> memoryview:
+    """Return the bytes of a blob, those of a pack as far as rows name them, and zeros between.
+
+    Raises `BlobDamagedError` unless they match every digest.
+    """
+    if isinstance(content, str):
+        return blobs.view(key, content)
+    body = memoryview(mmap.mmap(-1, max(part.start + part.length for part in content)))
+    for part in content:
+        place = body[part.start : part.start + part.length]
+        blobs.read_into(key, place, part.start)
+        if hashlib.sha256(place).hexdigest() != part.digest:
+            raise BlobDamagedError(f"a contribution in the blob {key} does not match its digest")
+    return body.toreadonly()
 
 
 _LONGEST: Final = 2 * 1024 * 1024

@@ -6,12 +6,12 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, ClassVar, Final
 
 from aggregator_service.storage.blobs import (
     CHUNK,
@@ -36,6 +36,7 @@ _MIN_FREE_BYTES: Final = 16 * 1024 * 1024
 class DirectoryBlobs:
     """A `BlobStore` of files below `root`: written to a temporary file, synced, renamed, and the directory synced."""
 
+    gather_seconds: ClassVar[float] = 0.0
     root: Path
     store_id: str = field(default="", kw_only=True)
     """The id that the store must have; empty: any."""
@@ -86,6 +87,9 @@ class DirectoryBlobs:
             os.fsync(file.fileno())
         _rename(temporary, target)
 
+    def new_pack(self, key: str) -> _PackFile:
+        return _PackFile(self, key)
+
     def adopt(self, path: Path, key: str) -> None:
         """See `BlobStore.adopt`; a file on another file system is copied."""
         target = self._path_of_new(key)
@@ -135,15 +139,15 @@ class DirectoryBlobs:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
 
-    def read_into(self, key: str, into: memoryview) -> None:
+    def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
         with self._open_blob(key) as file:
-            if os.fstat(file.fileno()).st_size == len(into):
-                filled = 0
-                while step := os.preadv(file.fileno(), [into[filled:]], filled):
+            if start is not None or os.fstat(file.fileno()).st_size == len(into):
+                filled, first = 0, start or 0
+                while step := os.preadv(file.fileno(), [into[filled:]], first + filled):
                     filled += step
                 if filled == len(into):
                     return
-        raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes")
+        raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes from {start or 0} on")
 
     def delete(self, *keys: str) -> None:
         with self._reporting_errors():
@@ -200,6 +204,46 @@ class DirectoryBlobs:
         except OSError as error:
             reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
             raise BlobsUnavailableError(f"the blob directory cannot be used ({reason})") from error
+
+
+class _PackFile:
+    """A `Pack` in a file, to which it appends: a sync for all bodies of a call."""
+
+    def __init__(self, blobs: DirectoryBlobs, key: str) -> None:
+        self._blobs, self._key = blobs, key
+        self._descriptor: int | None = None
+        self._failed = False
+
+    @property
+    def takes_more(self) -> bool:
+        if self._failed:
+            return False
+        return self._descriptor is None or os.fstat(self._descriptor).st_nlink > 0
+
+    def append(self, bodies: Sequence[memoryview]) -> None:
+        is_new = self._descriptor is None
+        path = self._blobs._path_of_new(self._key)
+        self._failed = True
+        with self._blobs._reporting_errors():
+            if self._descriptor is None:
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+                give_to_owner(self._descriptor, self._blobs.root)
+            for body in bodies:
+                left = body
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            os.fdatasync(self._descriptor)
+            if is_new:
+                sync_directory(path.parent)
+        if not os.fstat(self._descriptor).st_nlink:
+            raise BlobsUnavailableError("the pack was deleted while a body was appended to it")
+        self._failed = False
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._failed = True
 
 
 def _is_older(path: Path, before: float | None) -> bool:

@@ -51,7 +51,13 @@ _LOCK_PLACE: Final = (
 )
 _IS_UNFOLDED: Final = ContributionRow.round_id == _ROUND, ContributionRow.folded.is_(False)
 _UNFOLDED: Final = (
-    select(ContributionRow.client_id, ContributionRow.blob_key, ContributionRow.digest, ContributionRow.tag)
+    select(
+        ContributionRow.client_id,
+        ContributionRow.blob_key,
+        ContributionRow.blob_start,
+        ContributionRow.digest,
+        ContributionRow.tag,
+    )
     .where(*_IS_UNFOLDED)
     .order_by(ContributionRow.stored_at, ContributionRow.client_id)
     .limit(bindparam("most"))
@@ -164,8 +170,13 @@ def find_contribution(session: Session, round_id: int, client_id: str) -> Contri
     return session.get(ContributionRow, (round_id, client_id))
 
 
-def unfolded(session: Session, round_id: int, limit: int) -> Sequence[Row[str, str | None, str, bytes | None]]:
-    """Return client id, key of the body, digest and tag of at most `limit` contributions not folded, oldest first."""
+def unfolded(
+    session: Session, round_id: int, limit: int
+) -> Sequence[Row[str, str | None, int | None, str, bytes | None]]:
+    """Return client id, key and start of the body, digest and tag of at most `limit` contributions not folded.
+
+    The oldest first.
+    """
     return session.execute(_UNFOLDED, {"round": round_id, "most": limit}).all()
 
 

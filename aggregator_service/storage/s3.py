@@ -13,13 +13,13 @@ import re
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, Final
 
 import obstore
 from obstore.exceptions import BaseError
@@ -37,6 +37,9 @@ from aggregator_service.storage.blobs import (
     read_id,
 )
 from aggregator_service.storage.directory import make_directory
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 _MARKER: Final = "hushrec-store"
 """Object with the id of the store. An empty bucket or a wrong prefix lacks it: it does not look like lost blobs."""
@@ -70,6 +73,7 @@ _TURN: Final = threading.Lock()
 class S3Blobs:
     """A `BlobStore` of objects below `prefix` in `bucket`."""
 
+    gather_seconds: ClassVar[float] = 0.2
     bucket: str
     prefix: str
     scratch: Path
@@ -126,6 +130,9 @@ class S3Blobs:
             )
         return hashlib.sha256(body).hexdigest()
 
+    def new_pack(self, key: str) -> _PackObject:
+        return _PackObject(self, key)
+
     def adopt(self, path: Path, key: str) -> None:
         with _reporting_errors():
             with path.open("rb") as file:
@@ -168,8 +175,9 @@ class S3Blobs:
                 raise BlobDamagedError(f"the blob {key} does not match its digest")
             yield file
 
-    def _body(self, key: str) -> Iterator[bytes]:
-        yield from obstore.get(self._store(), check_key(key)).stream(min_chunk_size=CHUNK)
+    def _body(self, key: str, range_: tuple[int, int] | None = None) -> Iterator[bytes]:
+        options: GetOptions = {} if range_ is None else {"range": range_}
+        yield from obstore.get(self._store(), check_key(key), options=options).stream(min_chunk_size=CHUNK)
 
     def piece(self, key: str, start: int, length: int) -> bytes:
         with self._reading(key):
@@ -178,16 +186,16 @@ class S3Blobs:
             raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
         return body
 
-    def read_into(self, key: str, into: memoryview) -> None:
+    def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
         filled = 0
         with self._reading(key):
-            for chunk in self._body(key):
+            for chunk in self._body(key, None if start is None else (start, start + len(into))):
                 end = filled + len(chunk)
                 if end <= len(into):
                     into[filled:end] = memoryview(chunk).cast("B")
                 filled = end
         if filled != len(into):
-            raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes")
+            raise BlobDamagedError(f"the blob {key} does not have {len(into)} bytes from {start or 0} on")
 
     def delete(self, *keys: str) -> None:
         """See `BlobStore.delete`. One request deletes up to 1,000 objects."""
@@ -213,6 +221,29 @@ class S3Blobs:
 
     def _store(self) -> S3Store:
         return _open(self.bucket, self.prefix)
+
+
+class _PackObject:
+    """A `Pack` in an object, which is whole after the first call: objects are not appended to."""
+
+    def __init__(self, blobs: S3Blobs, key: str) -> None:
+        self._blobs, self._key, self.takes_more = blobs, check_key(key), True
+
+    def append(self, bodies: Sequence[memoryview]) -> None:
+        self.takes_more = False
+        small = sum(map(len, bodies)) <= _PART
+        with _reporting_errors():
+            obstore.put(
+                self._blobs._store(),
+                self._key,
+                b"".join(bodies) if small else bodies,
+                use_multipart=not small,
+                chunk_size=_PART,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def close(self) -> None:
+        """Does nothing: the object holds nothing in this process."""
 
 
 @lru_cache(maxsize=8)

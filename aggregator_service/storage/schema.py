@@ -71,6 +71,8 @@ class ContributionRow(OfClient, Base, table="contributions"):
     bytes: Mapped[int] = mapped_column(BigInteger)
     stored_at: Mapped[float]
     blob_key: Mapped[str | None] = mapped_column(String(200))
+    blob_start: Mapped[int | None] = mapped_column(BigInteger)
+    """Where the contribution begins in a pack (`storage.packs`); null: the blob is the contribution."""
     folded: Mapped[bool] = mapped_column(default=False)
     statement: Mapped[Octets | None]
     """What the client of a one-shot round signed, for the committee; null in other rounds, and once the round is over.

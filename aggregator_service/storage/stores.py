@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.logs import fields
-from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, task_of_key
+from aggregator_service.storage.blobs import BlobStore, BlobsUnavailableError, Content, Part, task_of_key
 from aggregator_service.storage.bodies import is_small
 from aggregator_service.storage.database import DATABASE_GONE, Database, Effects, database_place, in_batches
 from aggregator_service.storage.directory import DirectoryBlobs
@@ -148,7 +149,6 @@ _SWEEP_SECONDS: Final = 1800.0
 _GRACE_SECONDS: Final = 6 * 3600.0
 """Far longer than the time between a blob and its row, and than the difference between two machines' clocks."""
 _NAMES: Final = (
-    (ContributionRow.blob_key, ContributionRow.digest),
     (ChunkRow.blob_key, ChunkRow.digest),
     (RoundRow.partial_key, RoundRow.partial_digest),
     (RoundRow.aggregate_key, RoundRow.aggregate_digest),
@@ -187,14 +187,21 @@ def insert_named(
         raise
 
 
-def named_blobs(session: Session) -> dict[str, str]:
-    """Return the key of each blob that a row names, with its SHA-256 (hex)."""
-    found: dict[str, str] = {}
+def named_blobs(session: Session) -> dict[str, Content]:
+    """Return the key of each blob that a row names, with what the rows say of its bytes."""
+    found: dict[str, Content] = {}
     for key, digest in _NAMES:
         for name, value in session.execute(select(key, digest).where(key.is_not(None))):
             if not is_small(str(name)):
                 found[str(name)] = str(value)
-    return found
+    row, packed = ContributionRow, defaultdict[str, list[Part]](list)
+    contributions = select(row.blob_key, row.blob_start, row.bytes, row.digest).where(row.blob_key.is_not(None))
+    for name, start, length, value in session.execute(contributions):
+        if start is not None:
+            packed[str(name)].append(Part(start, length, value))
+        elif not is_small(str(name)):
+            found[str(name)] = value
+    return found | {name: tuple(sorted(parts)) for name, parts in packed.items()}
 
 
 def collect_orphans(database: Database, blobs: BlobStore, before: float | None = None) -> int:

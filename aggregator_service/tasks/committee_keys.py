@@ -42,7 +42,8 @@ class StatedContribution(NamedTuple):
     statement: bytes
     """Encoded."""
     key: str
-    """Of the blob with the whole upload."""
+    start: int
+    """Of the blob with the whole upload, and where that begins in it."""
 
 
 def published_keys(session: Session, task_id: str, number: int) -> Sequence[tuple[CommitteeKeyRow, ClientRow]]:
@@ -79,10 +80,13 @@ def stated_contributions(
     Empty once the round is over.
     """
     row = ContributionRow
-    query = select(row.client_id, row.statement, row.blob_key).where(row.round_id == round_id, row.client_id > after)
+    columns = row.client_id, row.statement, row.blob_key, row.blob_start
+    query = select(*columns).where(row.round_id == round_id, row.client_id > after)
     query = query.where(row.statement.is_not(None), row.blob_key.is_not(None))
     rows = session.execute(query.order_by(row.client_id).limit(limit))
-    return [StatedContribution(client, statement, key) for client, statement, key in rows if statement and key]
+    return [
+        StatedContribution(client, stated, key, start or 0) for client, stated, key, start in rows if stated and key
+    ]
 
 
 def statement_bytes(session: Session, round_id: int, after: str = "") -> tuple[int, int]:

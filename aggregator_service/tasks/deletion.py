@@ -113,7 +113,7 @@ def _discard_blobs(session: Session, task: TaskRow) -> int:
     for round_id in rounds:
         delete_small_bodies(session, round_id)
     in_rounds = select(RoundRow.id).where(RoundRow.task_id == task.id)
-    keys = [
+    keys = {
         *session.scalars(select(ContributionRow.blob_key).where(ContributionRow.round_id.in_(in_rounds))),
         *session.scalars(select(ChunkRow.blob_key).where(ChunkRow.round_id.in_(in_rounds))),
         *session.scalars(select(RoundRow.partial_key).where(RoundRow.task_id == task.id)),
@@ -122,7 +122,7 @@ def _discard_blobs(session: Session, task: TaskRow) -> int:
         *session.scalars(select(ViewRow.blob_key).where(ViewRow.task_id == task.id)),
         *session.scalars(select(ClientRow.envelope_key).where(ClientRow.task_id == task.id)),
         task.catalogue_key,
-    ]
+    }
     for key in keys:
         discard(session, key)
     return sum(key is not None and not is_small(key) for key in keys)

@@ -7,7 +7,6 @@ contribution.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -124,8 +123,6 @@ def _join(services: Services, admission: Admission, last: Chunk) -> str:
                 file.write(piece)
         while piece := file.read(_PIECE):
             state.update(piece)
-        file.flush()
-        os.fsync(file.fileno())
     return state.hexdigest()
 
 

@@ -518,7 +518,7 @@ def _stated(services: Services, round_id: int, survivors: bytes, after: str = ""
 
 def _sealed(services: Services, plan: OneshotPlan, place: int, row: StatedContribution) -> bytes:
     """Return a sealed share from the stored upload. Raises `BlobDamagedError` unless it is what the client signed."""
-    share = services.blobs.piece(row.key, _HEAD + place * plan.sealed_bytes, plan.sealed_bytes)
+    share = services.blobs.piece(row.key, row.start + _HEAD + place * plan.sealed_bytes, plan.sealed_bytes)
     if body_digest(share) != Statement.read(plan, Reader(row.statement)).share_digests[place]:
         raise BlobDamagedError(f"a sealed share in the blob {row.key} does not match its digest")
     return share

@@ -19,15 +19,15 @@ from aggregator_service.clock import Clock
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import map_file, new_key, tag_of
+from aggregator_service.storage.blobs import map_file, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.data_directory import body_path
-from aggregator_service.storage.database import Delivery, changed_rows, discard, progress
+from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stage_rows import drop_chunks
 from aggregator_service.uploads.checks import Admission, check_body
-from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, store_file, stream_body
+from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
 from protocols.messages import UploadReceipt
 
 
@@ -52,25 +52,53 @@ async def receive_contribution(
         return await _receive_small(services, admission, request, digest)
     path = body_path(services.settings.upload_dir, "contribution")
 
-    def check(body: ReceivedBody) -> bytes | None:
-        return check_body(services, admission, body.verified())
-
-    def store(body: ReceivedBody, statement: bytes | None) -> UploadOutcome:
-        body.persist()
-        return _store(services, admission, path, digest, statement, body.tag)
+    def check(body: ReceivedBody) -> tuple[memoryview, bytes | None]:
+        verified = body.verified()
+        return verified, check_body(services, admission, verified)
 
     async with stream_body(services.settings, request, path, admission.length, digest) as body:
         async with services.checking:
-            statement = await run_in_threadpool(check, body)
-        return await run_in_threadpool(store, body, statement)
+            verified, statement = await run_in_threadpool(check, body)
+        return await _store(services, admission, verified, digest, statement, body.tag)
 
 
 async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
     """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
     body = await receive_small_body(services.settings, request, admission.length, digest)
     admission.check(memoryview(body))
-    crash_point("upload.stored-before-row")
     write = NewContribution(admission, new_small_key(admission.round.task_id), digest, services.clock, body)
+    return await _insert(services, write)
+
+
+async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
+    """Check and store a contribution that is in a file with SHA-256 `digest` (hex).
+
+    Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, `Problem` as
+    `NewContribution` does.
+    """
+    async with services.checking:
+        body, statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
+    return await _store(services, admission, body, digest, statement, tag)
+
+
+def _check_and_tag(services: Services, admission: Admission, path: Path) -> tuple[memoryview, bytes | None, bytes]:
+    body = map_file(path)
+    return body, check_body(services, admission, body), tag_of(body)
+
+
+async def _store(
+    services: Services, admission: Admission, body: memoryview, digest: str, statement: bytes | None, tag: bytes
+) -> UploadOutcome:
+    place = await services.packs.append(admission.round.task_id, admission.round.number, body)
+    write = NewContribution(
+        admission, place.key, digest, services.clock, start=place.start, statement=statement, tag=tag
+    )
+    return await _insert(services, write)
+
+
+async def _insert(services: Services, write: NewContribution) -> UploadOutcome:
+    """Insert the row of a contribution, in a group with others that arrive at the same time."""
+    crash_point("upload.stored-before-row")
     try:
         outcome = await services.deliveries.run(write)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
@@ -80,41 +108,8 @@ async def _receive_small(services: Services, admission: Admission, request: Requ
     return outcome
 
 
-async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
-    """Check and store a contribution that is in a synced file with SHA-256 `digest` (hex).
-
-    Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, `Problem` as
-    `NewContribution` does.
-    """
-    async with services.checking:
-        statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
-    return await run_in_threadpool(_store, services, admission, path, digest, statement, tag)
-
-
-def _check_and_tag(services: Services, admission: Admission, path: Path) -> tuple[bytes | None, bytes]:
-    body = map_file(path)
-    return check_body(services, admission, body), tag_of(body)
-
-
-def _store(
-    services: Services, admission: Admission, path: Path, digest: str, statement: bytes | None, tag: bytes
-) -> UploadOutcome:
-    round_id, client_id = admission.round.id, admission.client.client_id
-    key = new_key("contributions", admission.round.task_id, admission.round.number, client_id)
-    write = NewContribution(admission, key, digest, services.clock, statement=statement, tag=tag)
-
-    def is_named(session: Session) -> bool:
-        stored = find_contribution(session, round_id, client_id)
-        return stored is not None and stored.blob_key == key
-
-    outcome = store_file(services, path, key, write, is_named)
-    if outcome.is_new:
-        crash_point("upload.row-before-ack")
-    return outcome
-
-
 _PARAMETERS: Final = {
-    **{"client_id": "client", "stored_at": "now", "blob_key": "key"},
+    **{"client_id": "client", "stored_at": "now", "blob_key": "key", "blob_start": "start"},
     **{name: f"{name}_" for name in ("digest", "bytes", "statement", "attestation", "tag")},
 }
 """Column of a contribution: parameter of the statement that inserts it."""
@@ -144,11 +139,13 @@ class NewContribution:
 
     admission: Admission
     key: str
-    """Of the blob with its bytes; or of the small body `body`, which is inserted with it."""
+    """Of the pack with its bytes; or of the small body `body`, which is inserted with it."""
     digest: str
     """SHA-256, hex."""
     clock: Clock
     body: bytes | None = None
+    start: int | None = None
+    """Where it begins in the pack."""
     statement: bytes | None = None
     """What the client of a one-shot round signed, encoded."""
     tag: bytes | None = None
@@ -170,6 +167,7 @@ class NewContribution:
             "bytes_": admission.length,
             "now": now,
             "key": self.key,
+            "start": self.start,
             "statement_": self.statement,
             "attestation_": admission.attestation,
             "tag_": self.tag,
@@ -177,8 +175,6 @@ class NewContribution:
         if changed_rows(session, _INSERT, row) == 0:
             stored = _find_obstacle(session, admission, self.digest, now)
             if stored is not None:
-                if self.body is None:
-                    discard(session, self.key)
                 return stored
             drop_chunks(session, round_id, client_id)
             if changed_rows(session, _INSERT, row) == 0:

@@ -37,14 +37,16 @@ _MOST_CHUNKS: Final = 256
 class ReceivedBody:
     """A body that is hashed, tagged and written to the new file `path` as it arrives.
 
-    path: the file to create. start: bytes to leave free at its beginning. digest: the announced SHA-256 (hex). rest:
-    its last chunks, which `verified` and `persist` append. The methods block: call them in a thread, one at a time.
+    A short one stays in memory until `persist`. path: the file to create. start: bytes to leave free at its beginning.
+    digest: the announced SHA-256 (hex). rest: its last chunks, which `verified` and `persist` append. The methods
+    block: call them in a thread, one at a time.
     """
 
     def __init__(self, path: Path, start: int, digest: str) -> None:
         self._path, self._start, self._digest = path, start, digest
         self._hash, self._tagger = hashlib.sha256(), BodyTagger()
         self._tag: bytes | None = None
+        self._short: bytes | None = None
         self._descriptor: int | None = None
         self._lock = threading.Lock()  # a request that ends may close the file while a part is being written
         self._closed = False
@@ -52,9 +54,15 @@ class ReceivedBody:
 
     def append(self, chunks: Sequence[bytes]) -> None:
         """Hash, tag and write the next chunks of the body, uncopied. Raises `OSError` when the disk fails."""
+        self._count(chunks)
+        self._write(chunks)
+
+    def _count(self, chunks: Sequence[bytes]) -> None:
         for chunk in chunks:
             self._hash.update(chunk)
             self._tagger.update(chunk)
+
+    def _write(self, chunks: Sequence[bytes]) -> None:
         with self._lock:
             if self._closed:
                 return
@@ -64,13 +72,19 @@ class ReceivedBody:
                 written += os.write(descriptor, memoryview(b"".join(chunks))[written:])
 
     def verified(self) -> memoryview:
-        """Return all bytes of the body, a mapping of the file. Raises `Problem` bad-digest if the digest is wrong."""
+        """Return all bytes of the body, which stay valid until the body is closed.
+
+        Raises `Problem` bad-digest if the digest is wrong.
+        """
         self._verify()
-        return map_file(self._path)[self._start :]
+        return map_file(self._path)[self._start :] if self._short is None else memoryview(self._short)
 
     def persist(self) -> None:
         """Write the file to disk. Raises `Problem` bad-digest if the digest is wrong, `OSError` when the disk fails."""
         self._verify()
+        if self._short is not None:
+            self._write([self._short])
+            self._short = None
         os.fsync(self._file())
 
     @property
@@ -90,7 +104,11 @@ class ReceivedBody:
 
     def _verify(self) -> None:
         if self._tag is None:
-            self.append(self.rest)
+            self._count(self.rest)
+            if self._descriptor is None:
+                self._short = b"".join(self.rest)
+            else:
+                self._write(self.rest)
             _check_digest(self._hash.hexdigest(), self._digest)
             self._tag = self._tagger.finish()
 

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,10 +35,11 @@ from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds import cohorts, disputes, same_data
 from aggregator_service.storage import blobs as blob_keys
-from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobsUnavailableError, Pack
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.packs import Packs
 from aggregator_service.storage.schema import Base
 
 _EMPTY: Final = ";".join(str(table.delete()) for table in reversed(Base.metadata.sorted_tables))
@@ -105,22 +106,22 @@ class FaultyDatabase(Database):
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        self._reach("database.read")
+        self.reach("database.read")
         with super().read() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
         """See `Database.write`. The process may die before the commit, or after it before the listeners are called."""
-        self._reach("database.begin")
+        self.reach("database.begin")
         try:
             with super().write() as session:
                 yield session
-                self._reach("database.commit")
+                self.reach("database.commit")
         except _UnansweredError:
             raise _gone() from None
 
-    def _reach(self, name: str) -> None:
+    def reach(self, name: str) -> None:
         if self.point(name) == "database unavailable":
             raise _gone()
 
@@ -142,7 +143,7 @@ class FaultyBlobs(DirectoryBlobs):
 
     def put(self, key: str, body: bytes | memoryview) -> str:
         """See `BlobStore.put`. A full disk, or the death of the process, leaves half of a file."""
-        found = self._reach("blob.put")
+        found = self.reach("blob.put")
         if found in ("disk full", "torn blob"):
             half = self._path_of_new(key)
             half.with_name(half.name + ".tmp").write_bytes(bytes(body)[: len(body) // 2])
@@ -150,32 +151,63 @@ class FaultyBlobs(DirectoryBlobs):
                 raise Crash
             raise BlobsUnavailableError("the disk is full")
         digest = super().put(key, body)
-        self._reach("blob.stored")
+        self.reach("blob.stored")
         return digest
 
+    def new_pack(self, key: str) -> Pack:
+        return _FaultyPack(super().new_pack(key), self)
+
     def adopt(self, path: Path, key: str) -> None:
-        if self._reach("blob.adopt") == "disk full":
+        if self.reach("blob.adopt") == "disk full":
             raise BlobsUnavailableError("the disk is full")
         super().adopt(path, key)
-        self._reach("blob.stored")
+        self.reach("blob.stored")
 
     def view(self, key: str, digest: str) -> memoryview:
-        self._reach("blob.view")
+        self.reach("blob.view")
         return super().view(key, digest)
 
-    def read_into(self, key: str, into: memoryview) -> None:
-        self._reach("blob.view")
-        super().read_into(key, into)
+    def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
+        self.reach("blob.view")
+        super().read_into(key, into, start)
 
     def delete(self, *keys: str) -> None:
-        self._reach("blob.delete")
+        self.reach("blob.delete")
         super().delete(*keys)
 
-    def _reach(self, name: str) -> str:
+    def reach(self, name: str) -> str:
         found = self.point(name)
         if found == "store unavailable":
             raise BlobsUnavailableError("the store is unavailable")
         return found
+
+
+@dataclass
+class _FaultyPack:
+    """A `Pack` of one process. A full disk, or the death of the process, leaves a part of a body in it."""
+
+    pack: Pack
+    blobs: FaultyBlobs
+    failed: bool = False
+
+    @property
+    def takes_more(self) -> bool:
+        return self.pack.takes_more and not self.failed
+
+    def append(self, bodies: Sequence[memoryview]) -> None:
+        self.failed = True
+        found = self.blobs.reach("blob.append")
+        if found in ("disk full", "torn blob"):
+            self.pack.append([bodies[0][: len(bodies[0]) // 2]])
+            if found == "torn blob":
+                raise Crash
+            raise BlobsUnavailableError("the disk is full")
+        self.pack.append(bodies)
+        self.blobs.reach("blob.stored")
+        self.failed = False
+
+    def close(self) -> None:
+        self.pack.close()
 
 
 _SETTLED: Final = 20
@@ -270,6 +302,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
         for module in (blob_keys, principals):
             patch.setattr(module, "secrets", seeded)
         patch.setattr(GroupCommit, "_in_thread", lambda self, group: in_line(self._commit, group))
+        patch.setattr(Packs, "_in_thread", lambda self, group: in_line(self._write, group))
         patch.setattr(same_data, "os", seeded)
         for module in (cohorts, disputes):
             patch.setattr(module, "_RANDOM", choose)

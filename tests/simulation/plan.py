@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 
-_BLOBS: Final = ("blob.put", "blob.adopt", "blob.view", "blob.delete")
+_BLOBS: Final = ("blob.put", "blob.adopt", "blob.append", "blob.view", "blob.delete")
 _KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     # at the n-th message that clients send
     "message": dict.fromkeys(
@@ -23,8 +23,8 @@ _KINDS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "crash of all": (),
         "database unavailable": ("database.read", "database.begin", "database.commit"),
         "commit unanswered": ("database.committed",),
-        "disk full": _BLOBS[:2],
-        "torn blob": _BLOBS[:1],
+        "disk full": _BLOBS[:3],
+        "torn blob": ("blob.put", "blob.append"),
         "store unavailable": _BLOBS,
         "blob corrupted": (),
     },

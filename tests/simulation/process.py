@@ -31,6 +31,7 @@ from aggregator_service.storage.blobs import BlobsUnavailableError
 from aggregator_service.storage.data_directory import collect_bodies
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.packs import Packs
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
@@ -162,6 +163,7 @@ class Process:
             "outages": SimpleNamespace(judge=lambda deadline: None),
             "member_writes": GroupCommit(self.database),
             "deliveries": GroupCommit(self.database),
+            "packs": Packs(self.blobs),
         }
         used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
         self.database.listeners.append(task_cache.committed_here)
@@ -175,6 +177,7 @@ class Process:
     def vanish(self) -> None:
         self.services.member_writes.close()
         self.services.deliveries.close()
+        self.services.packs.close()
 
     def point(self, name: str) -> str:
         if not self.alive:
@@ -238,7 +241,7 @@ class Process:
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
         """Return what is handed out to the client; None while it does not exist."""
         try:
-            return handed_out(self.services, Enrolled(client_id, task_id, "member"), task_id, number, kind).body
+            return handed_out(self.services, Enrolled(client_id, task_id, "member"), task_id, number, kind)[0]
         except Problem:
             return None
 

@@ -92,8 +92,10 @@ def test_uploads_are_tagged_until_their_round_is_over(tmp_path: Path) -> None:
         rows = contributions(stored)
         assert len(rows) == 2
         for row in rows:
-            assert matches_tag(stored.blobs.view(row.blob_key, row.digest), row.tag)
-        damaged = bytearray(stored.blobs.view(str(rows[0].blob_key), rows[0].digest))
+            assert row.blob_start is not None
+            assert matches_tag(stored.blobs.piece(row.blob_key, row.blob_start, row.bytes), row.tag)
+        assert {row.blob_key for row in rows} == {rows[0].blob_key}  # one pack
+        damaged = bytearray(stored.blobs.piece(rows[0].blob_key, 0, sum(row.bytes for row in rows)))
         damaged[-1] ^= 1
         stored.blobs.put(str(rows[0].blob_key), bytes(damaged))
         assert last.put(1, last.contribution(1, 3.0)).status_code == 201

@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,13 +23,11 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
 from aggregator_service.rounds.leadership import Leadership
 from aggregator_service.storage.database import Database, Effects, announce, discard
-from aggregator_service.storage.round_rows import find_contribution
 from aggregator_service.storage.schema import ChunkRow, TaskRow
 from aggregator_service.tasks.creation import add_task
 from aggregator_service.tasks.task_views import plan_request
 from aggregator_service.uploads.checks import admit
-from aggregator_service.uploads.chunks import MOST_CHUNKS
-from aggregator_service.uploads.new_contributions import store_contribution_file
+from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, store_chunk
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from protocols.catalogue import Catalogue
@@ -237,16 +235,15 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, world: Wor
     world.run(task_id)
     client = world.cohort(task_id)[0]
     path = tmp_path / "body"
+    path.write_bytes(b"12345")
     with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
-        services = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock, checking=nullcontext())
+        services = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock)
         admission = admit(services, Enrolled(client, task_id, "member"), task_id, 1, client)
-        path.write_bytes(bytes(admission.length))
         database.breaks = breaks
         with pytest.raises(OperationalError):
-            asyncio.run(store_contribution_file(services, admission, path, "00" * 32))
+            store_chunk(services, admission, Chunk(path, 0, 5, "00" * 32))
     with world.database.read() as session:
-        stored = find_contribution(session, world.round(task_id).id, client)
-    named = [] if stored is None else [stored.blob_key]
+        named = list(session.scalars(select(ChunkRow.blob_key)))
     assert len(named) == (1 if breaks == "after" else 0)
     assert list(world.blobs.keys()) == named  # no row names a missing blob, and no orphan is left
 
