@@ -27,7 +27,7 @@ from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
 from aggregator_service.polling.notifier import NOT_HELD, own_topic
 from aggregator_service.polling.pace import seconds_to_window
-from aggregator_service.polling.views import compact_rounds, round_etag, round_view
+from aggregator_service.polling.views import CachedRound, ClientRoundStatus, compact_rounds, round_etag, round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import abort_round, extend_round
 from aggregator_service.routes.common import (
@@ -42,7 +42,7 @@ from aggregator_service.routes.common import (
     headers_of,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.database import announce
+from aggregator_service.storage.database import Database, Delivery, announce
 from aggregator_service.storage.round_rows import (
     add_refusal,
     cohort_clients,
@@ -52,7 +52,7 @@ from aggregator_service.storage.round_rows import (
     lock_task,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
-from aggregator_service.storage.stage_rows import takes_part
+from aggregator_service.storage.stage_rows import awaited_message, takes_part
 from aggregator_service.tasks.receipts import round_receipt
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
@@ -145,16 +145,27 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
         cached_round = await services.task_cache.current_round(member_of(principal, task_id).task_id)
         if cached_round is not None and not cached_round.has_round:
             return None
-        status = None if cached_round is None else cached_round.status(principal.client_id)
-        # Another server may just have stored what the round still awaits from this client here: then ask the database.
-        if cached_round is not None and status is not None and (services.is_only_server or not status.is_awaited):
+        if cached_round is not None:
             rate, client_id = services.settings.arrival_rate, principal.client_id
+            status = cached_round.status(client_id)
+            if status.is_awaited and not services.is_only_server:
+                status = await run_in_threadpool(_looked_up, services.database, cached_round, client_id)
             return _RoundAnswer(
                 lambda: cached_round.view(status, services.clock.now()),
                 cached_round.etag(status),
                 lambda: cached_round.seconds_to_window(client_id, status, rate, services.clock.now()),
             )
     return await run_in_threadpool(_stored_round, services, principal, task_id)
+
+
+def _looked_up(database: Database, cached_round: CachedRound, client_id: str) -> ClientRoundStatus:
+    """Return the status of a client, after a look whether another server has stored what the round awaits from it."""
+    _, round_, _ = cached_round.stages()
+    awaited = awaited_message(round_)
+    with database.read() as session:
+        if awaited is not None and takes_part(session, round_.id, awaited, client_id):
+            cached_round.add_delivery(Delivery(round_.task_id, round_.id, awaited, client_id))
+    return cached_round.status(client_id)
 
 
 def _stored_round(services: Services, principal: Principal, task_id: str) -> _RoundAnswer | None:
