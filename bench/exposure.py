@@ -22,7 +22,9 @@ four and eight times as many vectors, which tasks with `reveal_gram` may have, a
 as both bounds allow: there is something to find.
 
 *Sums of training*: who is in each sum is known. Ridge regression of the size and of the largest values of each item's
-row on who was in the sum.
+row on who was in the sum. Cohorts take turns and are the same in every turn, as by default; everybody answers.
+`uniform` has new random cohorts in each round, and `groups3` and `groups6` have cohorts that take turns, each split
+anew into groups with a sum of their own, as a task with `-m groups=3` has.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ from bench.privacy_attacks import watched
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.federation import Federation
-from protocols.advice import advise, parameters_for
+from client_sdk.lab.federation import Federation, Sampling
+from protocols.advice import IN_GROUPS, advise, parameters_for
 from protocols.privacy import equations
 from protocols.privacy.equations import most_equations
 from protocols.recipes.privirec import PriviRecK
@@ -66,6 +68,8 @@ _TOGETHER: Final = 200
 """Rows that expectation propagation solves for together."""
 _SWEEPS: Final = 24
 _KNOWN: Final = 1e8  # precision of an entry that is known
+_OTHER: Final = {"unlimited", "twice", "uniform", "groups3", "groups6"}
+"""Of figures that are not of defaults."""
 _SECONDS: Final = 20.0  # for one linear programme, which takes less than one where it finds a row
 
 
@@ -291,26 +295,51 @@ def _answered(system: Floats, seen: Floats, precision: Floats, shift: Floats) ->
 # --- sums of training -------------------------------------------------------------------------------------------------
 
 
-def trained(train: Interactions, name: str, rounds: int | None) -> dict[str, Figure]:
-    """Return the figures of a task of a recipe that trains; rounds: fewer than advised, for a quick run."""
+def trained(
+    train: Interactions, name: str, rounds: int | None, sampling: Sampling = "turns", groups: int = 1
+) -> dict[str, Figure]:
+    """Return the figures of a task of a recipe that trains; rounds: fewer than advised, for a quick run.
+
+    groups: into which each cohort is split anew, with a sum each, of contributions that all have one length.
+    """
     clients, items = train.active_users.size, train.n_items
     sizes, given = advise(items, clients, train.size), {"items": items}
     if name == "rfrec":
         given |= {"rating_min": 1.0, "rating_max": 5.0}
     made = Federation(
-        train, name, parameters_for(name, given), cohort_size=sizes.cohort_size, sampling="uniform", masks=False,
+        train, name, parameters_for(name, given), cohort_size=sizes.cohort_size, sampling=sampling, masks=False,
     )  # fmt: skip
-    totals: list[Floats] = []
+    totals, sent = list[Floats](), list[Floats]()
     made.recipe = watched(made.recipe, totals)
-    who = []
+    if groups > 1:
+        made.client_side = _Watched(made.client_side, sent)
+    who, seen, draws = list[NDArray[np.bool_]](), list[Floats](), np.random.default_rng(0)
     for done in made.run(min(sizes.rounds, rounds or sizes.rounds)):
-        in_sum = np.zeros(train.n_users, bool)
-        in_sum[made.cohort(made.recipe.round_spec(made.task_seed, done.number))] = True
-        who.append(in_sum[train.active_users])
-    first = made.recipe.main_sum - 1
-    seen = np.stack([_rows(total, items) for total in totals[first:]])
-    has = has_of(train)
-    return attack(has, np.array(who[first:], float), seen)
+        cohort = made.cohort(made.recipe.round_spec(made.task_seed, done.number))
+        if done.number >= made.recipe.main_sum:
+            for part in np.array_split(draws.permutation(cohort.size), groups):
+                in_sum = np.zeros(train.n_users, bool)
+                in_sum[cohort[part]] = True
+                who.append(in_sum[train.active_users])
+                seen.append(_rows(np.sum([sent[place] for place in part], axis=0) if sent else totals[-1], items))
+        sent.clear()
+    return attack(has_of(train), np.array(who, float), np.stack(seen))
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """The client side of a recipe, of which `sent` gets what each client contributes, in the order of the cohort."""
+
+    side: Any
+    sent: list[Floats]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.side, name)
+
+    def contribute(self, *given: Any) -> Any:
+        local = self.side.contribute(*given)
+        self.sent.append(np.concatenate([np.ravel(block) for block in local.contribution.blocks]).astype(np.float64))
+        return local
 
 
 def _rows(total: Floats, items: int) -> Floats:
@@ -379,11 +408,15 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
         for recipe in TRAINED:
             if recipe != "rfrec" or train.ratings is not None:
                 found[recipe] = trained(train, recipe, 4 if options.quick else None)
+            if recipe in IN_GROUPS and clients == max(CLIENTS):
+                found[f"{recipe}.uniform"] = trained(train, recipe, None, "uniform")
+                for groups in (3, 6):
+                    found[f"{recipe}.groups{groups}"] = trained(train, recipe, None, groups=groups)
         if not options.quick:
             found |= {f"privirec-k.unlimited.{times}x": spectral(train, times) for times in (2, 4, 8)}
             found["privirec-k.twice"] = spectral(train, margin=2)
         figures |= {f"{name}.{clients}.{one}.{key}": value for one, own in found.items() for key, value in own.items()}
-    defaults = {key: value for key, value in figures.items() if "unlimited" not in key and "twice" not in key}
+    defaults = {key: value for key, value in figures.items() if not _OTHER.intersection(key.split("."))}
     figures["read"] = max(float(value or 0) for key, value in defaults.items() if key.endswith(".read"))
     areas = [key.removesuffix(".auc") for key in defaults if key.endswith(".auc")]
     gains = [float(figures[f"{key}.auc"] or 0) - float(figures[f"{key}.popularity"] or 0) for key in areas]

@@ -194,12 +194,14 @@ _VISITS: Final = 300
 """Positives per item that the advised rounds train on: with fewer, curves on validation rows were still rising."""
 
 
-_COUNTED: Final = 3
-"""Times that an item is counted on average: with fewer, a set of 5,000 users began, and stayed, below popularity."""
+_COUNTED: Final = 5
+"""Times that an item is counted on average. With fewer than three, a set of 5,000 users began, and stayed, below
+popularity. With five, what the sums say of a cohort adds at most 0.02 to what the counts say of one of its clients, as
+area under the curve; with three 0.03 (`bench/exposure.py`: 1,000 clients of 15 of 1,000 items)."""
 
 
 IN_GROUPS: Final = frozenset({"colr", "fedmf"})
-"""Recipes whose sums are split into groups unless a task says otherwise: those measured (`bench/robust.py`)."""
+"""Recipes of which it was measured what groups stop (`bench/robust.py`) and what they say (`bench/exposure.py`)."""
 
 
 def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
@@ -227,7 +229,7 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
     """Return the sizes for data of so many items, clients and interactions in total.
 
     Counts are summed once: a second sum would hold the items of the clients that are not in the first, which may be
-    few. So the cohort is large enough to count an item three times on average, 100 to 1,000 clients, or all. Then each
+    few. So the cohort is large enough to count an item five times on average, 100 to 1,000 clients, or all. Then each
     item should be trained as a positive about 300 times: at least 100 sums, at most 1,000. Raises `ParameterError` for
     fewer than 3 clients, no item, or fewer interactions than clients.
     """
@@ -266,9 +268,6 @@ STARTS_RANKED: Final = "ranked better than none for colr, fedmf and pfedclr when
 NEXT_RANKED: Final = "its worth on MovieLens-100K is in docs/results.md"
 VECTORS_RANKED: Final = "docs/results.md has their worth on six data sets"
 _SUMS_OF_RATINGS: Final = 100
-_SAYS_LITTLE: Final = 0.9
-"""Share of the clients in each sum of `colr` with which 1,000 of 15 of 1,000 items were known at most 0.01 better than
-by counts, as area under the curve: docs/security.md."""
 _MOST_RANK: Final = 4
 
 
@@ -346,13 +345,13 @@ def choose(
 
 
 def _of_cohorts(cohort: int, clients: int) -> tuple[str, ...]:
-    """Return what sums of training over some of the clients say, and what makes them say less."""
-    if cohort >= _SAYS_LITTLE * clients:
+    """Return what sums of training over some of the clients say, and by which choice they say less."""
+    if cohort >= clients:
         return ()
     return (
-        f"sums over different {cohort} of {clients} clients say in part what each has, mostly of short lists; with "
-        f"cohort_size {ceil(_SAYS_LITTLE * clients)} or more they added next to nothing to the counts "
-        "(docs/security.md#what-sums-give-away), but each client trains in nearly every sum",
+        f"cohorts of {cohort} of {clients} clients take turns, the same ones in every turn, so that their sums say "
+        "what is true of a cohort; with -s sampling=uniform, which draws cohorts anew, they say much of what each "
+        "client has (docs/security.md#what-sums-give-away)",
     )
 
 

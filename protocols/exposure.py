@@ -75,10 +75,13 @@ _KINDS: Final = {"once": "of counts", "repeated": "of the same data", "trained":
 _SAYS: Final = {
     "once": "each says how many have an item, also where that is one client, but not who",
     "repeated": "the clients in two of them are the same, or differ by many",
-    "trained": "every client answers a new model with fresh random draws; many sums over different small cohorts say "
-    "in part what it has, less if cohort_size is near the number of members, and those of a server that lies about the "
-    "model say all",
+    "trained": "every client answers a new model with fresh random draws; cohorts take turns, so that many sums say in "
+    "part what is true of a cohort, and little more of one client; those of a server that lies about the model say all",
 }
+_DRAWN_ANEW: Final = (
+    "every client answers a new model with fresh random draws; over cohorts or groups that are others in each round, "
+    "many sums say much of what it has, and those of a server that lies about the model say all"
+)
 
 
 def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Exposure, ...]:
@@ -101,7 +104,9 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
                 0 if p.reveal_gram else most_equations(p.items, counted_clients(schedule)),
             )
             group = 1 if equations > safe else min(p.min_owners, group)
-        elif rule != "trained" and layout.blocks[0].segments[0].integral:
+        elif rule == "trained":
+            says = _DRAWN_ANEW if split > 1 or schedule.sampling == "uniform" else ""
+        elif layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
         one = Exposure(rule, (after - index) * split, layout.length, equations, safe, *clients, group, noise, says)
         if found and (found[-1].kind, found[-1].equations) == (one.kind, one.equations):

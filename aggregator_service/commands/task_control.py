@@ -123,16 +123,12 @@ def task_advise(
     works = works_in_groups(mechanism, own) if choice.recipe in IN_GROUPS else None
     if works is not None and privacy is None and "groups" not in own:
         split = advised_cohort(choice.cohort_size, clients, works)
-    if split is not None:
-        own["groups"] = split.groups
-        choice = choice._replace(cohort_size=split.clients)
-        schedule = schedule.model_copy(update={"cohort_size": split.clients, "min_clients": split.min_clients})
-        more = f"-s min_clients={split.min_clients} "
     typer.echo(f"{choice.recipe}: {choice.rounds} sums of {choice.cohort_size} clients")
     if split is not None:
         typer.echo(
-            f"  each in {split.groups} groups with a sum of their own: one member that lies then spoils little "
-            "(docs/security.md#a-member-that-lies); with -m groups=1 it owns the model"
+            f"  one member that lies owns the model; in {split.groups} groups it spoils little "
+            f"(-m groups={split.groups} -s cohort_size={split.clients} -s min_clients={split.min_clients}), but the "
+            "sums of groups say much of what each client has (docs/security.md#a-member-that-lies)"
         )
     elif privacy is not None and works is not None:
         typer.echo(
@@ -168,9 +164,7 @@ def task_advise(
     named = {"items", "components", "item_exponent", "next_vectors", "rank", "dim", "validation"}
     named |= settings_of_ratings(items, interactions).keys()
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
-    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or []) + (
-        f"-m groups={split.groups} " if split else ""
-    )
+    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
     typer.echo(
         f"hushrec-server task create NAME --recipe {choice.recipe} {given}--mechanism {mechanism} {pairs}"
         f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} {more}--organiser KEY"

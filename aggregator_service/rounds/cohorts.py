@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Select, select, true, update
+from sqlalchemy import ColumnElement, Select, func, select, true, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.logs import fields
@@ -27,6 +27,7 @@ from aggregator_service.storage.schema import (
 from aggregator_service.storage.stage_rows import clients_with
 from aggregator_service.tasks.membership import able_members, eligible_clause, within_budget
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
+from protocols.cohorts import batch
 from protocols.layout import SumClass
 from protocols.messages import Schedule
 
@@ -161,11 +162,19 @@ def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, l
 
 
 def draw_cohort(
-    session: Session, task: TaskRow, schedule: Schedule, device_group: int, sum_class: SumClass, sum_index: int
+    session: Session,
+    task: TaskRow,
+    schedule: Schedule,
+    device_group: int,
+    sum_class: SumClass,
+    sum_index: int,
+    least: int,
 ) -> list[str]:
     """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
 
-    Uniform without replacement; with round-robin sampling, the members that were asked least often, in a fixed order.
+    Uniform without replacement; with round-robin sampling, members that were asked least often, in a fixed order, and
+    so many that the same come together again (`protocols.cohorts.batch`), or `cohort_size` where those are too few and
+    for sums that have one cohort. least: fewest clients that can compute the sum.
     """
     able = select(ClientRow.id).where(
         ClientRow.task_id == task.id,
@@ -173,7 +182,12 @@ def draw_cohort(
         eligible_clause(task, sum_class, sum_index),
     )
     if schedule.sampling == "round-robin":
-        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id).limit(schedule.cohort_size)
-        return list(session.execute(ordered).scalars())
+        asked = able.with_only_columns(ClientRow.times_asked, func.count()).group_by(ClientRow.times_asked)
+        waiting = [count for _, count in session.execute(asked.order_by(ClientRow.times_asked).limit(1))]
+        size = batch(sum(waiting), schedule.cohort_size)
+        if sum_class.repeated or size < least:
+            size = schedule.cohort_size
+        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id)
+        return list(session.execute(ordered.limit(size)).scalars())
     everyone = list(session.execute(able.order_by(ClientRow.sequence)).scalars())
     return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))

@@ -74,9 +74,15 @@ def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
     return responses(*always, "internal-error", "unavailable", *slugs)
 
 
-def headers_of(texts: Mapping[str, str], kind: str = "string") -> dict[str, Any]:
-    """Return the `headers` of an OpenAPI answer: names with descriptions, all of the JSON type `kind`."""
-    return {name: {"description": text, "schema": {"type": kind}} for name, text in texts.items()}
+def headers_of(texts: Mapping[str, str], kind: str = "string", *, always: bool = True) -> dict[str, Any]:
+    """Return the `headers` of an OpenAPI answer: names with descriptions, all of the JSON type `kind`.
+
+    always: whether every such answer has them.
+    """
+    return {
+        name: {"description": text, **({"required": True} if always else {}), "schema": {"type": kind}}
+        for name, text in texts.items()
+    }
 
 
 def _raw_content(*media_types: str) -> dict[str, Any]:
@@ -101,7 +107,7 @@ def binary_request(
             "content": _raw_content(*(media_types or (OCTETS,))),
         },
         "parameters": [
-            {"name": name, "in": "header", "required": name in headers, **described}
+            {"name": name, "in": "header", **described, "required": name in headers}
             for name, described in headers_of({**headers, **optional}).items()
         ],
     }

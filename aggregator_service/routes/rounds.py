@@ -84,11 +84,9 @@ class _RoundAnswer:
     response_model=RoundView,
     responses={
         200: {
-            "headers": headers_of(
-                {
-                    "ETag": "Send it back in If-None-Match with `wait` to wait for the next change.",
-                    "Retry-After": "Seconds until the client's window in a large round. Wait before the next request.",
-                }
+            "headers": headers_of({"ETag": "Send it back in If-None-Match with `wait` to wait for the next change."})
+            | headers_of(
+                {"Retry-After": "Seconds until the client's window in a large round, to wait for."}, always=False
             )
         },
         204: {
@@ -97,7 +95,9 @@ class _RoundAnswer:
         },
         304: {
             "description": "Nothing changed within `wait` seconds, or the server has no room to let the poll wait.",
-            "headers": headers_of({"Retry-After": "Seconds after which to ask again, if there was no room."}),
+            "headers": headers_of(
+                {"Retry-After": "Seconds after which to ask again, if there was no room."}, always=False
+            ),
         },
         **guarded(),
     },

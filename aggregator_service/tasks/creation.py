@@ -19,7 +19,7 @@ from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.task_views import create_task, task_view
-from protocols.advice import IN_GROUPS, MOST_FACTORS, Variant, parameters_for, works_in_groups
+from protocols.advice import MOST_FACTORS, Variant, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest, TaskView
@@ -29,7 +29,6 @@ from protocols.recipes.base import Recipe
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry
-from protocols.sums.groups import advised_split
 from protocols.sums.masked.parameters import FEWEST_BITS, MaskedParameters
 from protocols.sums.masked.plan import MASKED
 from protocols.sums.registry import mechanism_entry
@@ -58,8 +57,7 @@ def requested(
 
     shapes: of the arrays that the task starts with, unless they are given. organiser: its public key. scope: of its
     certificates; None or empty: the task's name. catalogue: of the items, which then says how many they are. start:
-    what the task starts from. The sums of a masked or one-shot task that says nothing of groups are split into some
-    where that fits. Raises `ParameterError`, whose text names what is wrong.
+    what the task starts from. Raises `ParameterError`, whose text names what is wrong.
     """
     given = dict(parameters) if catalogue is None else _with_items(recipe, parameters, len(catalogue))
     if start is not None:
@@ -76,9 +74,6 @@ def requested(
     )
     if shapes is not None:
         chosen = {"shapes": shapes, **chosen}
-    apart = privacy is None and data_set is None  # each group would need all noise; groups of a label are not compared
-    if recipe in IN_GROUPS and variant == "recommended" and apart:
-        mechanism_parameters, schedule = _with_groups(mechanism, mechanism_parameters, schedule)
     if mechanism == MASKED.name and variant == "recommended" and "spare" not in mechanism_parameters:
         mechanism_parameters = _with_spare_bits(mechanism_parameters, schedule)
     values = {
@@ -117,25 +112,6 @@ def _require_every_sum(recipe: Recipe, rounds: int) -> None:
         f"the task has {recipe.steps} sums, and {rounds} rounds end it before its model is whole: say -s "
         f"rounds={recipe.steps}, or fewer -r iterations"
     )
-
-
-def _with_groups(mechanism: str, given: Mapping[str, Any], schedule: Schedule) -> tuple[Mapping[str, Any], Schedule]:
-    """Return the parameters of sums of training, with groups if they say nothing of them and the cohort fits.
-
-    And the schedule, with the smallest number of clients in a group, if it states none. What is wrong in the parameters
-    is left for the check of the whole request.
-    """
-    try:
-        works = works_in_groups(mechanism, given)
-    except ValidationError:
-        return given, schedule
-    if works is None:
-        return given, schedule
-    stated = schedule.min_clients if "min_clients" in schedule.model_fields_set else None
-    split = None if "groups" in given else advised_split(schedule.cohort_size, stated, works)
-    if split is None:
-        return given, schedule
-    return {**given, "groups": split.groups}, schedule.model_copy(update={"min_clients": split.min_clients})
 
 
 def _with_spare_bits(given: Mapping[str, Any], schedule: Schedule) -> Mapping[str, Any]:

@@ -98,9 +98,9 @@ class Federation:
     user_groups: NDArray[np.int64] | None = None
     """int64 (users,), the device group of each user; None puts everyone in group 0."""
     sampling: Sampling = "turns"
-    """"turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, so that every user takes part
-    once in users/cohort_size rounds; "uniform" draws each cohort independently. A recipe with a frozen cohort has the
-    same cohort in every round."""
+    """"turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, in as few as `cohort_size`
+    allows, and the same ones in every turn; "uniform" draws each cohort independently. A recipe with a frozen cohort
+    has the same cohort in every round."""
     masks: bool = True
     """Whether masked rounds run with all their stages.
 
@@ -223,9 +223,8 @@ class Federation:
         if self.sampling == "uniform" and not repeated:
             draws = np.random.default_rng([self.seed, 3, spec.number])
             return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
-        start = 0 if repeated else turn * self.cohort_size
-        asked = np.arange(start, start + min(self.cohort_size, members.size))
-        return np.asarray(members[asked % members.size])
+        batches = np.array_split(members, -(-members.size // self.cohort_size))  # as the server: `protocols.cohorts`
+        return members[: self.cohort_size] if repeated else batches[turn % len(batches)]
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
         """Run up to `rounds` more rounds and yield each; `state` and `client_states` hold the model in between.

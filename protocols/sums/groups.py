@@ -133,28 +133,17 @@ Works = Callable[[int, int], bool]
 """Whether a round of so many clients in so many groups works."""
 
 
-def advised_split(clients: int, min_clients: int | None, works: Works) -> Split | None:
-    """Return the split of a cohort into as many groups as can be, at most `MOST_ADVISED`; None for none.
-
-    min_clients: of each group, if the task states it; else the smallest, from half of a group on, with which a round of
-    the fewest clients works as well as a full one.
-    """
-    for groups in _numbers_of_groups(clients):
-        split = _split(clients, groups, min_clients, works)
-        if split is not None:
-            return split
-    return None
-
-
 def advised_cohort(clients: int, most: int, works: Works) -> Split | None:
-    """Return the split with the most groups of a cohort of `clients`, or up to a tenth more; None if none has any.
+    """Return the split with the most groups, at most `MOST_ADVISED`, of a cohort of `clients`, or up to a tenth more.
 
-    most: clients of the largest cohort. Of cohorts with as many groups the smallest.
+    None if none has any. most: clients of the largest cohort. Of cohorts with as many groups the smallest. Each group
+    has at least the smallest `min_clients`, from half of a group on, with which a round of the fewest clients works as
+    well as a full one.
     """
     largest = min(most, clients + clients // 10)
     for groups in _numbers_of_groups(largest):
         for size in range(-(-clients // groups) * groups, largest + 1, groups):
-            split = _split(size, groups, None, works)
+            split = _split(size, groups, works)
             if split is not None:
                 return split
     return None
@@ -164,12 +153,12 @@ def _numbers_of_groups(clients: int) -> range:
     return range(min(MOST_ADVISED, clients // FEWEST_IN_GROUP), LEAST_GROUPS - 1, -1)
 
 
-def _split(clients: int, groups: int, min_clients: int | None, works: Works) -> Split | None:
+def _split(clients: int, groups: int, works: Works) -> Split | None:
     size = clients // groups
-    if clients % groups or not works(clients, groups):
+    if not works(clients, groups):
         return None
-    for fewest in range((size + 1) // 2, size + 1) if min_clients is None else (min_clients,):
-        if fewest <= size and works(fewest * groups, groups):
+    for fewest in range((size + 1) // 2, size + 1):
+        if works(fewest * groups, groups):
             return Split(groups, clients, fewest)
     return None
 

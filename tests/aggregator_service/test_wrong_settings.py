@@ -42,6 +42,7 @@ EARLY = [
     ("max_connections", "-1", "must be at least 0"),
     ("client_rate", "nan", "must be at least 0"),
     ("operator_rate", "lots", "must be a number"),
+    ("arrival_rate", "-1", "must be at least 0"),
     ("failure_rate", "-1", "must be at least 0"),
     ("keep_rounds", "0", "must be at least 1"),
     ("ended_days", "soon", "must be a whole number"),

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.groups import TAU, advised_cohort, advised_split
+from protocols.sums.groups import TAU, advised_cohort
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, works_of
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
@@ -197,7 +197,7 @@ def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
     """Of 100 no number of equal groups has neighbours enough; a few clients more do."""
     works, found = works_of(MaskedParameters()), {}
     for clients in (89, 90, 100, 108, 300, 1000):
-        found[clients] = advised_split(clients, None, works)
+        found[clients] = advised_cohort(clients, clients, works)
     assert {clients: split and split.groups for clients, split in found.items()} == {
         89: None, 90: 3, 100: None, 108: 3, 300: 5, 1000: 10
     }  # fmt: skip
@@ -206,8 +206,6 @@ def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
         for clients in (split.clients, split.min_clients * split.groups):
             plan.check_cohort(clients)
         assert split.clients // split.groups / 2 <= split.min_clients
-    assert advised_split(108, 36, works) == (3, 108, 36)
-    assert advised_split(108, 37, works) is None
     assert advised_cohort(100, 943, works)[:2] == (3, 102)
     assert advised_cohort(100, 101, works) is None
     assert advised_cohort(50, 50, works) is None

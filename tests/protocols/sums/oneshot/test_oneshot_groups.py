@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
-from protocols.sums.groups import TAU, advised_split, drawn_groups, no_sum
+from protocols.sums.groups import TAU, advised_cohort, drawn_groups, no_sum
 from protocols.sums.oneshot import member, server
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy, works_in_oneshot_groups
@@ -207,7 +207,7 @@ def test_parameters_of_groups() -> None:
         ring_mechanism(PLAIN)
     assert "split into 3 groups" in " ".join(plan().trust(12)) and "near the others" in " ".join(plan().trust(12))
     assert "one member that lies can spoil" in " ".join(plan(tau=0.0).trust(12))
-    assert advised_split(300, None, works_in_oneshot_groups) == (10, 300, 15)
+    assert advised_cohort(300, 300, works_in_oneshot_groups) == (10, 300, 15)
 
 
 def test_folds_in_batches_and_parts_give_the_same_bytes(played: Round) -> None:
