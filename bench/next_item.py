@@ -130,7 +130,7 @@ def _deviation(epsilon: float, delta: float, sums: int) -> float:
 
 def _noisy(train: Interactions, seed: int, count: int, noise: float) -> FullScorer:
     rng, clients, rows = np.random.default_rng(seed), train.active_users.size, interaction_rows(train)
-    given = {"items": train.n_items, "components": 256, "iterations": 3, "next_vectors": count}
+    given = {"items": train.n_items, "components": min(256, train.n_items), "iterations": 3, "next_vectors": count}
     block = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False, "reveal_gram": True}
     made = Federation(train, "privirec-k", {**given, **block}, cohort_size=clients, seed=seed, masks=False)
     kind: Any = type(made.recipe)
