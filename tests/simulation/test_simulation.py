@@ -99,7 +99,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (jobs.BodyByValue.view, {"!= self.digest": "is None"}),
         (jobs.StoredBody.read, {"not matches_tag(into, self.tag)": "False"}),
     ]),
-    "whether the round still takes contributions is not asked again once the body is there": (599, {4, 7}, [
+    "whether the round still takes contributions is not asked again once the body is there": (433, {4, 7}, [
         (new_contributions.NewContribution.__call__, {"_INSERT": "_insert_where(*_HAS_NOTHING_STORED)"}),
         (new_contributions._find_obstacle, {'round_.state != "collecting" or now >= round_.deadline': "False"}),
     ]),
