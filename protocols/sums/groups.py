@@ -157,10 +157,8 @@ def _split(clients: int, groups: int, works: Works) -> Split | None:
     size = clients // groups
     if not works(clients, groups):
         return None
-    for fewest in range((size + 1) // 2, size + 1):
-        if works(fewest * groups, groups):
-            return Split(groups, clients, fewest)
-    return None
+    smallest = range((size + 1) // 2, size + 1)  # with the last one the round of all works
+    return Split(groups, clients, next(fewest for fewest in smallest if works(fewest * groups, groups)))
 
 
 def drawn_groups(clients: int, groups: int, seed: bytes, purpose: str) -> list[NDArray[np.int32]]:
