@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.exposure import data_of, has_of, spectral
+from bench.exposure import data_of, has_of, spectral, trained
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
@@ -304,3 +304,20 @@ def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
     assert spectral(train, margin=2)["read"] == 0, "nor with twice the equations of both bounds"
     beyond = spectral(train, 8)
     assert float(beyond["read"] or 0) > 0.02
+
+
+def test_attack_groups_say_who_has_what_and_cohorts_that_take_turns_hardly_more_than_counts() -> None:
+    """So `task advise` prints turns, and no task has groups unless its operator says so."""
+    few = data_of("short", 400, None)
+    turns, in_groups = trained(few, "colr", 60), trained(few, "colr", 60, groups=3)
+    assert float(turns["auc"] or 0) <= float(turns["popularity"] or 0) + 0.02
+    assert float(in_groups["auc"] or 0) > float(turns["auc"] or 0) + 0.1
+    assert turns["read"] == 0
+
+
+def test_sums_over_cohorts_or_groups_that_change_are_said_to_say_much() -> None:
+    colr = recipe("colr", {"items": 200})
+    in_turns = SCHEDULE.model_copy(update={"sampling": "round-robin"})
+    assert "what is true of a cohort" in exposures(colr, in_turns)[-1].text
+    for schedule, groups in ((SCHEDULE, 1), (in_turns, 2)):
+        assert "say much of what it has" in exposures(colr, schedule, groups)[-1].text
