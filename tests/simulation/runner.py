@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -119,6 +120,8 @@ def _some(game: Game, seeds: Sequence[int]) -> tuple[list[tuple[int, str]], Coun
                 counts += play(game.draw(seed)).counts
             except ScheduleError as error:
                 failed.append((seed, str(error)))
+            except Exception:  # of the simulation itself: one that depends on keys is hard to find without its schedule
+                failed.append((seed, "\n".join([traceback.format_exc(), *game.draw(seed).lines()])))
     return failed, counts
 
 

@@ -88,7 +88,8 @@ class _World:
         self.adversary, self.outcome = Adversary(), Outcome()
         self.advertisements: dict[int, list[bytes]] = {index: [] for index in self.members}
         self.handed: dict[str, list[bytes]] = {}
-        self.made: dict[bytes, Roster] = {}
+        self.made: dict[tuple[bytes, bytes], Roster] = {}
+        """By binding and bytes: the same bytes are another roster to a member that was sent another model."""
         self.vectors: dict[tuple[int, int], Elements] = {}
 
     def vector(self, member: int, data: int) -> Elements:
@@ -150,13 +151,14 @@ class _Round:
                 break
         for index, body in sent.items():
             self.world.advertisements[index].append(body)
-        self.world.made.update({roster.body: roster for roster in self.rosters.values()})
+        self.world.made.update({(one.context.binding, one.body): one for one in self.rosters.values()})
         for index, roster in self.rosters.items():
             body = self._hand_out("roster", roster.handout(name_of(index)))
             told = self._ask(index, "sharing", {"roster": body})
             if "share" in told:
                 accepted = open_handout(self.world.members[index].context, body, name_of(index), sent[index])
-                self.rosters[index] = self.world.made.get(accepted.body) or _completed(accepted, roster)
+                known = self.world.made.get((accepted.context.binding, accepted.body))
+                self.rosters[index] = known or _completed(accepted, roster)
                 self.shares[index] = told["share"]
                 place = self.rosters[index].index(name_of(index))
                 self.world.adversary.shares.append(SentShares(self.rosters[index], place, told["share"]))
