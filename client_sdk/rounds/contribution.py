@@ -1,7 +1,8 @@
-"""One client's contribution to one round, of any mechanism: catch up, train, make it, record it, upload it.
+"""One client's contribution to one round, of any mechanism: catch up, train and make it, record it, upload it.
 
-`OwnRound` is the round as its client sees it. Each kind of round calls its methods in this order: `catch_up`, `train`,
-`make`, `deliver`, `keep_state`, `report`.
+`OwnRound` is the round as its client sees it. Each kind of round calls its methods in this order: `catch_up`,
+`contribution`, `deliver`, `report`. Where a contribution is one message for the server, that is the whole round:
+`take_unmasked_part`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
 from typing import Final, Literal, TypeVar, get_args
 
@@ -22,7 +23,14 @@ from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.attestations import require_attested
-from client_sdk.rounds.events import ClipWarning, Progress, RoundReport, TrainingFailed, ignore_event
+from client_sdk.rounds.events import (
+    ClipWarning,
+    Progress,
+    RoundReport,
+    SnapshotPublished,
+    TrainingFailed,
+    ignore_event,
+)
 from client_sdk.rounds.ledger import spend_budget
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
@@ -41,6 +49,33 @@ from protocols.recipes.private import Private
 T = TypeVar("T")
 Phase = Literal["catch_up", "train", "seal", "upload"]
 _LOG: Final = logging.getLogger(__name__)
+
+
+_SNAPSHOT_VOLUNTEERS: Final = 3.0
+"""Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
+
+
+def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
+    """Catch up, train, seal and upload one contribution to the round `view`; return the report.
+
+    Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `train` and of the upload.
+    """
+    member, own = part.member, OwnRound(part, view, history, progress)
+    member.store.require_no_equivocation(member.task_id)
+    if member.terms.chained and part.follower.known >= view.number:
+        raise RoundLost(
+            f"this device holds the sums up to round {part.follower.known}, and the server would release others "
+            "for the same rounds: an encrypted task cannot go on after its server was restored from a backup; its "
+            "operator closes it and creates another"
+        )
+    caught_up = yield from own.catch_up()
+    local, made = yield from own.contribution(caught_up)
+    yield from own.metered(own.deliver(made.message, caught_up, local))
+    if np.random.default_rng().random() * view.cohort <= _SNAPSHOT_VOLUNTEERS:
+        publish = part.follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
+        if (yield from own.metered(publish)):
+            progress(SnapshotPublished(caught_up.state.round_number))
+    return own.report(caught_up, local, made, len(made.message))
 
 
 @dataclass
@@ -76,57 +111,62 @@ class OwnRound:
         return through(program, self.traffic)
 
     def catch_up(self) -> Program[CaughtUp]:
-        """Return the model before the round; see `ModelFollower.follow` and `require_attested` for the errors.
+        """Return the model before the round, with the keys to open sums. Reports what it lacks and what it measured.
 
-        Reports what it lacks and what it measured. Raises `ContractBroken` when the round has a sum of another size
-        than follows from that model.
+        Raises `PolicyRefused` and `Abstained` for a round that this client must not contribute to, and `ContractBroken`
+        when it has a sum of another size than follows from that model; see `ModelFollower.follow` and
+        `require_attested` for the other errors.
         """
-        part = self.part
-        caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
-        terms = part.member.terms
-        if self.spec.size != (size := terms.recipe.size_after(caught_up.state)):
-            fault = f"has a sum of size {self.spec.size}, and the model before it says {size}"
-            raise terms.broken_round(self.view, fault)
-        part.report_followed(caught_up, self.progress)
-        if part.checks_aggregates(caught_up):
-            yield from self.metered(require_attested(part.member, part.follower, caught_up.followed))
+        part, member = self.part, self.part.member
+        member.policy.check_round(self.view)
+        spec, recipe = self.spec, member.terms.recipe
+        with self.timed("catch_up"):
+            yield from part.ready(self.progress)
+            caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+            if spec.size != (size := recipe.size_after(caught_up.state)):
+                fault = f"has a sum of size {spec.size}, and the model before it says {size}"
+                raise member.terms.broken_round(self.view, fault)
+            part.report_followed(caught_up, self.progress)
+            if part.checks_aggregates(caught_up):
+                yield from self.metered(require_attested(member, part.follower, caught_up.followed))
+            require_data(part, spec, caught_up.state, self.history)
         return caught_up
 
-    def train(self, caught_up: CaughtUp) -> Program[LocalResult]:
-        """Return the result of training on this model; report that it failed, or that many values were clipped.
+    def contribution(self, caught_up: CaughtUp) -> Program[tuple[LocalResult, Made]]:
+        """Train on this model; return the result, and what is sent of it.
 
-        An application that trains in a loop of its own has its turn here. See `train` for the errors.
+        An application that trains in a loop of its own has its turn here. Reports a training that failed, which is not
+        counted among those that carry data, and that many values were clipped. See `train` and
+        `protocols.contribution.make` for the errors.
         """
-        part, spec = self.part, self.spec
+        part, member, spec = self.part, self.part.member, self.spec
         state = part.follower.view(caught_up.state)
         with self.timed("train"):
             asked = part.client_side.ask(spec, state, self.history)
             if asked is not None:
                 yield Turn(asked)
-            local = yield from work(partial(train, part, spec, state, self.history))
+
+        def train_and_make() -> tuple[LocalResult, Made]:
+            with self.timed("train"):
+                local = train(part, spec, state, self.history)
+            with self.timed("seal"):
+                return local, make(
+                    member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution,
+                    part.follower.keyring, has_data=local.failure is None, take_ahead=part.take_ahead,
+                )  # fmt: skip
+
+        local, made = yield from work(train_and_make)
         if local.failure is not None:
-            task = part.member.terms.name
-            _LOG.warning("task %s, round %d: training failed, zeros were sent in its place", task, self.view.number)
+            _LOG.warning(
+                "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number
+            )
             self.progress(TrainingFailed(self.view.number, local.failure))
-        elif part.member.terms.mechanism.name == "plain" and _clips_too_much(part, local.contribution):
+        elif member.terms.mechanism.name == "plain" and _clips_too_much(part, local.contribution):
             self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
-        return local
+        return local, made
 
-    def make(self, caught_up: CaughtUp, local: LocalResult) -> Program[Made]:
-        """Return what is sent of a result of training; see `protocols.contribution.make` for the errors.
-
-        A training that failed is not counted among those that carry data.
-        """
-        part, member = self.part, self.part.member
-        job = partial(
-            make, member.terms.sum_of(self.spec), caught_up.state, member.client_id, local.contribution,
-            part.follower.keyring, has_data=local.failure is None, take_ahead=part.take_ahead,
-        )  # fmt: skip
-        with self.timed("seal"):
-            return (yield from work(job))
-
-    def deliver(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
-        """Record a contribution made from the model `caught_up` and what it costs, then upload it.
+    def deliver(self, body: bytes, caught_up: CaughtUp, local: LocalResult) -> Program[None]:
+        """Record a contribution made from the model `caught_up` and what it costs, upload it, keep the client state.
 
         If the answer is lost, it may still have been counted. In a task with a privacy block a round that is over by
         now costs nothing: `RoundLost`. What was sent is not refunded, since a server may say of any round that it
@@ -134,6 +174,11 @@ class OwnRound:
         another chain: then a model that is from a snapshot, or that the server has too, is made anew. Raises what
         `spend_budget` and `ApiCalls.contribute` raise.
         """
+        with self.timed("upload"):
+            yield from self._upload(body, caught_up)
+        yield from self._keep_state(local)
+
+    def _upload(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
         member, followed, follower = self.part.member, caught_up.followed, self.part.follower
         task_id, number, digest = member.task_id, self.view.number, hashlib.sha256(body).hexdigest()
         if isinstance(member.terms.recipe, Private):
@@ -177,7 +222,7 @@ class OwnRound:
         fault = "was acknowledged without the signature that the task's terms promise"
         raise member.terms.broken_round(self.view, fault)
 
-    def keep_state(self, local: LocalResult) -> Program[None]:
+    def _keep_state(self, local: LocalResult) -> Program[None]:
         """Store the client state after the contribution was uploaded, then run `local.finish` if there is one.
 
         If that fails, the state stays as it was stored, which is reported.
@@ -222,7 +267,8 @@ class OwnRound:
 
 def require_data(part: Part, spec: RoundSpec, state: ModelState, history: History) -> None:
     """Raise `Abstained` if this client must not contribute to the round; called before it sends anything."""
-    member, sum_class = part.member, part.sum_class(spec)
+    member = part.member
+    sum_class = member.terms.recipe.layout(spec.sum_index).sum_class
     task_id, store, label = member.task_id, member.store, member.terms.view.data_set
     given = GivenData() if sum_class.data is None else store.given(task_id, label, sum_class.data)
     reason = why_abstain(sum_class, spec, state, history, given, task_id)
@@ -240,7 +286,7 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
     """Train for one round on `state`, the client's view of the model, and return the result.
 
     It is stored at once that this client is counted in this sum, or measured in it: if the answer to its upload is
-    lost, its data may be in the sum all the same. The new client state is stored by `OwnRound.keep_state`.
+    lost, its data may be in the sum all the same. The new client state is stored by `OwnRound.deliver`.
 
     Whether training works depends on this client's data and on a model that the server may have made up. If only
     clients with some item failed, and a client that fails sent nothing, the server would learn who has the item. So
@@ -268,7 +314,7 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
         _require_zeros_allowed(part, spec, error)
         zeros = member.terms.recipe.zeros(spec, member.client_id)
         local = LocalResult(zeros, client_state, float("nan"), 0, failure=_reason(error))
-    sum_class, task_id, store = part.sum_class(spec), member.task_id, member.store
+    task_id, store, sum_class = member.task_id, member.store, member.terms.recipe.layout(spec.sum_index).sum_class
     if sum_class.data is not None:
         of = task_id, member.terms.view.data_set, sum_class.data
         with store.exclusive():

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 from client_sdk.api.calls import RoundChanged
@@ -30,6 +28,7 @@ from client_sdk.errors import (
     TaskFailed,
 )
 from client_sdk.history import History
+from client_sdk.rounds.contribution import take_unmasked_part
 from client_sdk.rounds.events import (
     ModelBehind,
     Progress,
@@ -53,11 +52,10 @@ from client_sdk.rounds.polling import (
     follow_rounds,
     report_waiting,
 )
-from client_sdk.rounds.unmasked import WorkAhead, take_unmasked_part
+from client_sdk.rounds.work_ahead import working_ahead
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView, Schedule
 from protocols.messages.stages import opening_state
-from protocols.sums.base import one_message
 
 CANNOT_GO_ON: Final = "an encrypted task cannot go on from there: its operator closes it and creates another"
 
@@ -189,7 +187,7 @@ def take_part(
     if history is None:
         return []
     contributor = _Contributor(part, history, progress)
-    with _working_ahead(part):
+    with working_ahead(part):
         yield from follow_task(contributor, stop, poll_seconds, patience)
     if contributor.failure is not None:
         raise contributor.failure
@@ -204,19 +202,6 @@ def _prepared(
         return None
     part.seen = part.history(interactions)
     return part.seen if (yield from part.ready(progress, stop, poll_seconds)) else None
-
-
-@contextmanager
-def _working_ahead(part: Part) -> Iterator[None]:
-    """Let the client compute a part of its next seal between rounds, if the mechanism has such a part."""
-    mechanism, keyring, plan = part.member.terms.mechanism, part.follower.keyring, part.member.terms.sum_plan
-    if mechanism.interactive or keyring is None or not (most := one_message(mechanism).pieces(plan)):
-        yield
-        return
-    with WorkAhead(partial(one_message(mechanism).make_piece, plan, keyring), most) as ahead:
-        part.take_ahead = ahead.take
-        yield
-    part.take_ahead = None
 
 
 class _Contributor(Role):

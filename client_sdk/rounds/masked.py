@@ -16,7 +16,7 @@ from client_sdk.api.wire import Program, work
 from client_sdk.errors import RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
-from client_sdk.rounds.contribution import OwnRound, require_data
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.member import require_known_people
 from client_sdk.rounds.part import Part
@@ -92,9 +92,10 @@ class MaskedRound(OwnRound):
         """
         try:
             if self.context is None:
-                with self.timed("catch_up"):
-                    self.context = yield from self._begin()
-            yield from self.metered(self._advance(view, self.context))
+                self.context = yield from self._begin()
+            message = self._due(view, self.context)
+            if message is not None:
+                yield from self.metered(message)
         except RefusalError as refusal:
             refusal.stage = view.state
             raise
@@ -103,24 +104,24 @@ class MaskedRound(OwnRound):
         """Return the report of this client; `RoundLost` before it has contributed."""
         if self._local is None or self._made is None or self._caught_up is None or self.context is None:
             raise RoundLost("this client has not contributed")
-        length = self.context.plan.contribution_bytes(self.part.route(self.spec))
+        member = self.part.member
+        length = self.context.plan.contribution_bytes(member.terms.recipe.route(self.spec, member.client_id))
         return self.report(self._caught_up, self._local, self._made, length)
 
     def _begin(self) -> Program[RoundContext]:
         """Catch up; return what this client binds itself to in the round. Raises if it must not take part."""
-        member, part = self.part.member, self.part
-        member.policy.check_round(self.view)
-        spec = self.spec
+        member, spec = self.part.member, self.spec
         self._caught_up = yield from self.catch_up()
-        require_data(part, spec, self._caught_up.state, self.history)
-        context = round_context(member.terms, self.view, spec, part.model_digest(spec, self._caught_up.state))
+        digest = self.part.model_digest(spec, self._caught_up.state)
+        context = round_context(member.terms, self.view, spec, digest)
         if context.plan.mode != "curious":
             require_known_people(member)
         return context
 
-    def _advance(self, view: RoundView, context: RoundContext) -> Program[None]:
+    def _due(self, view: RoundView, context: RoundContext) -> Program[None] | None:
+        """Return the program that sends the message of the current stage; None if it was sent, or none is due."""
         if view.state not in MASKED_STATES or self.finished:
-            return
+            return None
         stage, completed = MASKED_STATES.index(view.state), _STATES.index(type(self._state))
         skips_confirming = context.plan.mode == "curious" and isinstance(self._state, stages.Contributed)
         if completed < stage and not (skips_confirming and view.state == "unmasking"):
@@ -128,15 +129,16 @@ class MaskedRound(OwnRound):
             raise RoundLost(f"the round advanced to {view.state} before this client had sent its message")
         match self._state:
             case None:
-                yield from self._advertise(context)
+                return self._advertise(context)
             case stages.Advertised() as state if completed == stage:
-                yield from self._share(state)
+                return self._share(state)
             case stages.Shared() as state if completed == stage:
-                yield from self._contribute(state)
+                return self._contribute(state)
             case stages.Contributed() as state if view.state == "confirming":
-                yield from self._confirm(state)
+                return self._confirm(state)
             case (stages.Contributed() | stages.Confirmed()) as state if view.state == "unmasking":
-                yield from self._unmask(state)
+                return self._unmask(state)
+        return None
 
     # --- one message a stage -------------------------------------------------------------------------------------
 
@@ -169,13 +171,10 @@ class MaskedRound(OwnRound):
         yield from self._report_bad_shares(opened.unopened)
         if opened.unmasked:
             raise RoundLost(f"what {', '.join(opened.unmasked)} sealed for the common mask does not open")
-        self._local = local = yield from self.train(caught_up)
-        self._made = made = yield from self.make(caught_up, local)
+        self._local, self._made = local, made = yield from self.contribution(caught_up)
         contributed, body = yield from self._sealed(lambda: stages.contribute(opened, made.elements))
         self._state = contributed
-        with self.timed("upload"):
-            yield from self.deliver(body, caught_up)
-        yield from self.keep_state(local)
+        yield from self.deliver(body, caught_up, local)
 
     def _report_bad_shares(self, unopened: tuple[str, ...]) -> Program[None]:
         """Name the neighbours whose shares did not open; `RoundLost` if the round fails of it.

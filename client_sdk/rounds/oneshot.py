@@ -13,14 +13,13 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
-from client_sdk.rounds.contribution import OwnRound, require_data
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Progress, RoundReport
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.part import Part
 from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.states import member_tag
-from protocols.contribution import Elements
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
@@ -37,28 +36,18 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     """
     member, own = part.member, OwnRound(part, view, history, progress)
     require_known_people(member)
-    member.policy.check_round(view)
-    spec = own.spec
+    caught_up = yield from own.catch_up()
     with own.timed("catch_up"):
-        caught_up = yield from own.catch_up()
-        require_data(part, spec, caught_up.state, history)
-        context = oneshot_context(member.terms, view, part.model_digest(spec, caught_up.state))
+        context = oneshot_context(member.terms, view, part.model_digest(own.spec, caught_up.state))
         committee = yield from own.metered(committee_of(member, context))
         remember_committee(member.store, committee)
-    local = yield from own.train(caught_up)
-    made = yield from own.make(caught_up, local)
+    local, made = yield from own.contribution(caught_up)
+    own_key, policy = member.identity.signing_key, member.policy.for_oneshot_rounds(member.terms.schedule)
     with own.timed("seal"):
-        upload = yield from work(lambda: _seal(part, committee, made.elements))
-    with own.timed("upload"):
-        yield from own.metered(own.deliver(upload, caught_up))
-    yield from own.keep_state(local)
+        sealed = yield from work(lambda: contribute(committee, member.client_id, own_key, policy, made.elements))
+        upload = sealed.encode()
+    yield from own.metered(own.deliver(upload, caught_up, local))
     return own.report(caught_up, local, made, len(upload))
-
-
-def _seal(part: Part, committee: Committee, steps: Elements) -> bytes:
-    member = part.member
-    policy = member.policy.for_oneshot_rounds(member.terms.schedule)
-    return contribute(committee, member.client_id, member.identity.signing_key, policy, steps).encode()
 
 
 # --- fetching the committee of a one-shot round and checking it ------------------------------------------------------

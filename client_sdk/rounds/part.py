@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,12 +22,8 @@ from client_sdk.training import client_side
 from client_sdk.training.base import ClientSide, TrainingConfig
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
-from protocols.layout import Route, SumClass
 from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
-
-if TYPE_CHECKING:
-    pass
 
 _CATALOGUE_PAUSE: Final = 1.0
 
@@ -153,21 +149,13 @@ class Part:
         if asked != own_group:
             fault = f"is for group {asked}, and this client is in group {own_group}"
         elif view.contribution_bytes is not None:
-            implied = plan.contribution_bytes(self.route(spec))
+            implied = plan.contribution_bytes(terms.recipe.route(spec, self.member.client_id))
             implied += getattr(plan, "ticket_bytes", 0)  # of one-shot sums
             if view.contribution_bytes != implied:
                 fault = f"asks for {view.contribution_bytes} bytes, but the plan has {implied}"
         if fault is not None:
             raise terms.broken_round(view, fault)
         return spec
-
-    def route(self, spec: RoundSpec) -> Route:
-        """Return which blocks of the sum this client contributes to."""
-        return self.member.terms.recipe.route(spec, self.member.client_id)
-
-    def sum_class(self, spec: RoundSpec) -> SumClass:
-        """Return which data the round sums, and how often."""
-        return self.member.terms.recipe.layout(spec.sum_index).sum_class
 
     def model_digest(self, spec: RoundSpec, state: ModelState) -> bytes:
         """Return the digest (32 bytes) of the terms and of `state`, the model that this client trains on in the round.

@@ -182,5 +182,5 @@ def model_in_the_clear(fleet: Fleet, histories: Sequence[Any]) -> ModelState:
         own = replace(client.member, store=ClientStore(MemoryStore(), "twin"))
         twin = replace(client, rng=np.random.default_rng((3, index)), member=own, _client_state=None)
         blocks = train(twin, spec, state, twin.history(items)).blocks
-        total += terms.recipe.layout(1).scatter(client.route(spec), blocks)
+        total += terms.recipe.layout(1).scatter(terms.recipe.route(spec, client.member.client_id), blocks)
     return terms.recipe.absorb(state, spec, total, len(histories))

@@ -27,7 +27,7 @@ from client_sdk.errors import AggregateMismatch, Equivocation, NotAttested
 from client_sdk.rounds.events import AggregateRejected, RoundAbstained, RoundReport, TrainingFailed
 from client_sdk.rounds.loop import play
 from client_sdk.rounds.member import MembershipCheck
-from client_sdk.rounds.unmasked import WorkAhead
+from client_sdk.rounds.work_ahead import WorkAhead
 from client_sdk.store.states import ClientState, FollowedState
 from client_sdk.training.base import ClientSide, LocalResult, Rng
 from protocols.codec import b64decode

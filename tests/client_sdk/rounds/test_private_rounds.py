@@ -28,10 +28,12 @@ from client_sdk.rounds.contribution import OwnRound
 from client_sdk.store import Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import Spending, total_epsilon
+from client_sdk.training.base import LocalResult
 from protocols.errors import ParameterError, to_accept
 from protocols.messages import Schedule, TaskRequest
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of, skellam_curve
+from protocols.recipes.base import Contribution
 from protocols.recipes.private import FAILED_SUMS, Private
 from protocols.sums.masked import client as stages
 from tests.support.pages import cells, hushrec
@@ -182,7 +184,7 @@ def test_a_round_that_ended_while_a_client_trained_costs_nothing(server: Aggrega
         caught_up = driver.run(own.catch_up())
         operator.abort_round(member.task_id, own.view.number)
         with pytest.raises(RoundLost):
-            driver.run(own.deliver(b"never sent", caught_up))
+            driver.run(own.deliver(b"never sent", caught_up, LocalResult(Contribution([]), {}, 0.0, 0)))
         assert member.store.spending(member.task_id).sums == 0
         assert member.store.contributions(member.task_id) == {}
 
