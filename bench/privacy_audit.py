@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, bars
 from bench.figures import run
 from protocols.advice import NOISY
+from protocols.contribution import plan_of_task
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
 from protocols.messages.privacy import Privacy
@@ -40,7 +41,6 @@ from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
-from protocols.sums.participation import plan_of_task
 
 EPSILON: Final = 4.0
 DELTA: Final = 1e-5

@@ -25,6 +25,7 @@ from bench.figures import run
 from bench.sums import Organiser, Shape, masked_client, masked_run
 from client_sdk.history import History
 from client_sdk.training import client_side
+from protocols.contribution import plan_of_task
 from protocols.layout import whole_route
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import main_layout
@@ -33,7 +34,6 @@ from protocols.recipes.registry import recipe
 from protocols.sums.masked.client import advertise
 from protocols.sums.masked.masks import Mask, add_masks
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
-from protocols.sums.participation import plan_of_task
 from protocols.sums.wire import pack
 
 ITEMS: Final = 3706

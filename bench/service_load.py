@@ -27,6 +27,7 @@ from bench.rounds import READY_SECONDS
 from client_sdk.lab.local_server import run_server
 from client_sdk.operator import Operator, task_request
 from protocols.codec import b64encode
+from protocols.contribution import plan_of_task
 from protocols.crypto.aggregate_chain import first_chain
 from protocols.crypto.certificates import CertifiedRole, certify
 from protocols.crypto.envelope import EnvelopeSender, seal_envelope
@@ -38,7 +39,6 @@ from protocols.messages import OrganiserPin, RoundView, Schedule
 from protocols.recipes.registry import recipe
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.ckks.plan import CkksPlan
-from protocols.sums.participation import plan_of_task
 from tests.support.api import digest_field, signed_enrolment
 
 # --- A cheap load generator: requests that were made beforehand, over a fixed number of persistent connections

@@ -24,14 +24,13 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData
 from client_sdk.training import client_side
 from client_sdk.training.base import ClientSide, LocalResult, TrainingConfig, why_abstain
-from protocols.contribution import TaskSum, make
+from protocols.contribution import TaskSum, make, plan_of_task, without_participation
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
 from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.recipes.state import encode
 from protocols.sums.base import SumPlan, new_keyring
-from protocols.sums.participation import plan_of_task, without_participation
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.task_terms import carriers, check_combination

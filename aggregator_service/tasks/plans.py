@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from protocols.contribution import plan_of_task
 from protocols.layout import Route, SumClass, VectorLayout
 from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import Privacy
@@ -19,7 +20,6 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
-from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import check_combination
 

@@ -8,7 +8,7 @@ from typing import Final
 from client_sdk.errors import ContractBroken, PolicyRefused
 from protocols.catalogue import catalogue_memory
 from protocols.codec import b64decode, b64encode
-from protocols.contribution import TaskSum
+from protocols.contribution import TaskSum, plan_of_task
 from protocols.crypto.envelope import sealed_bytes
 from protocols.errors import ParameterError, to_accept
 from protocols.layout import VectorLayout, check_levels
@@ -21,7 +21,6 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import sums_needed, with_privacy
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
-from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import check_combination, states_chain

@@ -21,7 +21,7 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_side
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
-from protocols.contribution import Made, TaskSum, make
+from protocols.contribution import Made, TaskSum, make, plan_of_task, without_participation
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
 from protocols.layout import Route, VectorLayout
@@ -36,7 +36,6 @@ from protocols.recipes.spectral_start import Source, start_parameters, start_sta
 from protocols.sums.base import SumPlan, new_keyring
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_elements
-from protocols.sums.participation import plan_of_task, without_participation
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.wire import pack
 from protocols.task_terms import check_combination

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from client_sdk.lab.traffic import MIB, wire_traffic
+from protocols.contribution import plan_of_task
 from protocols.errors import ParameterError
 from protocols.recipes.base import Recipe, main_layout
 from protocols.sums.base import Mechanism
-from protocols.sums.participation import plan_of_task
 
 _MB: Final = 1e6
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from protocols.contribution import plan_of_task
 from protocols.errors import ParameterError
 from protocols.layout import Block, Route, VectorLayout
 from protocols.recipes.base import Recipe, main_layout
 from protocols.recipes.colr import SVD
 from protocols.recipes.topk import TopKRecipe
 from protocols.sums.base import Mechanism, SumPlan
-from protocols.sums.participation import plan_of_task
 from protocols.task_terms import states_chain
 
 MIB: Final = 2**20

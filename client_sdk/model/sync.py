@@ -11,13 +11,13 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Program
 from client_sdk.errors import FalseModel, ModelUnavailable
 from client_sdk.store.states import FollowedState
+from protocols.contribution import require_participants, without_participation
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import open_snapshot
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, HushRecError, KeyringError
 from protocols.messages import RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-from protocols.sums.participation import require_participants, without_participation
 from protocols.sums.possible import require_possible
 
 REQUEST_COST: Final = 16384

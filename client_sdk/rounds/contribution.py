@@ -174,31 +174,29 @@ class OwnRound:
         another chain: then a model that is from a snapshot, or that the server has too, is made anew. Raises what
         `spend_budget` and `ApiCalls.contribute` raise.
         """
-        with self.timed("upload"):
-            yield from self._upload(body, caught_up)
-        yield from self._keep_state(local)
-
-    def _upload(self, body: bytes, caught_up: CaughtUp) -> Program[None]:
         member, followed, follower = self.part.member, caught_up.followed, self.part.follower
         task_id, number, digest = member.task_id, self.view.number, hashlib.sha256(body).hexdigest()
-        if isinstance(member.terms.recipe, Private):
-            view = yield from member.calls.round(task_id, number)
-            if is_over(view):
-                raise RoundLost(view.failure or f"round {number} ended before this client had sent its contribution")
-            spend_budget(member.store, member.terms, self.spec)
-        record = OwnContribution(digest, acknowledged=False, bytes=len(body))
-        member.store.record_contribution(task_id, number, record)
-        statements = {} if followed.chain is None else {AGGREGATE_CHAIN: followed.chain.digest.hex()}
-        try:
-            answer = yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
-        except AggregateMismatch:
-            if member.terms.checks_states:
-                follower.start_again()
-            elif followed.from_snapshot:
-                follower.replay_all()  # the snapshot may be false
-            raise
-        signature = self._signature(answer)
-        member.store.record_contribution(task_id, number, replace(record, acknowledged=True, signature=signature))
+        with self.timed("upload"):
+            if isinstance(member.terms.recipe, Private):
+                view = yield from member.calls.round(task_id, number)
+                if is_over(view):
+                    reason = view.failure or f"round {number} ended before this client had sent its contribution"
+                    raise RoundLost(reason)
+                spend_budget(member.store, member.terms, self.spec)
+            record = OwnContribution(digest, acknowledged=False, bytes=len(body))
+            member.store.record_contribution(task_id, number, record)
+            statements = {} if followed.chain is None else {AGGREGATE_CHAIN: followed.chain.digest.hex()}
+            try:
+                answer = yield from member.calls.contribute(task_id, number, member.client_id, body, statements)
+            except AggregateMismatch:
+                if member.terms.checks_states:
+                    follower.start_again()
+                elif followed.from_snapshot:
+                    follower.replay_all()  # the snapshot may be false
+                raise
+            signature = self._signature(answer)
+            member.store.record_contribution(task_id, number, replace(record, acknowledged=True, signature=signature))
+        yield from self._keep_state(local)
 
     def _signature(self, answer: UploadReceipt) -> str:
         """Return the server's signature of the acknowledgement, "" in a task without a receipt key.

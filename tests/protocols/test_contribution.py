@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from protocols.contribution import TaskSum, make
+from protocols.contribution import TaskSum, make, plan_of_task, require_participants, without_participation
 from protocols.errors import KeyringError, ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.recipes.base import Contribution, Recipe
@@ -16,7 +16,6 @@ from protocols.recipes.registry import recipe
 from protocols.sums.base import new_keyring, one_message
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.participation import plan_of_task, require_participants, without_participation
 from protocols.sums.registry import mechanism
 from protocols.sums.wire import ring_dtype
 

@@ -29,6 +29,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database, changed_rows
 from aggregator_service.storage.schema import ClientRow, RoundRow
 from protocols.codec import b64decode, b64encode
+from protocols.contribution import plan_of_task
 from protocols.crypto.aggregate_chain import AggregateChain, extend_chain
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import Keyring
@@ -38,7 +39,6 @@ from protocols.messages.stages import RoundState
 from protocols.recipes.base import Recipe, RoundSpec
 from protocols.recipes.registry import recipe
 from protocols.sums.base import Mechanism, SumPlan
-from protocols.sums.participation import plan_of_task
 from protocols.sums.registry import mechanism
 from protocols.task_terms import broadcast_digest, model_of_round
 from tests.support.server import (

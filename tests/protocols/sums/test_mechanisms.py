@@ -13,6 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from protocols.contribution import (
+    plan_of_task,
+    require_participants,
+    with_participation,
+    without_participation,
+)
 from protocols.errors import BudgetError, CodecError, ParameterError
 from protocols.layout import REPEATED_ROWS, TRAINED, Block, Route, Segment, SumClass, VectorLayout
 from protocols.plugins import ALL
@@ -23,12 +29,6 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.sums import registry
 from protocols.sums.base import Mechanism, SumPlan, one_message
 from protocols.sums.ckks.mechanism import CKKS
-from protocols.sums.participation import (
-    plan_of_task,
-    require_participants,
-    with_participation,
-    without_participation,
-)
 from protocols.sums.plain import PLAIN
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import MechanismEntry, mechanism, parameters_of, resolved_parameters
