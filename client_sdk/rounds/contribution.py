@@ -94,8 +94,22 @@ class OwnRound:
 
     @cached_property
     def spec(self) -> RoundSpec:
-        """The round's specification; see `Part.spec` for the errors."""
-        return self.part.spec(self.view)
+        """The round's specification, computed from the terms.
+
+        Raises `ContractBroken` when the round contradicts it, or is for another device group.
+        """
+        member, view, terms = self.part.member, self.view, self.part.member.terms
+        spec, own_group, fault = terms.round_spec(view), member.membership.device_group, None
+        asked, plan = terms.recipe.device_group_of(spec.sum_index), terms.sum_plan_at(spec.sum_index, spec.size)
+        if asked != own_group:
+            fault = f"is for group {asked}, and this client is in group {own_group}"
+        elif view.contribution_bytes is not None:
+            implied = plan.contribution_bytes(terms.recipe.route(spec, member.client_id)) + plan.ticket_bytes
+            if view.contribution_bytes != implied:
+                fault = f"asks for {view.contribution_bytes} bytes, but the plan has {implied}"
+        if fault is not None:
+            raise terms.broken_round(view, fault)
+        return spec
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:

@@ -242,24 +242,21 @@ class _Contributor(Role):
 
     def on_round(self, view: RoundView) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
-        if view.number > self._handled and self._is_asked(view):
-            self._handled = view.number
-            outcome: RoundReport | RoundMissed | RoundAbstained
-            try:
-                outcome = yield from play(self.part, view, self.history, self.progress)
-                self.reports.append(outcome)
-            except Abstained as error:
-                outcome = RoundAbstained(view.number, str(error))
-            except _MISSED as error:
-                outcome = RoundMissed(view.number, str(error))
-            self.progress(outcome)
-            if self.part.client_side.in_application:
-                yield Turn(outcome)
-
-    def _is_asked(self, view: RoundView) -> bool:
-        """Whether the round awaits this client's first message; an earlier process may have sent it already."""
-        opening = opening_state(self.member.terms.mechanism.name)
-        return view.state == opening and bool(view.in_cohort) and not (view.contributed or view.delivered)
+        asks = view.state == opening_state(self.member.terms.mechanism.name) and view.in_cohort
+        if view.number <= self._handled or not asks or view.contributed or view.delivered:
+            return  # an earlier process may have sent this client's first message already
+        self._handled = view.number
+        outcome: RoundReport | RoundMissed | RoundAbstained
+        try:
+            outcome = yield from play(self.part, view, self.history, self.progress)
+            self.reports.append(outcome)
+        except Abstained as error:
+            outcome = RoundAbstained(view.number, str(error))
+        except _MISSED as error:
+            outcome = RoundMissed(view.number, str(error))
+        self.progress(outcome)
+        if self.part.client_side.in_application:
+            yield Turn(outcome)
 
     def on_end(self, ended: TaskEnded) -> Program[None]:
         """Fetch the last model, and of a task that failed the reason of its newest round."""

@@ -22,7 +22,6 @@ from client_sdk.training import client_side
 from client_sdk.training.base import ClientSide, TrainingConfig
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
-from protocols.messages import RoundView
 from protocols.recipes.base import ModelState, RoundSpec
 
 _CATALOGUE_PAUSE: Final = 1.0
@@ -136,26 +135,6 @@ class Part:
         return True
 
     # --- a round -------------------------------------------------------------------------------------------------
-
-    def spec(self, view: RoundView) -> RoundSpec:
-        """Return the round's specification, computed from the terms.
-
-        Raises `ContractBroken` when `view` contradicts it, or is for another device group.
-        """
-        terms, own_group = self.member.terms, self.member.membership.device_group
-        spec = terms.round_spec(view)
-        asked, fault = terms.recipe.device_group_of(spec.sum_index), None
-        plan = terms.sum_plan_at(spec.sum_index, spec.size)
-        if asked != own_group:
-            fault = f"is for group {asked}, and this client is in group {own_group}"
-        elif view.contribution_bytes is not None:
-            implied = plan.contribution_bytes(terms.recipe.route(spec, self.member.client_id))
-            implied += getattr(plan, "ticket_bytes", 0)  # of one-shot sums
-            if view.contribution_bytes != implied:
-                fault = f"asks for {view.contribution_bytes} bytes, but the plan has {implied}"
-        if fault is not None:
-            raise terms.broken_round(view, fault)
-        return spec
 
     def model_digest(self, spec: RoundSpec, state: ModelState) -> bytes:
         """Return the digest (32 bytes) of the terms and of `state`, the model that this client trains on in the round.

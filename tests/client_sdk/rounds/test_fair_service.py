@@ -14,6 +14,7 @@ from client_sdk.api.http import SyncDriver
 from client_sdk.errors import Conflict, ContractBroken, InvalidParameters
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Waiting, waiting_to_start
 from client_sdk.training.fair import FairConfig
 from protocols.errors import ParameterError
@@ -148,9 +149,10 @@ def test_a_client_refuses_a_round_of_another_group(server: AggregatorProcess, op
     with fleet_of(server, task, [0, 0, 0, 1, 1, 1]) as fleet:
         with SyncDriver() as driver:
             fresh = driver.run(fleet.clients[0].member.calls.current_round(task.task_id, wait=10.0))
-        assert fleet.clients[0].spec(fresh.view.model_copy(update={"contribution_bytes": None})).sum_index == 1
+        asked, history = fresh.view.model_copy(update={"contribution_bytes": None}), fleet.clients[0].history([0])
+        assert OwnRound(fleet.clients[0], asked, history).spec.sum_index == 1
         with pytest.raises(ContractBroken, match="round 1 is for group 0, and this client is in group 1"):
-            fleet.clients[5].spec(fresh.view)
+            _ = OwnRound(fleet.clients[5], fresh.view, history).spec
 
 
 def test_the_group_must_exist(server: AggregatorProcess, operator: Operator) -> None:
