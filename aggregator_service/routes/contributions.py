@@ -26,12 +26,12 @@ from aggregator_service.routes.common import (
 from aggregator_service.services import Services, ServicesOf
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ContributionRow
-from aggregator_service.uploads.acknowledgements import signed
 from aggregator_service.uploads.checks import Admission, admit, check_request
 from aggregator_service.uploads.chunks import MOST_CHUNKS, Chunk, UploadChangedError, complete_upload, store_chunk
 from aggregator_service.uploads.new_contributions import (
     already_stored,
     receive_contribution,
+    signed,
 )
 from aggregator_service.uploads.receive import stream_body
 from protocols.messages import UploadReceipt

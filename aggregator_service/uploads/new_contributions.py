@@ -5,7 +5,7 @@ A row is inserted once for each round and client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -26,9 +26,11 @@ from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stage_rows import drop_chunks
+from aggregator_service.tasks.receipts import signing_key
 from aggregator_service.uploads.checks import Admission, check_body
 from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
 from protocols.messages import UploadReceipt
+from protocols.receipts import acknowledge
 
 
 @dataclass(frozen=True)
@@ -216,3 +218,16 @@ def new_receipt(admission: Admission, digest: str) -> UploadReceipt:
     return UploadReceipt(
         round=admission.round.number, client_id=admission.client.client_id, bytes=admission.length, digest=digest
     )
+
+
+def signed(admission: Admission, outcome: UploadOutcome) -> UploadOutcome:
+    """Return the outcome of an upload with the receipt signed (`protocols.receipts`); as it is in a task without a receipt key.
+
+    Called once the contribution is durable. The same contribution gets the same signature: Ed25519 has no randomness.
+    """
+    if admission.receipt_seed is None:
+        return outcome
+    key, member, receipt = signing_key(admission.receipt_seed), admission.client, outcome.receipt
+    where = admission.round.task_id, receipt.round
+    stated = acknowledge(key, member.identity_key, *where, receipt.digest, receipt.bytes)
+    return replace(outcome, receipt=receipt.model_copy(update={"signature": stated.signature}))
