@@ -221,7 +221,7 @@ def new_receipt(admission: Admission, digest: str) -> UploadReceipt:
 
 
 def signed(admission: Admission, outcome: UploadOutcome) -> UploadOutcome:
-    """Return the outcome of an upload with the receipt signed (`protocols.receipts`); as it is in a task without a receipt key.
+    """Return the outcome of an upload with its receipt signed; as it is in a task without a receipt key.
 
     Called once the contribution is durable. The same contribution gets the same signature: Ed25519 has no randomness.
     """
