@@ -24,7 +24,7 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.sums.base import Mechanism, SumPlan, one_message, plan_sum, several_messages
+from protocols.sums.base import Mechanism, SumPlan, one_message, several_messages
 
 Elements = NDArray[Any]
 """Ring elements (layout.length,), of the type that the mechanism encodes to."""
@@ -130,13 +130,16 @@ def plan_of_task(
     max_contributions: int,
     main: VectorLayout | None = None,
 ) -> SumPlan:
-    """Return the plan of a sum of a task: that of `plan_sum`, with participants in each block if members open it.
+    """Return the plan of a sum of a task, with participants in each block if members open it.
 
-    layout, main: as the task's recipe has them. Raises what `plan_sum` raises.
+    layout: as the task's recipe has it. main: that of the task's main sum, with which all sums share keys; None for any
+    keys. Raises what `Mechanism.plan` raises.
     """
     if mechanism.needs_keyring:
         layout, main = _counted(layout), None if main is None else _counted(main)
-    return plan_sum(mechanism, parameters, layout, max_contributions, main)
+        if main is not None and main != layout:
+            parameters = {**parameters, **mechanism.plan(parameters, main, max_contributions).key_parameters}
+    return mechanism.plan(parameters, layout, max_contributions)
 
 
 def with_participation(

@@ -379,38 +379,6 @@ def new_keyring(mechanism: Mechanism, plan: SumPlan) -> Keyring | None:
     return mechanism.generate_keyring(plan) if mechanism.needs_keyring else None
 
 
-def plan_sum(
-    mechanism: Mechanism,
-    parameters: Mapping[str, Any],
-    layout: VectorLayout,
-    max_contributions: int,
-    main: VectorLayout | None = None,
-) -> SumPlan:
-    """Return the plan of a sum. main: the layout of the task's main sum, with which it shares keys; None for any keys.
-
-    Raises what `Mechanism.plan` raises.
-    """
-    if mechanism.needs_keyring and main is not None and main != layout:
-        parameters = {**parameters, **mechanism.plan(parameters, main, max_contributions).key_parameters}
-    return mechanism.plan(parameters, layout, max_contributions)
-
-
-_NO_PUBLIC_MODE: Final = (
-    "mode 'public' of ckks and paillier was removed: a malicious member learns a round's CKKS key, and the server "
-    "learns from the key holder's answers what a client contributed (24 questions: 24 items); use the mechanism "
-    "oneshot, in which a committee opens each sum, at 4.0 bytes a value instead of 14"
-)
-
-
-def refuse_public_mode(parameters: Mapping[str, Any]) -> None:
-    """Raise `ParameterError` if a task of CKKS or Paillier asks that only a key holder can open sums.
-
-    `docs/ckks.md` describes the attacks.
-    """
-    if parameters.get("mode") == "public":
-        raise ParameterError(_NO_PUBLIC_MODE)
-
-
 @runtime_checkable
 class ChecksByParts(Protocol):
     """A mechanism that can check a contribution in consecutive parts, so that all of it need not be in memory."""

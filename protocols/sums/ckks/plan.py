@@ -37,7 +37,7 @@ from protocols.crypto.keys import digest
 from protocols.errors import BudgetError
 from protocols.layout import CLIP_SLACK, Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import CiphertextPlan, refuse_public_mode
+from protocols.sums.base import CiphertextPlan
 from protocols.sums.ring_security import DEGREES, SECURITY_BITS, require_secure_ring
 from protocols.sums.wire import refuse_chosen
 
@@ -204,7 +204,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
 
     Raises `ParameterError` for invalid parameters, `BudgetError` if the precision is not sufficient.
     """
-    refuse_public_mode(parameters)
     checked = validated("ckks parameters", CkksParameters, parameters)
     refuse_chosen(layout, "ckks")
     plan = CkksPlan(checked, layout, max_contributions, _degree(layout, checked))

@@ -18,7 +18,7 @@ from protocols.crypto.keys import digest
 from protocols.errors import BudgetError, CodecError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import CiphertextPlan, refuse_public_mode
+from protocols.sums.base import CiphertextPlan
 from protocols.sums.paillier.packing import MAX_SUM, BlockPacking, SegmentCode
 from protocols.sums.wire import head_bytes
 
@@ -71,7 +71,6 @@ class PaillierParameters(BaseModel):
 
 def checked_parameters(parameters: Mapping[str, Any]) -> PaillierParameters:
     """Return the validated parameters of a task; `ParameterError` names the first invalid one."""
-    refuse_public_mode(parameters)
     return validated("paillier parameters", PaillierParameters, parameters)
 
 

@@ -110,12 +110,6 @@ def test_resolved_parameters_are_the_given_ones_and_the_defaults() -> None:
         resolved_parameters("masked", {"dropout": 2})
 
 
-def test_tasks_whose_sums_only_a_key_holder_opens_are_refused_with_the_way_out() -> None:
-    for name in ("ckks", "paillier"):
-        with pytest.raises(ParameterError, match="mode 'public' .* was removed.*use the mechanism oneshot"):
-            mechanism(name).plan({"mode": "public"}, LAYOUT, 8)
-
-
 def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
     layout = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
     plan, vectors = PLAIN.plan({}, layout, 4), [np.full(3, 0.5), np.full(5, 0.25)]
