@@ -96,8 +96,8 @@ def _wait_until_listening(process: subprocess.Popen[bytes], port: int, log: Path
     raise ServerDidNotStart(f"the aggregator did not listen within {timeout:.0f} seconds:\n{_tail(log)}")
 
 
-def _tail(log: Path, lines: int = 15) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

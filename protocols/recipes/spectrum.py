@@ -46,16 +46,16 @@ class Spectrum:
     """float64 (K,), none negative."""
 
 
-def start_basis(seed: bytes, items: int, columns: int, lengths: Floats | None = None) -> Floats:
-    """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`.
-
-    lengths: standard deviation of each row, float64 (items,); None: all are equal.
-    """
-    return orthonormal(gaussian(seed, items, columns, lengths))
+def start_basis(seed: bytes, items: int, columns: int) -> Floats:
+    """Return Q_0, float64 (items, columns): an orthonormal basis of a Gaussian subspace drawn from `seed`."""
+    return orthonormal(gaussian(seed, items, columns))
 
 
 def gaussian(seed: bytes, items: int, columns: int, lengths: Floats | None = None) -> Floats:
-    """Return the draws that `start_basis` makes orthonormal, float64 (items, columns); arguments as there."""
+    """Return the draws that `start_basis` makes orthonormal, float64 (items, columns).
+
+    lengths: standard deviation of each row, float64 (items,); None: all are equal.
+    """
     drawn = normals(seed, "start of the power iteration", items * columns).reshape(columns, items).T
     return drawn if lengths is None else drawn * lengths[:, None]
 

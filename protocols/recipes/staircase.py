@@ -70,7 +70,7 @@ def places_of(widths: Ints, starts: Ints | None = None) -> tuple[NDArray[np.bool
 def first_basis(seed: bytes, tiers: list[Tier], items: int, columns: int, lengths: Floats | None) -> Floats:
     """Return Q_0, float64 (items, columns), with orthonormal columns within each tier, 0 outside its rows.
 
-    seed, lengths: see `start_basis`.
+    seed, lengths: see `gaussian`.
     """
     drawn, basis = gaussian(seed, items, columns, lengths), np.zeros((items, columns))
     for tier in tiers:

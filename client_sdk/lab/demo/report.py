@@ -109,9 +109,9 @@ def sum_line(done: SumResult) -> str:
     return f"sum {done.sum_index} complete: {done.survivors} clients{captured}, {size}, {done.seconds:.0f} s"
 
 
-def _bar(share: float, width: int = 6) -> str:
-    full = round(share * width)
-    return "█" * full + "░" * (width - full)
+def _bar(share: float) -> str:
+    full = round(share * 6)
+    return "█" * full + "░" * (6 - full)
 
 
 def _spectrum(values: Sequence[float]) -> str:
