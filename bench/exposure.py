@@ -22,7 +22,7 @@ four and eight times as many vectors, which tasks with `reveal_gram` may have, a
 as both bounds allow: there is something to find.
 
 *Sums of training*: who is in each sum is known. Ridge regression of the size and of the largest values of each item's
-row on who was in the sum. Cohorts take turns, the same ones in every turn, as `task advise` prints; everybody answers.
+row on who was in the sum. Cohorts take turns and are the same in every turn, as by default; everybody answers.
 `uniform` has new random cohorts in each round, and `groups3` and `groups6` have cohorts that take turns, each split
 anew into groups with a sum of their own, as a task with `-m groups=3` has.
 """

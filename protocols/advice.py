@@ -349,9 +349,9 @@ def _of_cohorts(cohort: int, clients: int) -> tuple[str, ...]:
     if cohort >= clients:
         return ()
     return (
-        f"cohorts of {cohort} of {clients} clients take turns with -s sampling=round-robin, the same ones in every "
-        "turn, so that their sums say what is true of a cohort; drawn anew in each round, they would say much of "
-        "what each client has (docs/security.md#what-sums-give-away)",
+        f"cohorts of at most {cohort} of {clients} clients take turns, the same ones in every turn, so that their sums "
+        "say what is true of a cohort; with -s sampling=uniform, which draws them anew in each round, they would say "
+        "much of what each client has (docs/security.md#what-sums-give-away)",
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, exp, floor, lgamma, log, log1p, log10, pow, sqrt
+from math import ceil, floor, log10, pow, sqrt
 from typing import Any, Final, Literal
 
 from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
@@ -43,7 +43,6 @@ _ROUNDS: Final = 100  # rounds of a task that trains
 _COHORT, _SHARE = 1000, 0.01
 """Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""
 _FLOOR: Final = 0.8  # share of a cohort that the smallest round has
-_MISSED: Final = 1e-3  # share of the clients that are asked more often than is planned, and abstain then
 
 _FEW, _MANY = 5, 60
 """Visible components below which popularity is all that is left, and from which most of the rest is: 0.9 of NDCG@20."""
@@ -80,9 +79,9 @@ def sizes_for(
 ) -> Sizes:
     """Return the sizes of a task with so many users; what is given stays.
 
-    `sums` has room for `FAILED_SUMS` that fail. Where a cohort is drawn anew in each round, it is what all but one in
-    1,000 clients stay within. Raises
-    `ParameterError` for sizes that contradict each other.
+    Where a sum has some of the clients, `sums` is what one is asked for whose cohort takes turns
+    (`protocols.cohorts`), after a first sum that asks each client once at most. It has room for `FAILED_SUMS` that
+    fail. Raises `ParameterError` for sizes that contradict each other.
     """
     if users < 2:
         raise ParameterError(f"a plan needs at least 2 users, got {users}")
@@ -95,19 +94,8 @@ def sizes_for(
     if floor_ > cohort:
         raise ParameterError(f"min_clients {floor_:,} is larger than the cohort of {cohort:,}: no round could complete")
     # the members of a frozen cohort are in all sums
-    sums = rounds if spectrum or cohort == users else min(rounds, _most_asked(rounds, cohort / users))
+    sums = rounds if spectrum or cohort == users else 1 + ceil((rounds - 1) * cohort / users)
     return Sizes(rounds, cohort, floor_, sums + FAILED_SUMS, cohort == users)
-
-
-def _most_asked(rounds: int, share: float) -> int:
-    """Return in how many rounds a client is at most, drawn in each by chance, except with probability `_MISSED`."""
-    below = 0.0
-    for times in range(rounds):
-        ways = lgamma(rounds + 1) - lgamma(times + 1) - lgamma(rounds - times + 1)
-        below += exp(ways + times * log(share) + (rounds - times) * log1p(-share))
-        if below >= 1 - _MISSED:
-            return max(1, times)
-    return rounds
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,6 @@ def task_advise(
         schedule = Schedule(cohort_size=sizes.cohort, rounds=sizes.rounds, min_clients=sizes.min_clients)
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
         more = f"-s min_clients={sizes.min_clients} {of_block} "
-    if choice.cohort_size < clients and not choice.recipe.startswith("privirec"):  # whose sums have one cohort
-        schedule, more = schedule.model_copy(update={"sampling": "round-robin"}), f"{more}-s sampling=round-robin "
     own, split = named_values(mechanism_parameter or []), None
     works = works_in_groups(mechanism, own) if choice.recipe in IN_GROUPS else None
     if works is not None and privacy is None and "groups" not in own:

@@ -27,8 +27,7 @@ from aggregator_service.storage.schema import (
 from aggregator_service.storage.stage_rows import clients_with
 from aggregator_service.tasks.membership import able_members, eligible_clause, within_budget
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
-from protocols.cohorts import batch
-from protocols.layout import SumClass
+from protocols.cohorts import places_after, places_in_turn
 from protocols.messages import Schedule
 
 _LOG = logging.getLogger(__name__)
@@ -161,33 +160,41 @@ def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, l
     return min(able) >= each and sum(able) >= schedule.start_clients
 
 
-def draw_cohort(
-    session: Session,
-    task: TaskRow,
-    schedule: Schedule,
-    device_group: int,
-    sum_class: SumClass,
-    sum_index: int,
-    least: int,
-) -> list[str]:
-    """Draw a new cohort of `device_group` for a sum, of the members that can contribute to it; return its client ids.
+def draw_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, least: int) -> list[str]:
+    """Draw a new cohort for a sum, of the members that can contribute to it; return its client ids.
 
-    Uniform without replacement; with round-robin sampling, members that were asked least often, in a fixed order, and
-    so many that the same come together again (`protocols.cohorts.batch`), or `cohort_size` where those are too few and
-    for sums that have one cohort. least: fewest clients that can compute the sum.
+    Taking turns, those at the next places in the order of `ClientRow.turn`: a batch (`protocols.cohorts`), or
+    `cohort_size` for a sum whose cohort stays. Uniform without replacement with `sampling` `uniform`. plan: of the sum.
+    least: fewest clients that can compute it, at most as many as there are.
     """
+    schedule, sum_class = Schedule.model_validate(task.schedule), plan.sum_class
     able = select(ClientRow.id).where(
         ClientRow.task_id == task.id,
-        ClientRow.device_group == device_group,
+        ClientRow.device_group == plan.recipe.device_group_of(sum_index),
         eligible_clause(task, sum_class, sum_index),
     )
-    if schedule.sampling == "round-robin":
-        asked = able.with_only_columns(ClientRow.times_asked, func.count()).group_by(ClientRow.times_asked)
-        waiting = [count for _, count in session.execute(asked.order_by(ClientRow.times_asked).limit(1))]
-        size = batch(sum(waiting), schedule.cohort_size)
-        if sum_class.repeated or size < least:
-            size = schedule.cohort_size
-        ordered = able.order_by(ClientRow.times_asked, ClientRow.turn, ClientRow.id)
-        return list(session.execute(ordered.limit(size)).scalars())
-    everyone = list(session.execute(able.order_by(ClientRow.sequence)).scalars())
-    return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+    if schedule.sampling == "uniform":
+        everyone = list(session.scalars(able.order_by(ClientRow.sequence)))
+        return _RANDOM.sample(everyone, min(schedule.cohort_size, len(everyone)))
+    members = session.execute(able.with_only_columns(func.count())).scalar_one()
+    turn, most = _turn(session, task, plan, sum_index), schedule.cohort_size
+    places = places_after(members, turn, most) if sum_class.repeated else places_in_turn(members, turn, most, least)
+    ordered = able.order_by(ClientRow.turn, ClientRow.id)
+    return [client for some in places for client in session.scalars(ordered.offset(some.start).limit(len(some)))]
+
+
+def _turn(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> int:
+    """Return how many cohorts were drawn before for sums of the class and the device group of this one.
+
+    Those of failed rounds count: members that were away do not keep the others waiting. Rounds of other classes do not:
+    who measures the model often trains as often as others.
+    """
+    recipe, sum_class = plan.recipe, plan.sum_class
+    drawn = select(RoundRow.sum_index).where(
+        RoundRow.task_id == task.id,
+        RoundRow.sum_rule == sum_class.rule,
+        RoundRow.sum_data.is_(None) if sum_class.data is None else RoundRow.sum_data == sum_class.data,
+        RoundRow.again.is_(None),
+    )
+    group = recipe.device_group_of(sum_index)
+    return sum(recipe.device_group_of(index) == group for index in session.scalars(drawn))

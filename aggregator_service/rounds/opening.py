@@ -213,8 +213,7 @@ def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: i
     able = able_members(session, task, recipe.device_groups, sum_class, sum_index)
     if not enough_members(schedule, able, device_group, least, first=first):
         return None
-    drawn = draw_cohort(session, task, schedule, device_group, sum_class, sum_index, least)
-    return kept_apart(session, task.id, drawn, least)
+    return kept_apart(session, task.id, draw_cohort(session, task, plan, sum_index, least), least)
 
 
 def _write_cohort(session: Session, round_: RoundRow, clients: Sequence[str]) -> None:

@@ -54,13 +54,8 @@ _SUBJECT: Final = ClientRow.subject.in_([bindparam("subject"), bindparam("erased
 _OTHERS: Final = select(
     select(ClientRow.id).where(_OF_TASK, _SUBJECT).scalar_subquery(),
     select(func.coalesce(func.max(ClientRow.sequence), 0)).where(_OF_TASK).scalar_subquery(),
-    # A new client starts with the lowest count of its group: it does not catch up on the rounds before. A committee is
-    # never asked, so its counts stay 0.
-    select(func.coalesce(func.min(ClientRow.times_asked), 0))
-    .where(_OF_TASK, ClientRow.device_group == bindparam("group"), ClientRow.role != "committee")
-    .scalar_subquery(),
 )
-"""Whether a client has the subject, the newest client's sequence, and the lowest count of the group."""
+"""Whether a client has the subject, and the newest client's sequence."""
 _INSERT: Final = insert(cast(Table, ClientRow.__table__))
 
 
@@ -188,8 +183,8 @@ def _enrol_first(
     subject = None if certificate is None else subject_of(certificate)
     group = 0 if invitation.role == "committee" else _group(task, request)
     erased = erased_subject(task.organiser_scope or "", subject)
-    asked = {"task": task.id, "subject": subject, "erased": erased, "group": group}
-    same_subject, newest, turns = session.execute(_OTHERS, asked).one()
+    asked = {"task": task.id, "subject": subject, "erased": erased}
+    same_subject, newest = session.execute(_OTHERS, asked).one()
     if same_subject is not None:
         raise Problem(
             "forbidden",
@@ -214,7 +209,6 @@ def _enrol_first(
         "token_hash": hash_token(token),
         "enrolled_at": now,
         "turn": _round_robin_place(task, request),
-        "times_asked": turns,
     }
     session.execute(_USE, {"invitation": invitation.id})
     try:

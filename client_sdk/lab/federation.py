@@ -21,10 +21,11 @@ from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_side
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
 from client_sdk.training.factors import USER_FACTOR
+from protocols.cohorts import places_in_turn
 from protocols.contribution import Made, TaskSum, make, plan_of_task, without_participation
 from protocols.crypto.keys import derive_seed
 from protocols.errors import ParameterError
-from protocols.layout import Route, VectorLayout
+from protocols.layout import Route, SumClass, VectorLayout
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState, Recipe, RoundSpec, main_layout
@@ -97,9 +98,9 @@ class Federation:
     user_groups: NDArray[np.int64] | None = None
     """int64 (users,), the device group of each user; None puts everyone in group 0."""
     sampling: Sampling = "turns"
-    """"turns" draws cohorts round-robin from one shuffle, as the released CoLR code does, in as few as `cohort_size`
-    allows, and the same ones in every turn; "uniform" draws each cohort independently. A recipe with a frozen cohort
-    has the same cohort in every round."""
+    """"turns" draws cohorts round-robin from one shuffle, as the released CoLR code and the server do, in as few as
+    `cohort_size` allows, and the same ones in every turn (`protocols.cohorts`); "uniform" draws each cohort
+    independently. Sums of class `repeated` have one cohort in every round."""
     masks: bool = True
     """Whether masked rounds run with all their stages.
 
@@ -127,6 +128,7 @@ class Federation:
         check_combination(self.recipe, self.mechanism_name)
         self.mechanism = find_mechanism(self.mechanism_name)
         self._plans: dict[VectorLayout, SumPlan] = {}
+        self._kinds: dict[int, tuple[SumClass, int]] = {}
         self.task_seed = derive_seed(str(self.seed).encode(), "simulation task")
         main = self.recipe.main_sum
         self.plan = self._plan(self.recipe.round_spec(self.task_seed, main, main))
@@ -216,14 +218,21 @@ class Federation:
 
         Device groups take turns: each is asked every `recipe.device_groups` rounds.
         """
-        members = self.orders[self.recipe.device_group_of(spec.sum_index)]
-        turn = (spec.number - 1) // self.recipe.device_groups
-        repeated = self.recipe.layout(spec.sum_index).sum_class.repeated
-        if self.sampling == "uniform" and not repeated:
+        members, kind = self.orders[self.recipe.device_group_of(spec.sum_index)], self._kind(spec.sum_index)
+        if kind[0].repeated:
+            return np.asarray(members[: self.cohort_size])
+        if self.sampling == "uniform":
             draws = np.random.default_rng([self.seed, 3, spec.number])
             return np.asarray(draws.choice(members, min(self.cohort_size, members.size), replace=False))
-        batches = np.array_split(members, -(-members.size // self.cohort_size))  # as the server: `protocols.cohorts`
-        return members[: self.cohort_size] if repeated else batches[turn % len(batches)]
+        turn = sum(self._kind(index) == kind for index in range(1, spec.sum_index))
+        return np.concatenate([members[some] for some in places_in_turn(members.size, turn, self.cohort_size)])
+
+    def _kind(self, sum_index: int) -> tuple[SumClass, int]:
+        """Return the class and the device group of a sum; the cohorts of sums that share both take turns."""
+        if sum_index not in self._kinds:
+            group = self.recipe.device_group_of(sum_index)
+            self._kinds[sum_index] = self.recipe.layout(sum_index).sum_class, group
+        return self._kinds[sum_index]
 
     def run(self, rounds: int) -> Iterator[SimulatedRound]:
         """Run up to `rounds` more rounds and yield each; `state` and `client_states` hold the model in between.

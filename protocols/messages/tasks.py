@@ -204,9 +204,9 @@ class Schedule(Message, metaclass=_RaisesParameterError):
         description="Members that must be enrolled (and have the keys) before round 1; 0: `cohort_size` in each group.",
     )
     sampling: Literal["uniform", "round-robin"] = Field(
-        default="uniform",
-        description="uniform: a new random cohort each round; round-robin: clients in turn, in an order shuffled once, "
-        "so that cohorts are the same as long as the members are, and their sums together say less of each client.",
+        default="round-robin",
+        description="round-robin: clients in turn, in an order shuffled once, so that cohorts are the same as long as "
+        "the members are; uniform: a new random cohort each round, whose sums together say more of each client.",
     )
     collect_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST_STAGE, description="Deadline for contributions, in seconds."

@@ -232,7 +232,7 @@ def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
     large = ("--items", "3706", "--clients", "100000", "--interactions", "11600000", "--epsilon", "2")
     masked = command("task", "advise", *movielens, "--budget", "0.014", "-m", "dropout=0.1")
     assert "--mechanism masked -m dropout=0.1 -s cohort_size=100" in masked and "clients = 100" in masked
-    assert "-s sampling=round-robin" in masked and "cohorts take turns, so that many sums say in part" in masked
+    assert "sampling" not in masked.splitlines()[-1] and "cohorts take turns, so that many sums say in" in masked
     assert "in 3 groups it spoils little (-m groups=3 -s cohort_size=102 -s min_clients=" in masked
     alone = command("task", "advise", *movielens, "--budget", "0.014", "-m", "groups=1")
     assert "--mechanism masked -m groups=1 -s cohort_size=100" in alone and "in 3 groups" not in alone

@@ -24,6 +24,7 @@ from client_sdk.rounds.member import CertificateSource
 from client_sdk.store.client_store import ClientStore
 from protocols.crypto.certificates import CertifiedRole
 from protocols.messages import RoundView, Schedule, TaskRequest
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState
 
 TRIAL = TrialOrganiser("tests")
@@ -88,6 +89,7 @@ def small_task(
     data_set: str | None = None,
     certified: bool | None = None,
     seed: bytes | None = None,
+    evaluation: Evaluation | None = None,
     **schedule: Any,
 ) -> SmallTask:
     """A task over 60 items with factors of length 8, whose cohort is everybody unless told otherwise.
@@ -100,9 +102,8 @@ def small_task(
     plan = Schedule(**{"rounds": 2, "cohort_size": users, "start_clients": users, **schedule})
     certified = mechanism != "plain" if certified is None else certified
     organiser = TRIAL.pin if certified else None
-    request = task_request(
-        name, recipe, mechanism, plan, parameters, mechanism_parameters, seed, data_set=data_set, organiser=organiser
-    )
+    own: dict[str, Any] = {"data_set": data_set, "organiser": organiser, "evaluation": evaluation}
+    request = task_request(name, recipe, mechanism, plan, parameters, mechanism_parameters, seed, **own)
     return SmallTask.of(operator, request, users)
 
 

@@ -52,7 +52,7 @@ def test_a_task_has_what_the_form_says_and_recommended_values_otherwise(api: Api
     assert (answer.status_code, answer.headers["location"]) == (303, f"/dashboard/tasks/{task['task_id']}")
     assert task["recipe"] == {"name": "colr", "parameters": {**RECOMMENDED["colr"], "items": 40, "rank": 3}}
     schedule, evaluation = task["schedule"], task["evaluation"]
-    assert (schedule["rounds"], schedule["sampling"], evaluation["every"]) == (7, "uniform", 2)
+    assert (schedule["rounds"], schedule["sampling"], evaluation["every"]) == (7, "round-robin", 2)
     assert (task["data_set"], task["organiser"]) == ("films", None)
 
 

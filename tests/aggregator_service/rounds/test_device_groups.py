@@ -83,7 +83,7 @@ def test_start_clients_counts_all_groups_and_each_needs_the_floor() -> None:
 
 
 def test_groups_are_asked_in_turn(world: Groups) -> None:
-    task = world.fair(0, 1, 0, 1, 0, 1, rounds=6, sampling="round-robin")
+    task = world.fair(0, 1, 0, 1, 0, 1, rounds=6)
     cohorts = []
     for _ in range(6):
         world.run(task)

@@ -22,6 +22,7 @@ from client_sdk.rounds.part import Part
 from client_sdk.training import client_side
 from client_sdk.training.mf import MFConfig
 from protocols.errors import ParameterError
+from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState
 from protocols.recipes.factors import FactorState
 from protocols.recipes.rfrec import RFRecState
@@ -29,7 +30,7 @@ from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from tests.support.server import AggregatorProcess
-from tests.support.tasks import enrolled_fleet, interactions, small_task
+from tests.support.tasks import TRUSTING, enrolled_fleet, interactions, small_task
 
 USERS, COHORT, ROUNDS = 60, FOLD_BATCH + 4, 4
 RECIPES: dict[str, dict[str, Any]] = {"fedmf": {}, "colr": {"rank": 2}}
@@ -191,8 +192,9 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
         model, client = fleet.model(), fleet.clients[5]
         assert model.round_number == 5
         ids = {each.member.membership.client_id for each in fleet.clients}
-        cohorts = [operator.cohort(task.task_id, number) for number in (1, 2)]
-        assert {len(cohort) for cohort in cohorts} == {3} and set().union(*cohorts) <= ids
+        cohorts = [operator.cohort(task.task_id, number) for number in range(1, 6)]
+        assert cohorts[:2] + cohorts[:2] + cohorts[:1] == cohorts, "two cohorts take turns"
+        assert {len(cohort) for cohort in cohorts} == {3} and set().union(*cohorts) == ids
         np.testing.assert_array_equal(follow(client, 5).item_factors, model.item_factors)
         assert fleet.user_factors().shape == (6, 8)
         with SyncDriver() as driver:
@@ -204,6 +206,25 @@ def test_a_fleet_has_the_model_that_a_client_of_its_own_downloads(
         assert (loaded > max(spared, receipts)) == (downloads == "each")
         assert all(r.bytes_up == sum(report.contribution_bytes for report in r.reports) for r in rounds)
     assert operator.task(task.task_id).state == "complete"
+
+
+@pytest.mark.parametrize(("mechanism", "every"), [("masked", 1), ("oneshot", None)])
+def test_cohorts_of_a_task_take_turns_whether_it_measures_itself_or_not(
+    server: AggregatorProcess, operator: Operator, mechanism: str, every: int | None
+) -> None:
+    measured = None if every is None else Evaluation(every=every)
+    parameters = {"committee": 5} if mechanism == "oneshot" else None
+    task = small_task(
+        operator, f"turns-{mechanism}", users=6, mechanism=mechanism, mechanism_parameters=parameters,
+        evaluation=measured, rounds=4 if every is None else 8, cohort_size=3, start_clients=6,
+    )  # fmt: skip
+    with enrolled_fleet(server.url, task, interactions(6), policy=TRUSTING) as fleet:
+        rounds, recipe = fleet.run(), fleet.clients[0].member.terms.recipe
+    assert {one.state for one in rounds} == {"complete"}
+    cohorts = {one.number: frozenset(operator.cohort(task.task_id, one.number)) for one in rounds}
+    trained = [cohorts[number] for number in cohorts if recipe.layout(number).sum_class.data is None]
+    assert len(trained) == 4 and trained[:2] == trained[2:] and not trained[0] & trained[1]
+    assert every is None or len(cohorts) == 8
 
 
 def test_dropouts_are_excluded_and_failed_rounds_end_no_task(server: AggregatorProcess, operator: Operator) -> None:
