@@ -57,6 +57,7 @@ from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
 from protocols.recipes.privirec_parameters import LEAST_OWNERS
+from protocols.recipes.registry import recipe_entry
 from protocols.sums.groups import advised_cohort
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -107,7 +108,7 @@ def task_advise(
             items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings, ordered=times
         )
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
-        if choice.recipe == "privirec-k":  # whose sums say more, the more clients drop out after the degrees
+        if recipe_entry(choice.recipe).frozen:  # its sums say more, the more clients drop out after the degrees
             floors = _floors(choice.cohort_size)
             schedule, more = schedule.model_copy(update=floors), _as_options(floors)
     elif ratings:
@@ -139,7 +140,7 @@ def task_advise(
         typer.echo(f"  {reason}")
     for name, value in sorted(choice.parameters.items()):
         typer.echo(f"  {name} = {value}")
-    if choice.recipe == "privirec-k" and privacy is None:
+    if "components" in choice.parameters and privacy is None:
         _say_what_vectors_are_worth(items, int(choice.parameters["components"]), most_bytes // (4 * items))
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)

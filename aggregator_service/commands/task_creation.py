@@ -32,7 +32,7 @@ from protocols.messages import Evaluation, Schedule
 from protocols.messages.privacy import Privacy
 from protocols.parameter_text import named_values, validated
 from protocols.recipes.private import Private
-from protocols.recipes.registry import recipes
+from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.registry import mechanisms
 
 Epsilon = Annotated[
@@ -270,8 +270,8 @@ def task_create(
         if before is not None:
             check_no_evaluation(request)
             request, start = with_start(request, before)
-        elif recipe == "pfedclr" and variant == "recommended":
-            typer.echo("without --start-from, pfedclr ranked below popularity on every measured data set", err=True)
+        elif recipe_entry(recipe).needs_start and variant == "recommended":
+            typer.echo(f"without --start-from, {recipe} ranked below popularity on every measured data set", err=True)
         plan = plan_request(request)
         if isinstance(plan.recipe, Private) and (outlook := noise_warning(plan.recipe, request.schedule)):
             typer.echo(outlook, err=True)

@@ -92,7 +92,7 @@ def requested(
         "privacy": privacy,
     }
     request = validated("task", TaskRequest, values)
-    if recipe in ("privirec", "privirec-k"):
+    if recipe_entry(recipe).frozen:
         _require_every_sum(make_recipe(recipe, chosen, noisy=privacy is not None), schedule.rounds)
     return request
 

@@ -128,7 +128,7 @@ class Policy:
                 f"{allowed}",
                 remedy=to_accept("mechanisms=...", option),
             )
-        if terms.sum_plan.layout.chosen and terms.mechanism.name != "plain" and not self.reveal_indices:
+        if terms.sum_plan.layout.chosen and terms.hides and not self.reveal_indices:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server learns which entries a client sends, and so which items it "
                 "touched; this client's policy forbids that",
@@ -178,7 +178,7 @@ class Policy:
                 self.for_masked_rounds(terms.schedule).check_parameters(masked)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
-        by_server = terms.opened_by == "anyone" and terms.mechanism.name != "plain"
+        by_server = terms.opened_by == "anyone" and terms.hides
         if gives_data and by_server and terms.view.privacy is None and not self.trust_models:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server computes the model, and the sums have no noise: a server that lies "

@@ -171,6 +171,11 @@ class TaskTerms:
         return TaskSum(self.recipe, self.mechanism, self.sum_plan_at(spec.sum_index, spec.size), spec)
 
     @property
+    def hides(self) -> bool:
+        """Whether the server alone cannot read a contribution."""
+        return mechanism_entry(self.mechanism.name).hides
+
+    @property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshots instead of replaying aggregates.
 

@@ -49,7 +49,6 @@ _ROUNDS: Final = 100
 _ROUNDS_STARTED: Final = 20
 _COHORT_STARTED: Final = 100
 _COHORT: Final = 60
-_OF_RATINGS: Final = ("rfrec", "rfrecf")
 _FEWEST_FOR_ADVICE: Final = 3
 _POINTS: Final = 10  # of a curve, unless `every` is given
 
@@ -104,7 +103,7 @@ class SimulationRequest:
     def starts(self) -> bool:
         """Whether a `privirec-k` task runs first."""
         if self.start_from_privirec is None:
-            return self.recipe == "pfedclr" and self.variant == "recommended"
+            return self.variant == "recommended" and self.recipe != "auto" and recipe_entry(self.recipe).needs_start
         return self.start_from_privirec
 
 
@@ -170,7 +169,7 @@ RoundListener = Callable[[SimulatedRound, int, Point | None], None]
 
 def predicts_ratings(recipe: str) -> bool:
     """Return whether a recipe predicts ratings instead of ranking items."""
-    return recipe in _OF_RATINGS
+    return recipe != "auto" and recipe_entry(recipe).ratings
 
 
 def simulate(split: Split, request: SimulationRequest, progress: RoundListener | None = None) -> SimulationResult:
@@ -324,7 +323,7 @@ def _advised(
         except ParameterError:  # data too small for advice
             return Advised()
     return Advised(
-        recipe=other if other in ("privirec", "privirec-k") else None,
+        recipe=other if recipe_entry(other).frozen else None,
         start=recipe.name in STARTED and not request.starts,
         noisy=request.epsilon is not None,
         expected=expected,

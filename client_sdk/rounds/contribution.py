@@ -175,7 +175,7 @@ class OwnRound:
                 "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number
             )
             self.progress(TrainingFailed(self.view.number, local.failure))
-        elif member.terms.mechanism.name == "plain" and _clips_too_much(part, local.contribution):
+        elif not member.terms.hides and _clips_too_much(part, local.contribution):
             self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
         return local, made
 
@@ -321,7 +321,7 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
         local = part.client_side.contribute(spec, member.client_id, state, history, client_state, part.rng)
         _require_usable(part, local)
     except Exception as error:  # the trainer is the application's: it may raise anything
-        if member.terms.mechanism.name == "plain":
+        if not member.terms.hides:
             raise
         _require_zeros_allowed(part, spec, error)
         zeros = member.terms.recipe.zeros(spec, member.client_id)
@@ -345,7 +345,7 @@ def _require_usable(part: Part, local: LocalResult) -> None:
     for array in (*made.blocks, *local.client_state.values()):
         if array.dtype.kind == "f":
             check_finite(array, "the result of training")
-    if _clips_too_much(part, made) and part.member.terms.mechanism.name != "plain":
+    if _clips_too_much(part, made) and part.member.terms.hides:
         raise ParameterError(
             f"{made.clipped:,} values exceed the task's clip, a larger share than this client's policy allows, "
             f"{part.member.policy.max_clip_share:g} (Policy(max_clip_share=...)): training diverged, or the clip "

@@ -160,5 +160,6 @@ ENTRY: Final = RecipeEntry(
     parameters=PFedCLRParameters,
     make=PFedCLR,
     client_side="client_sdk.training.pfedclr:client_side",
+    needs_start=True,
     source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](recipes.md#pfedclr)",
 )

@@ -32,9 +32,18 @@ class RecipeEntry(Entry):
     """What a mechanism must be able to do."""
     why_not: str = ""
     """Why mechanisms that cannot are impossible."""
+    ratings: bool = False
+    """Whether its model predicts ratings; else it ranks items."""
+    needs_start: bool = False
+    """Whether its recommended settings rank above popularity only in a task that starts from a spectrum."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"recipe {self.name!r} needs", self.needs)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether all sums of a task are over the same clients, as those of a spectrum are."""
+        return "frozen cohort" in self.needs
 
     @property
     def has_items(self) -> bool:

@@ -243,6 +243,7 @@ RFREC: Final = RecipeEntry(
     parameters=RFRecParameters,
     make=RFRec,
     client_side="client_sdk.training.rfrec:client_side",
+    ratings=True,
     source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
 )
 RFRECF: Final = replace(

@@ -39,6 +39,11 @@ class MechanismEntry(Entry):
     def __post_init__(self) -> None:
         check_capabilities(f"{self.name!r} carries", self.carries)
 
+    @property
+    def hides(self) -> bool:
+        """Whether the server alone cannot read a contribution."""
+        return "clear contributions" not in self.carries
+
 
 CKKS: Final = MechanismEntry(
     name="ckks",
@@ -86,7 +91,7 @@ PLAIN: Final = MechanismEntry(
 _OURS: Final = (CKKS, MASKED, ONESHOT, PAILLIER, PLAIN)
 OWN: Final[dict[str, str]] = {entry.name: f"protocols.sums.registry:{entry.name.upper()}" for entry in _OURS}
 """Our mechanisms: name -> "module:attribute" of the entry."""
-HIDING: Final = frozenset(entry.name for entry in _OURS if "clear contributions" not in entry.carries)
+HIDING: Final = frozenset(entry.name for entry in _OURS if entry.hides)
 """Our mechanisms over which the server alone cannot read a contribution."""
 
 
