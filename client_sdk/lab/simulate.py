@@ -323,7 +323,7 @@ def _advised(
         except ParameterError:  # data too small for advice
             return Advised()
     return Advised(
-        recipe=other if recipe_entry(other).frozen else None,
+        recipe=other if other is not None and recipe_entry(other).frozen else None,
         start=recipe.name in STARTED and not request.starts,
         noisy=request.epsilon is not None,
         expected=expected,

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -79,6 +80,33 @@ def test_attack_a_server_makes_models_up(tmp_path: Path) -> None:
             assert (third.state, third.refusals) == ("failed", {})
     finally:
         server.stop()
+
+
+@pytest.mark.parametrize("recipe", ["colr", "privirec-k"])
+def test_a_member_downloads_the_last_aggregate_at_most_once_a_round(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    """A member that checks the server's model needs the sum before it, and the model itself after the last one only."""
+    users, rounds, asked = 4, 4, Counter[tuple[str, str]]()
+    send = httpx.Client.send
+
+    def counted(self: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        if request.url.path.endswith("/aggregate") or "/snapshots/" in request.url.path:
+            asked[request.headers["Authorization"], request.url.path.split("/tasks/")[1].split("/", 1)[1]] += 1
+        return send(self, request, **options)
+
+    vectors = {"components": 4, "iterations": rounds - 1, "reveal_gram": True, "min_owners": 1}
+    task = small_task(
+        operator, f"once-{recipe}", users=users, recipe=recipe, mechanism="masked", rounds=rounds,
+        recipe_parameters=vectors if recipe == "privirec-k" else None,
+    )  # fmt: skip
+    with joined(server.url, task, users) as parts:
+        monkeypatch.setattr(httpx.Client, "send", counted)
+        reports = take_part_together(parts, interactions(users))
+    assert [len(own) for own in reports] == [rounds] * users
+    aggregates = {f"rounds/{number}/aggregate" for number in range(1, rounds + 1)}
+    assert {path for _, path in asked} <= aggregates | {f"snapshots/{rounds}"}, "the server's state after the last sum"
+    assert set(asked.values()) == {1}
 
 
 def test_members_that_were_not_asked_for_some_rounds_take_over_what_others_signed(
