@@ -292,8 +292,6 @@ class ClientRow(Base, table="clients"):
         UniqueConstraint("task_id", "sequence"),
         Index("ix_clients_one_holder", "task_id", unique=True, sqlite_where=_IS_HOLDER, postgresql_where=_IS_HOLDER),
         Index("ix_clients_to_erase", "id", sqlite_where=_IS_TO_ERASE, postgresql_where=_IS_TO_ERASE),
-        # An enrolment reads the lowest count of its group; without this index it would read all rows of the task.
-        Index("ix_clients_least_asked", "task_id", "device_group", "times_asked"),
     )
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
