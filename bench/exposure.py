@@ -24,7 +24,7 @@ as both bounds allow: there is something to find.
 *Sums of training*: who is in each sum is known. Ridge regression of the size and of the largest values of each item's
 row on who was in the sum. Cohorts take turns and are the same in every turn, as by default; everybody answers.
 `uniform` has new random cohorts in each round, and `groups3` and `groups6` have cohorts that take turns, each split
-anew into groups with a sum of their own, as a task with `-m groups=3` has.
+into groups with a sum of their own, as a task with `-m groups=3` has.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
+from protocols.sums.groups import split_clients
 
 Floats = NDArray[np.float64]
 CLIENTS: Final = (12, 100, 1000)
@@ -300,7 +301,7 @@ def trained(
 ) -> dict[str, Figure]:
     """Return the figures of a task of a recipe that trains; rounds: fewer than advised, for a quick run.
 
-    groups: into which each cohort is split anew, with a sum each, of contributions that all have one length.
+    groups: into which each cohort is split, with a sum each, of contributions that all have one length.
     """
     clients, items = train.active_users.size, train.n_items
     sizes, given = advise(items, clients, train.size), {"items": items}
@@ -313,11 +314,11 @@ def trained(
     made.recipe = watched(made.recipe, totals)
     if groups > 1:
         made.client_side = _Watched(made.client_side, sent)
-    who, seen, draws = list[NDArray[np.bool_]](), list[Floats](), np.random.default_rng(0)
+    who, seen = list[NDArray[np.bool_]](), list[Floats]()
     for done in made.run(min(sizes.rounds, rounds or sizes.rounds)):
         cohort = made.cohort(made.recipe.round_spec(made.task_seed, done.number))
         if done.number >= made.recipe.main_sum:
-            for part in np.array_split(draws.permutation(cohort.size), groups):
+            for part in split_clients("task", [str(user) for user in cohort], groups):
                 in_sum = np.zeros(train.n_users, bool)
                 in_sum[cohort[part]] = True
                 who.append(in_sum[train.active_users])

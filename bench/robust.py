@@ -86,7 +86,7 @@ from protocols.recipes.rows import RowRecipe
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
-from protocols.sums.groups import TAU, UsedSum, keep_groups, use_groups
+from protocols.sums.groups import TAU, UsedSum, keep_groups, split_clients, use_groups
 from protocols.sums.possible import require_possible
 
 SETS: Final = ("gowalla", "ml-1m")
@@ -188,7 +188,6 @@ class Liars:
     kept: float = 1.0
     refused: int = 0
     rng: np.random.Generator = field(init=False)
-    _drawn: tuple[bytes, list[NDArray[np.int64]]] = (b"", [])
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng([self.seed, 11])
@@ -205,10 +204,8 @@ class Liars:
         groups = min(self.defence.groups, cohort.size // 3)
         if groups < 3:
             return [cohort]
-        members = np.sort(cohort)
-        if self._drawn[0] != members.tobytes():
-            self._drawn = members.tobytes(), np.array_split(self.rng.permutation(members), groups)
-        return self._drawn[1]
+        parts = split_clients(f"seed {self.seed}", [str(user) for user in cohort], groups)
+        return [np.sort(cohort[places]) for places in parts]
 
     def released(
         self,

@@ -79,8 +79,13 @@ _SAYS: Final = {
     "part what is true of a cohort, and little more of one client; those of a server that lies about the model say all",
 }
 _DRAWN_ANEW: Final = (
-    "every client answers a new model with fresh random draws; over cohorts or groups that are others in each round, "
+    "every client answers a new model with fresh random draws; over cohorts that are others in each round, "
     "many sums say much of what it has, and those of a server that lies about the model say all"
+)
+_IN_GROUPS: Final = (
+    "every client answers a new model with fresh random draws; the same clients are together in a group in every turn, "
+    "and many sums say in part what is true of a group: the fewer are in it, the more of one client; those of a server "
+    "that lies about the model say all"
 )
 
 
@@ -105,7 +110,7 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
             )
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule == "trained":
-            says = _DRAWN_ANEW if split > 1 or schedule.sampling == "uniform" else ""
+            says = _DRAWN_ANEW if schedule.sampling == "uniform" else _IN_GROUPS if split > 1 else ""
         elif layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
         one = Exposure(rule, (after - index) * split, layout.length, equations, safe, *clients, group, noise, says)

@@ -129,7 +129,7 @@ def task_advise(
         typer.echo(
             f"  one member that lies owns the model; in {split.groups} groups it spoils little "
             f"(-m groups={split.groups} -s cohort_size={split.clients} -s min_clients={split.min_clients}), but the "
-            "sums of groups say much of what each client has (docs/security.md#a-member-that-lies)"
+            "sums of small groups say more of what each client has (docs/security.md#what-sums-give-away)"
         )
     elif privacy is not None and works is not None:
         typer.echo(

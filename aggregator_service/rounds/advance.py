@@ -36,8 +36,8 @@ from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, parti
 from aggregator_service.rounds.masked import MASKED_STAGES, fail_at_fault, read_masks, roster_of
 from aggregator_service.rounds.oneshot import (
     ONESHOT_STAGES,
-    drawn_survivors,
     fail_committee_absent,
+    grouped_survivors,
     proposed_survivors,
     read_oneshot_masks,
 )
@@ -245,7 +245,7 @@ class RoundAdvancer:
     def _grouped(self, active: ActiveRound) -> tuple[Batch, tuple[int, ...], bytes | None]:
         """Return the batch in the order of its clients' groups, and these; of a round without groups none.
 
-        And the digest of the set of which a one-shot round's groups are drawn.
+        And the digest of the set that a one-shot round's groups are of.
         """
         plan = plan_task(active.terms, active.round.sum_index, active.round.size or ()).sum_plan
         if plan.groups == 1:
@@ -253,8 +253,8 @@ class RoundAdvancer:
         survivors: bytes | None = None
         try:
             if plan.committee:
-                survivors, drawn = drawn_survivors(self._database, active.round.id, plan.groups)
-                group_of = {client: drawn[client] for client, _ in active.batch}
+                survivors, found = grouped_survivors(self._database, active.round.id, plan.groups)
+                group_of = {client: found[client] for client, _ in active.batch}
             else:
                 roster = roster_of(self._database, active.round.id)
                 group_of = {client: roster.group_of(client) for client, _ in active.batch}

@@ -45,9 +45,10 @@ from protocols.codec import Reader
 from protocols.crypto.keys import SIGNATURE_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
+from protocols.sums.groups import group_of_each
 from protocols.sums.oneshot.committee import Committee, join_confirmations, make_committee
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, groups_of, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, survivors_digest
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -133,7 +134,7 @@ def proposed_survivors(session: Session, round_id: int) -> bytes | None:
     return None if found is None else found.body
 
 
-def drawn_survivors(database: Database, round_id: int, groups: int) -> tuple[bytes, Mapping[str, int]]:
+def grouped_survivors(database: Database, round_id: int, groups: int) -> tuple[bytes, Mapping[str, int]]:
     """Return the digest of the proposed set of a round with groups, and the group of each of its clients.
 
     Raises `LookupError` when there is none.
@@ -142,17 +143,18 @@ def drawn_survivors(database: Database, round_id: int, groups: int) -> tuple[byt
         survivors = proposed_survivors(session, round_id)
     if survivors is None:
         raise LookupError("this round has no proposed survivors")
-    return survivors, _drawn(database, round_id, groups, survivors)
+    return survivors, _groups(database, round_id, groups, survivors)
 
 
 @lru_cache(maxsize=8)
-def _drawn(database: Database, round_id: int, groups: int, survivors: bytes) -> Mapping[str, int]:
+def _groups(database: Database, round_id: int, groups: int, survivors: bytes) -> Mapping[str, int]:
     """Return the group of each client of a proposed set; `LookupError` when another set is proposed meanwhile."""
     with database.read() as session:
+        task_id = session.get_one(RoundRow, round_id).task_id
         clients = session.scalars(clients_with(round_id, "contribute")).all()
         if proposed_survivors(session, round_id) != survivors:
             raise LookupError("another set of survivors is proposed")
-    return groups_of(clients, groups, survivors)
+    return group_of_each(task_id, clients, groups)
 
 
 def fail_committee_absent(session: Session, task: TaskRow, round_: RoundRow, now: float) -> None:

@@ -1,8 +1,10 @@
 """Which groups of a cohort a sum is made of, where each group has a sum of its own, and how far each may move it.
 
-A cohort is split into groups, so that a client that lies reaches the mean of its own group only. Each segment of a sum
-has a rule of its own, since values of one unit would hide those of another. With x_g the mean of the contributions of
-group g, c the coordinate-wise median of all x_g, d_g = ||x_g - c||, and m the median of the d_g,
+A cohort is split into groups, so that a client that lies reaches the mean of its own group only. The same clients are
+together in every round (`split_clients`): sums over groups that are drawn anew are many equations in what each client
+has (`bench/exposure.py`). Each segment of a sum has a rule of its own, since values of one unit would hide those of
+another. With x_g the mean of the contributions of group g, c the coordinate-wise median of all x_g, d_g = ||x_g - c||,
+and m the median of the d_g,
 
 1. the groups with d_g <= tau m are kept; at least half are;
 2. of these, each row is limited: with d_gi = ||x_gi - c_i|| in row i of R, m_i the median of the d_gi over all groups
@@ -52,7 +54,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from protocols.crypto.random import permutation
+from protocols.crypto.keys import digest
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, Floats, Route, Segment, VectorLayout
 from protocols.messages.base import SparseMessage
@@ -161,10 +163,21 @@ def _split(clients: int, groups: int, works: Works) -> Split | None:
     return Split(groups, clients, next(fewest for fewest in smallest if works(fewest * groups, groups)))
 
 
-def drawn_groups(clients: int, groups: int, seed: bytes, purpose: str) -> list[NDArray[np.int32]]:
-    """Return the places of each group, int32, ascending: drawn from `seed`, in sizes that differ by at most one."""
-    drawn = permutation(seed, purpose, clients) if groups > 1 else np.arange(clients)
-    return [np.sort(part).astype(np.int32) for part in np.array_split(drawn, groups)]
+def split_clients(task_id: str, clients: Sequence[str], groups: int) -> list[NDArray[np.int32]]:
+    """Return the places in `clients` of each group's, int32, ascending; sizes differ by at most one.
+
+    Clients are in the order of a digest of the task and their id, which is cut into groups. So those that were together
+    once are together whenever the same clients are there; one that is absent moves one client across each border.
+    """
+    places = range(len(clients))
+    order = sorted(places, key=lambda place: digest("group order", task_id, clients[place])) if groups > 1 else places
+    return [np.sort(part).astype(np.int32) for part in np.array_split(np.array(order, np.int32), groups)]
+
+
+def group_of_each(task_id: str, clients: Sequence[str], groups: int) -> dict[str, int]:
+    """Return the group of each client: see `split_clients`."""
+    split = split_clients(task_id, clients, groups)
+    return {clients[place]: group for group, places in enumerate(split) for place in places}
 
 
 @dataclass(frozen=True)
@@ -346,7 +359,10 @@ def trust_of_groups(groups: int, tau: float) -> list[str]:
         if tau == NO_RULE
         else "The model is made of those that are near the others, so that a member that lies spoils only its group's."
     )
-    return [f"A cohort is split into {groups} groups, by chance, with a sum each, which everybody sees. {used}"]
+    return [
+        f"A cohort is split into {groups} groups of clients that are together in every round, with a sum each, which "
+        f"everybody sees. {used}"
+    ]
 
 
 def each_group(groups: int, what: str) -> str:

@@ -306,12 +306,13 @@ def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
     assert float(beyond["read"] or 0) > 0.02
 
 
-def test_attack_groups_say_who_has_what_and_cohorts_that_take_turns_hardly_more_than_counts() -> None:
-    """So `task advise` prints turns, and no task has groups unless its operator says so."""
+def test_attack_small_groups_say_more_of_who_has_what_than_cohorts_that_take_turns() -> None:
+    """So `task advise` prints turns, and no task has small groups unless its operator says so. Groups that are drawn
+    anew in each round would say 0.947, and cohorts that take turns say hardly more than counts."""
     few = data_of("short", 400, None)
     turns, in_groups = trained(few, "colr", 60), trained(few, "colr", 60, groups=3)
     assert float(turns["auc"] or 0) <= float(turns["popularity"] or 0) + 0.02
-    assert float(in_groups["auc"] or 0) > float(turns["auc"] or 0) + 0.1
+    assert float(turns["auc"] or 0) + 0.02 < float(in_groups["auc"] or 0) < float(turns["auc"] or 0) + 0.06
     assert turns["read"] == 0
 
 
@@ -319,5 +320,6 @@ def test_sums_over_cohorts_or_groups_that_change_are_said_to_say_much() -> None:
     colr = recipe("colr", {"items": 200})
     anew = SCHEDULE.model_copy(update={"sampling": "uniform"})
     assert "what is true of a cohort" in exposures(colr, SCHEDULE)[-1].text
-    for schedule, groups in ((anew, 1), (SCHEDULE, 2)):
-        assert "say much of what it has" in exposures(colr, schedule, groups)[-1].text
+    for groups in (1, 2):
+        assert "say much of what it has" in exposures(colr, anew, groups)[-1].text
+    assert "what is true of a group" in exposures(colr, SCHEDULE, 2)[-1].text

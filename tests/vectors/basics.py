@@ -18,11 +18,9 @@ from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
-from protocols.sums.groups import keep_groups, use_groups
+from protocols.sums.groups import keep_groups, split_clients, use_groups
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.masked.plan import MASKED, MaskedPlan
-from protocols.sums.masked.roster import split_members
-from protocols.sums.oneshot.wire import groups_of
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of
 from protocols.sums.ring import FixedPoint
@@ -175,14 +173,8 @@ def _used(sums: Any, clients: list[int], tau: float, row: int) -> Outputs:
 
 
 @vectors("groups.json", "splits")
-def _split(clients: int, groups: int, seed: str) -> Outputs:
-    return {"members": split_members(clients, groups, unhex(seed)).tolist()}
-
-
-@vectors("groups.json", "survivors")
-def _survivors(clients: list[str], groups: int, digest: str) -> Outputs:
-    found = groups_of(clients, groups, unhex(digest))
-    return {"members": [sorted(client for client in clients if found[client] == group) for group in range(groups)]}
+def _split(task: str, clients: list[str], groups: int) -> Outputs:
+    return {"members": [sorted(clients[place] for place in group) for group in split_clients(task, clients, groups)]}
 
 
 @vectors("groups.json", "sums")
@@ -209,7 +201,7 @@ def _neighbourhood(
     clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int, groups: int = 1
 ) -> Outputs:
     found = choose_neighbourhood(clients, corrupt, dropout, mode, sigma, eta, groups)
-    return {"degree": found.degree, "threshold": found.threshold, "quorum": quorum(corrupt, clients, groups, sigma)}
+    return {"degree": found.degree, "threshold": found.threshold, "quorum": quorum(corrupt, clients, groups)}
 
 
 @vectors("enrolment.json")

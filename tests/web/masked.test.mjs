@@ -9,6 +9,7 @@ import { modelDigest } from "../../examples/web/hushrec/canonical.js";
 import { concat, fromBase64Url, littleEndian, toBase64Url, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
 import { unpackElements } from "../../examples/web/hushrec/fixed_point.js";
+import { splitClients } from "../../examples/web/hushrec/groups.js";
 import { newIdentity } from "../../examples/web/hushrec/identity.js";
 import { sign } from "../../examples/web/hushrec/keys.js";
 import * as masked from "../../examples/web/hushrec/masked.js";
@@ -126,7 +127,7 @@ class Server {
     const bound = await masked.binding({ ...round, bits, length });
     const roster = await masked.rosterDigest(bound, DEGREE, THRESHOLD, "semi-malicious", await this.names());
     const drawn = await masked.graphSeed(seed, roster);
-    const members = await masked.splitMembers(CLIENTS, GROUPS, drawn);
+    const members = await splitClients(TASK.task_id, this.ids, GROUPS);
     const neighbours = await masked.groupNeighbours(members, DEGREE, drawn);
     return { members, neighbours, bound, roster };
   }

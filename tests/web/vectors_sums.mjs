@@ -13,7 +13,7 @@ import { concat, fromHex, littleEndian, toHex } from "../../examples/web/hushrec
 import { digest } from "../../examples/web/hushrec/domain.js";
 import { CodecError, ParameterError } from "../../examples/web/hushrec/errors.js";
 import * as masked from "../../examples/web/hushrec/masked.js";
-import { drawnGroups, keepGroups, openGroups, useGroups } from "../../examples/web/hushrec/groups.js";
+import { keepGroups, openGroups, splitClients, useGroups } from "../../examples/web/hushrec/groups.js";
 import { normOfSum, requirePossible } from "../../examples/web/hushrec/possible.js";
 import { near, refused, same } from "./checks.mjs";
 
@@ -58,7 +58,7 @@ export const RUNNERS = {
     }
   },
 
-  async "groups.json"({ cases, used, splits, survivors, sums }) {
+  async "groups.json"({ cases, used, splits, sums }) {
     for (const { what, error, sums: of, clients, tau, row, ...expected } of used) {
       if (error) {
         await refused(error, () => useGroups(of, clients, tau, row), what);
@@ -68,11 +68,9 @@ export const RUNNERS = {
       same(Object.keys(found).sort(), Object.keys(expected).sort(), what);
       for (const [name, value] of Object.entries(expected)) near([found[name]].flat(), [value].flat(), `${what}: ${name}`);
     }
-    for (const { clients, groups, seed, members } of splits) same(await masked.splitMembers(clients, groups, fromHex(seed)), members, seed);
-    for (const { clients, groups, digest, members } of survivors) {
-      const ordered = [...clients].sort();
-      const drawn = await drawnGroups(clients.length, groups, fromHex(digest), "oneshot groups");
-      same(drawn.map((places) => places.map((place) => ordered[place])), members, digest);
+    for (const { task, clients, groups, members } of splits) {
+      const split = await splitClients(task, clients, groups);
+      same(split.map((places) => places.map((place) => clients[place]).sort()), members, task);
     }
     for (const { what, error, segments, bits, cohort, groups, tau, counts, elements, body, scales, total } of sums) {
       const inGroup = cohort / groups;

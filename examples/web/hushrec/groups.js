@@ -1,20 +1,21 @@
 /** Sums in groups: which groups are used, and the sum that they give (docs/wire/masked.md; protocols/sums/groups.py says why). */
 
-import { bigFromLittle } from "./codec.js";
+import { bigFromLittle, toHex } from "./codec.js";
+import { digest } from "./domain.js";
 import { CodecError, ParameterError } from "./errors.js";
 import { decode, packedBytes, roundHalfEven, unpackElements } from "./fixed_point.js";
 import { requirePossible } from "./possible.js";
-import { permutation } from "./random.js";
 
 const SLACK = 1 + 2 ** -22;
 const COUNT_BYTES = 8;
 const LEAST = 3;
 
-/** The places of each group, ascending, drawn from a seed, in sizes that differ by at most one; the larger ones first. */
-export async function drawnGroups(clients, groups, seed, purpose) {
-  const drawn = groups > 1 ? await permutation(seed, purpose, clients) : Array.from({ length: clients }, (_, place) => place);
-  const startOf = (group) => group * Math.floor(clients / groups) + Math.min(group, clients % groups);
-  return Array.from({ length: groups }, (_, group) => Array.from(drawn.slice(startOf(group), startOf(group + 1))).sort((a, b) => a - b));
+/** The places of each group's clients (ids), ascending, in sizes that differ by at most one; the larger ones first. */
+export async function splitClients(task, clients, groups) {
+  const orders = await Promise.all(clients.map(async (id) => toHex(await digest("group order", task, id))));
+  const ordered = [...clients.keys()].sort((a, b) => (orders[a] < orders[b] ? -1 : 1));
+  const startOf = (group) => group * Math.floor(clients.length / groups) + Math.min(group, clients.length % groups);
+  return Array.from({ length: groups }, (_, group) => ordered.slice(startOf(group), startOf(group + 1)).sort((a, b) => a - b));
 }
 
 export function median(values) {

@@ -5,7 +5,6 @@ import { deriveKey, digest, keystream, tag } from "./domain.js";
 import { CodecError, ContributionError, ParameterError, RefusalError } from "./errors.js";
 import { hasDistinctSubjects } from "./identities.js";
 import { sign, verify } from "./keys.js";
-import { drawnGroups } from "./groups.js";
 import { permutation } from "./random.js";
 import { agreementKey, seal, SEALED_OVERHEAD, SEALING_KEY_BYTES, unseal } from "./sealing.js";
 
@@ -100,12 +99,6 @@ export async function addAdvertisements(entries, places, advertisements) {
 
 export const rosterDigest = (bound, degree, threshold, mode, body) =>
   digest("masked roster", bound, degree, threshold, mode, body);
-
-/** The places of each group's members, ascending. */
-export async function splitMembers(clients, groups, seed) {
-  if (clients % groups) throw new ParameterError(`${clients} clients cannot be split into ${groups} equal groups`);
-  return drawnGroups(clients, groups, seed, "masked groups");
-}
 
 /** The neighbours (places, ascending) of every member, within its group. */
 export async function groupNeighbours(members, degree, seed) {

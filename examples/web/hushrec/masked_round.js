@@ -7,6 +7,7 @@ import { modelDigest } from "./canonical.js";
 import { concat, equal, exact, toHex } from "./codec.js";
 import { AlreadySummedError, CodecError, ContributionError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { packElements } from "./fixed_point.js";
+import { splitClients } from "./groups.js";
 import { sign, verify } from "./keys.js";
 import * as masked from "./masked.js";
 import { fetchModel } from "./model.js";
@@ -92,7 +93,7 @@ class MaskedRound {
 
   async share() {
     this.#tell("committee");
-    const { membership, identity } = this.#client;
+    const { terms, membership, identity } = this.#client;
     const { cohort, seed, plan } = this.#round;
     const handed = await this.#fetch("roster", "members of the round", 4 + cohort * LONGEST_ENTRY);
     const { groups } = plan;
@@ -112,7 +113,7 @@ class MaskedRound {
     this.threshold = threshold;
     this.roster = await masked.rosterDigest(this.bound, degree, threshold, plan.mode, body);
     const drawn = await masked.graphSeed(seed, this.roster);
-    this.members = await masked.splitMembers(clients, groups, drawn);
+    this.members = await splitClients(terms.id, this.entries.map((entry) => entry.id), groups);
     this.#requireCohort(() => true, "the roster has");
     this.neighbours = (await masked.groupNeighbours(this.members, degree, drawn))[this.place];
     await masked.addAdvertisements(this.entries, [this.place, ...this.neighbours], [this.own, ...advertisements]);
@@ -264,8 +265,8 @@ class MaskedRound {
       if (place !== this.place && (await verify(key, signatures[place], this.#signed()))) signers.add(place);
     }
     this.#requireThreshold(this.neighbours.filter((place) => signers.has(place)).length, "confirming");
-    const { corrupt, groups, sigma } = this.#round.plan;
-    const needed = quorum(corrupt, clients, groups, sigma);
+    const { corrupt, groups } = this.#round.plan;
+    const needed = quorum(corrupt, clients, groups);
     if (signers.size < needed) throw new ThresholdError(`confirming: ${signers.size} members signed these survivors, ${needed} are needed`);
     const shares = this.neighbours.map((place) => {
       const pair = this.pairs.get(place);

@@ -51,10 +51,8 @@ function inAGroup(clients, marked, groups, bits) {
 }
 
 /** Signatures that a client needs, its own included, of its group's members. */
-export function quorum(corrupt, members, groups = 1, sigma = 64) {
-  const lying = corruptClients(corrupt, members);
-  const inGroup = groups === 1 ? lying : inAGroup(members, lying, groups, sigma);
-  return Math.floor((members / groups + inGroup) / 2) + 1;
+export function quorum(corrupt, members, groups = 1) {
+  return Math.floor((members / groups + corruptClients(corrupt, members)) / 2) + 1;
 }
 
 /** {degree, threshold} of `clients`, with groups within one of these; `ParameterError` if no values fit. */
@@ -62,7 +60,7 @@ export function chooseNeighbourhood(clients, corrupt, dropout, mode, sigma, eta,
   const [n, more] = [clients / groups, Math.ceil(Math.log2(groups)) + 1];
   if (!Number.isInteger(n) || n < 3) throw new ParameterError("a masked sum has at least 3 clients, and groups are equal");
   if (groups === 1) return choose(n, corruptClients(corrupt, n), share(dropout, n), mode, sigma, eta);
-  const bad = inAGroup(clients, corruptClients(corrupt, clients), groups, sigma);
+  const bad = corruptClients(corrupt, clients);
   const gone = inAGroup(clients, share(dropout, clients), groups, eta);
   if (Math.max(bad, gone) >= n) throw new ParameterError("all of a group may collude or drop out");
   return choose(n, bad, gone, mode, Math.min(sigma + more, 128), Math.min(eta + more, 128));

@@ -224,8 +224,9 @@ def choose_neighbourhood(
     """Return the smallest even k, at most 1024, whose tails hold with some t, and the smallest such t.
 
     If there is none, return the complete graph. corrupt, dropout: at least 0 and below 1, taken as decimals exactly as
-    written. groups: in which `clients` are split equally, by chance; then k and t are those within one group. Raises
-    `ParameterError`, which names the condition that fails and what would fit.
+    written. groups: in which `clients` are split equally; then k and t are those within one group, all that collude may
+    be in the same one, and those that drop out are in any by chance. Raises `ParameterError`, which names the condition
+    that fails and what would fit.
     """
     if groups > 1:
         return _in_a_group(clients, corrupt, dropout, mode, sigma, eta, groups)
@@ -245,9 +246,10 @@ def choose_neighbourhood(
 def _in_a_group(
     clients: int, corrupt: float, dropout: float, mode: Mode, sigma: int, eta: int, groups: int
 ) -> Neighbourhood:
-    """Return the neighbourhood of a group: that of a round of its own, with `in_a_group` of A and D in it.
+    """Return the neighbourhood of a group: that of a round of its own, with all A, and `in_a_group` of D, in it.
 
-    The failure probabilities are those of all groups together, half of each for what is beyond.
+    The server chooses who is asked, and so who is with whom. The failure probabilities are those of all groups
+    together, half of that of a dropout for what is beyond.
     """
     size, more = clients // groups, ceil(log2(groups)) + 1
     if clients % groups or size < MIN_CLIENTS:
@@ -255,8 +257,7 @@ def _in_a_group(
             f"{clients} clients cannot be split into {groups} equal groups of at least {MIN_CLIENTS}: choose a "
             f"multiple of {groups} from {MIN_CLIENTS * groups} on"
         )
-    bad = in_a_group(clients, corrupt_clients(corrupt, clients), groups, sigma)
-    gone = in_a_group(clients, _floor(dropout, clients), groups, eta)
+    bad, gone = corrupt_clients(corrupt, clients), in_a_group(clients, _floor(dropout, clients), groups, eta)
     try:
         if max(bad, gone) >= size:
             raise ParameterError(f"{max(bad, gone)} clients may be all of a group of {size}")
@@ -289,7 +290,7 @@ def works_of(chosen: MaskedParameters) -> Works:
 def in_a_group(clients: int, marked: int, groups: int, bits: int) -> int:
     """Return how many of the `marked` are in any of the equal groups of `clients`, but with probability 2^-(bits + 1).
 
-    Members are drawn for groups after the roster is fixed, so their number in a group is hypergeometric.
+    They are in groups by chance, so their number in one is hypergeometric.
     """
     above = _Hypergeometric(clients, marked, clients // groups).at_least(clients // groups)
     return int(np.argmax(np.append(above, -inf) <= -(bits + 1.0) - log2(groups))) - 1
@@ -351,18 +352,17 @@ def corrupt_clients(share: float, clients: int) -> int:
     return max(1, _floor(share, clients)) if share else 0
 
 
-def quorum(share: float, members: int, groups: int = 1, sigma: int = 64) -> int:
+def quorum(share: float, members: int, groups: int = 1) -> int:
     """Return the signatures of one set that a client needs, its own included, where at most `share` of `members` lie.
 
-    groups: in which the members are split; then the signatures are of members of one group, and at most so many of
-    these lie, but with probability 2^-(sigma + 1).
+    groups: in which the members are split; then the signatures are of members of one group, and all that lie may be
+    among them.
 
     Of n members at most A sign two sets. Two sets with more than (n + A) / 2 signatures each have an honest member in
     common, which signs one set in a round, and over the same data only sets that fit. The neighbours alone, as in Bell
     et al. (2020, section 4), leave room for two sets in a sparse graph.
     """
-    lying = corrupt_clients(share, members)
-    return (members // groups + (lying if groups == 1 else in_a_group(members, lying, groups, sigma))) // 2 + 1
+    return (members // groups + corrupt_clients(share, members)) // 2 + 1
 
 
 def _floor(share: float, clients: int) -> int:

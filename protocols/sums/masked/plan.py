@@ -110,7 +110,7 @@ class MaskedPlan(RingPlan):
         If the same data are summed again, over members that may leave, they are counted of all that may ever be summed.
         """
         most = max(members, self.max_contributions) if self.repeated else members
-        return quorum(self.parameters.corrupt, most, self.groups, self.parameters.sigma)
+        return quorum(self.parameters.corrupt, most, self.groups)
 
     def check_cohort(self, clients: int) -> None:
         """Raise `ParameterError` if a roster of so many clients has no neighbourhood."""

@@ -27,7 +27,7 @@ from protocols.crypto.random import permutation
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.groups import drawn_groups
+from protocols.sums.groups import split_clients
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
@@ -56,16 +56,6 @@ def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
     graph = np.empty((clients, degree), np.int32)
     graph[circle] = np.sort(circle[beside], axis=1)
     return graph
-
-
-def split_members(clients: int, groups: int, seed: bytes) -> NDArray[np.int32]:
-    """Return the members of each group, int32 (groups, clients / groups), ascending; drawn from `seed`.
-
-    Raises `ParameterError` for clients that cannot be split equally.
-    """
-    if clients % groups:
-        raise ParameterError(f"{clients} clients cannot be split into {groups} equal groups")
-    return np.stack(drawn_groups(clients, groups, seed, "masked groups"))
 
 
 _COUNT: Final = struct.Struct("<I")
@@ -346,7 +336,7 @@ def _roster(context: RoundContext, entries: tuple[RosterEntry, ...], body: bytes
     facts = (neighbourhood.degree, neighbourhood.threshold, context.plan.mode)
     summary = digest("masked roster", context.binding, *facts, body)
     seed = digest("masked graph", context.round_seed, summary)
-    members = split_members(len(entries), context.plan.groups, seed)
+    members = np.stack(split_clients(context.task_id, [entry.client_id for entry in entries], context.plan.groups))
     within = neighbours(members.shape[1], neighbourhood.degree, seed)
     adjacency, groups = np.empty((len(entries), neighbourhood.degree), np.int32), np.empty(len(entries), np.int32)
     for group, places in enumerate(members):

@@ -30,7 +30,7 @@ from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.privacy.differencing import Allowed, judge
-from protocols.sums.groups import each_group
+from protocols.sums.groups import each_group, group_of_each
 from protocols.sums.oneshot.committee import (
     Committee,
     Statements,
@@ -42,7 +42,7 @@ from protocols.sums.oneshot.committee import (
 from protocols.sums.oneshot.mechanism import check_noise
 from protocols.sums.oneshot.plan import OneshotPolicy
 from protocols.sums.oneshot.polynomials import canonical, uniform_residues
-from protocols.sums.oneshot.wire import Statement, body_digest, groups_of, survivors_digest
+from protocols.sums.oneshot.wire import Statement, body_digest, survivors_digest
 
 Residues = NDArray[np.uint32]
 
@@ -200,7 +200,7 @@ class Inspecting:
             raise RefusalError("the proposed set of survivors names a client, an identity key or a subject twice")
         self._state, self._statements, self._is_client = state, statements, is_client
         self._digest = survivors_digest(statements)
-        self._groups = groups_of(ids, plan.groups, self._digest)
+        self._groups = group_of_each(state.committee.context.task_id, ids, plan.groups)
         self._done, self._bad = 0, list[str]()
         self._total = np.zeros((plan.groups, plan.ring.degree), np.uint64)
 

@@ -15,11 +15,12 @@ from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES
 from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey
 from protocols.layout import whole_route
+from protocols.sums.groups import group_of_each
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, groups_of, survivors_digest
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class OneshotRun:
         route, plan, chosen = whole_route(self.context.plan.layout), self.context.plan, list(names or self.uploads)
         if plan.groups == 1:
             return ONESHOT.fold(plan, None, ((route, self.uploads[name].contribution) for name in chosen))
-        group = groups_of(chosen, plan.groups, survivors_digest(self.statements(chosen)))
+        group = group_of_each(self.context.task_id, chosen, plan.groups)
         ordered = sorted(chosen, key=group.__getitem__)
         return ONESHOT.fold_groups(
             plan, None, ((group[name], route, self.uploads[name].contribution) for name in ordered)

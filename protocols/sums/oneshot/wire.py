@@ -23,7 +23,6 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
 from protocols.crypto.sealing import SEALING_KEY_BYTES
 from protocols.sums.base import Buffer
-from protocols.sums.groups import drawn_groups
 from protocols.sums.oneshot.plan import OneshotPlan
 
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
@@ -154,14 +153,3 @@ def survivors_digest(statements: Iterable[Statement]) -> bytes:
     """Return the digest (32 bytes) of a set of survivors: of their statements, in ascending order of ids."""
     ordered = sorted((statement.client_id, statement.digest) for statement in statements)
     return digest("oneshot survivors", len(ordered), b"".join(one for _, one in ordered))
-
-
-def groups_of(clients: Iterable[str], groups: int, survivors: bytes) -> dict[str, int]:
-    """Return the group of each survivor, drawn by the digest of the set: nobody can choose it before all have sent.
-
-    Sizes differ by at most one.
-    """
-    ordered, found = sorted(clients), dict[str, int]()
-    for group, places in enumerate(drawn_groups(len(ordered), groups, survivors, "oneshot groups")):
-        found.update((ordered[place], group) for place in places)
-    return found

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from protocols.sums.groups import group_of_each
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.wire import groups_of
 from tests.support.api import Api, TestTask, checked
 from tests.support.oneshot import (
     OneshotClient,
@@ -42,10 +42,9 @@ def contribute(clients: Sequence[OneshotClient], number: int = 1) -> dict[str, f
     return values
 
 
-def groups(task: TestTask, clients: Sequence[OneshotClient], number: int = 1) -> dict[str, int]:
-    """The groups of the proposed set, as everybody can draw them."""
-    digest = task.round(number)["survivors_digest"]
-    return groups_of([client.client_id for client in clients], 3, bytes.fromhex(digest))
+def groups(task: TestTask, clients: Sequence[OneshotClient]) -> dict[str, int]:
+    """The groups of the survivors, as everybody can compute them."""
+    return group_of_each(task.id, [client.client_id for client in clients], 3)
 
 
 def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:

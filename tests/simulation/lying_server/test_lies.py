@@ -42,7 +42,7 @@ def test_a_seed_repeats_its_schedule() -> None:
 
 
 def test_each_group_of_a_roster_has_its_floor() -> None:
-    """Of twelve in three groups of four six stay: in some group, whichever the keys make of them, these are too few."""
+    """Of twelve in three groups of four six stay: in some group these are too few."""
     task = Task(12, groups=3)
     everyone = frozenset(range(12))
     honest, halved = (

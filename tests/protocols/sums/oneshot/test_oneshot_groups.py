@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
-from protocols.sums.groups import TAU, advised_cohort, drawn_groups, no_sum
+from protocols.sums.groups import TAU, advised_cohort, group_of_each, no_sum
 from protocols.sums.oneshot import member, server
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy, works_in_oneshot_groups
 from protocols.sums.oneshot.plan import make_plan as plan_of
 from protocols.sums.oneshot.run import run_oneshot_sum
-from protocols.sums.oneshot.wire import groups_of, survivors_digest
 from protocols.sums.plain import PLAIN
 from protocols.sums.ring import ring_mechanism
 from tests.protocols.sums.oneshot.rounds import Round
@@ -40,8 +39,8 @@ def played() -> Round:
     return contributed()
 
 
-def drawn(played: Round, names: Sequence[str]) -> dict[str, int]:
-    return groups_of(names, played.plan.groups, survivors_digest(played.statements(names)))
+def groups(played: Round, names: Sequence[str]) -> dict[str, int]:
+    return group_of_each(played.context.task_id, names, played.plan.groups)
 
 
 def opened(played: Round, names: Sequence[str]) -> list[NDArray[np.float64] | None]:
@@ -52,7 +51,7 @@ def opened(played: Round, names: Sequence[str]) -> list[NDArray[np.float64] | No
 def test_the_committee_opens_the_sum_of_each_group(played: Round) -> None:
     """Also when clients are missing: the groups of those that are left differ by at most one."""
     for names in (played.names, played.names[1:]):
-        group = drawn(played, names)
+        group = groups(played, names)
         assert sorted(Counter(group.values()).values()) == ([4, 4, 4] if len(names) == CLIENTS else [3, 4, 4])
         for number, total in enumerate(opened(played, names)):
             assert total is not None
@@ -92,26 +91,23 @@ def test_without_a_rule_the_sum_is_that_of_all_exactly() -> None:
 def test_attack_a_client_whose_contribution_does_not_match_its_secret_spoils_its_group_only(played: Round) -> None:
     other = Round(played.plan, seed=8, clients=CLIENTS).contribute("c0")
     played.tamper("c0", contribution=other.uploads["c0"].contribution)
-    spoilt = drawn(played, played.names)["c0"]
+    spoilt = groups(played, played.names)["c0"]
     sums = opened(played, played.names)
     assert [group for group, total in enumerate(sums) if total is None] == [spoilt]
     done = server.unmask(played.committee, played.partial(), CLIENTS, played.summed())
     report = ONESHOT.open_groups(played.plan, done.aggregate, CLIENTS).report()
     assert report["groups_used"] == 2.0 and f"group_{spoilt + 1}_distance" not in report
-    others = [name for name in played.names if drawn(played, played.names)[name] != spoilt]
+    others = [name for name in played.names if groups(played, played.names)[name] != spoilt]
     used = ONESHOT.open(played.plan, done.aggregate, CLIENTS, None)
     np.testing.assert_allclose(used[:6], played.truth(others)[:6] * CLIENTS / len(others))
 
 
 def test_attack_clients_in_half_of_the_groups_stop_the_round(played: Round) -> None:
-    """Their groups follow from what they send: the second one sends until it is in another group than the first."""
-    for seed in range(8, 40):
-        other = Round(played.plan, seed=seed, clients=CLIENTS).contribute("c0", "c1")
-        for name in ("c0", "c1"):
-            played.tamper(name, contribution=other.uploads[name].contribution)
-        group = drawn(played, played.names)
-        if group["c0"] != group["c1"]:
-            break
+    of = groups(played, played.names)
+    liars = [next(name for name in played.names if of[name] == group) for group in (0, 1)]
+    other = Round(played.plan, seed=8, clients=CLIENTS).contribute(*liars)
+    for name in liars:
+        played.tamper(name, contribution=other.uploads[name].contribution)
     with pytest.raises(CodecError, match="2 of 3 groups"):
         played.open(played.names, played.summed())
 
@@ -144,12 +140,19 @@ def test_attack_the_same_data_in_other_groups(played: Round) -> None:
     assert again.signature == played.confirm("m0")[0].signature and after == ledger
 
 
-def test_nobody_knows_the_groups_before_all_have_sent(played: Round) -> None:
-    """A lying server that shows another set has other groups signed; and a set that fails says nothing of the next."""
-    assert drawn(played, played.names) != drawn(contributed_again(), played.names)
-    assert all(group == 0 for group in groups_of(played.names, 1, bytes(32)).values())
-    sizes = {len(places) for places in drawn_groups(100, 7, bytes(32), "oneshot groups")}
-    assert sizes == {14, 15}
+def test_clients_that_were_together_are_together_again(played: Round) -> None:
+    """In every round of a task, whatever the order and the keys; and one that is absent moves one at each border."""
+    again = groups(contributed_again(), played.names[::-1])
+    assert groups(played, played.names) == again
+    assert all(group == 0 for group in group_of_each("t", played.names, 1).values())
+    many = [f"c_{place}" for place in range(101)]
+    whole = group_of_each("t", many, 7)
+    assert sorted(Counter(whole.values()).values()) == [14] * 4 + [15] * 3
+    assert whole != group_of_each("u", many, 7)
+    for absent in many:
+        others = [name for name in many if name != absent]
+        moved = [name for name, group in group_of_each("t", others, 7).items() if whole[name] != group]
+        assert len(moved) <= 6
 
 
 def contributed_again() -> Round:
@@ -211,7 +214,7 @@ def test_parameters_of_groups() -> None:
 
 
 def test_folds_in_batches_and_parts_give_the_same_bytes(played: Round) -> None:
-    group = drawn(played, played.names)
+    group = groups(played, played.names)
     bodies = sorted((group[name], 1, played.uploads[name].contribution) for name in played.names)
     whole = ONESHOT.fold_groups(played.plan, None, bodies)
     assert whole == played.partial()
