@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
 from aggregator_service.commands.options import open_database
 from aggregator_service.storage import backup
@@ -152,16 +153,31 @@ def test_blobs_move_alone_and_the_old_ones_are_refused(tmp_path: Path, run: Run)
         complete(moved, task, members)
 
 
+def add_client(session: Session, blobs: DirectoryBlobs) -> None:
+    """A task with one client, whose envelope is a blob."""
+    session.add(task_row())
+    session.flush()
+    digest = blobs.put("envelopes/t_1-0", b"0")
+    session.add(client_row("c_1", envelope_key="envelopes/t_1-0", envelope_digest=digest, envelope_bytes=1))
+
+
+def replace_envelope(database: Database, blobs: DirectoryBlobs, number: int) -> None:
+    """Another blob takes the place of the client's, which is deleted."""
+    key, body = f"envelopes/t_1-{number}", str(number).encode()
+    digest = blobs.put(key, body)
+    with database.write() as session:
+        row = session.get_one(ClientRow, "c_1")
+        old, row.envelope_key, row.envelope_digest = str(row.envelope_key), key, digest
+    blobs.delete(old)
+
+
 @pytest.fixture
 def storage(tmp_path: Path, sqlite: Database) -> tuple[Database, DirectoryBlobs]:
     """A database with one client, whose envelope is a blob."""
     blobs = DirectoryBlobs(tmp_path / "blobs")
     blobs.prepare()
     with sqlite.write() as session:
-        session.add(task_row())
-        session.flush()
-        digest = blobs.put("envelopes/t_1-0", b"0")
-        session.add(client_row("c_1", envelope_key="envelopes/t_1-0", envelope_digest=digest, envelope_bytes=1))
+        add_client(session, blobs)
     return sqlite, blobs
 
 
@@ -173,12 +189,7 @@ def test_backups_fit_while_blobs_are_replaced(storage: tuple[Database, Directory
         number = 0
         while not stop.is_set():
             number += 1
-            key, body = f"envelopes/t_1-{number}", str(number).encode()
-            digest = blobs.put(key, body)
-            with database.write() as session:
-                row = session.get_one(ClientRow, "c_1")
-                old, row.envelope_key, row.envelope_digest = str(row.envelope_key), key, digest
-            blobs.delete(old)
+            replace_envelope(database, blobs, number)
 
     thread = threading.Thread(target=replace_envelopes)
     thread.start()
@@ -305,21 +316,13 @@ def test_backups_of_postgresql_fit_while_blobs_are_replaced(
     with open_database(postgres.schema()) as database:
         with database.write() as session:
             session.add(StorageRow(id=1, store_id=store_id))
-            session.add(task_row())
-            session.flush()
-            digest = blobs.put("envelopes/t_1-0", b"0")
-            session.add(client_row("c_1", envelope_key="envelopes/t_1-0", envelope_digest=digest, envelope_bytes=1))
+            add_client(session, blobs)
         numbers = iter(range(1, 100))
 
         def replace_and_copy(named: dict[str, str], source: BlobStore, target: BlobStore) -> list[str]:
             """The first three times, another envelope takes the place of the one that is to be copied."""
             if (number := next(numbers)) <= 3:
-                key, body = f"envelopes/t_1-{number}", str(number).encode()
-                digest = blobs.put(key, body)
-                with database.write() as session:
-                    row = session.get_one(ClientRow, "c_1")
-                    old, row.envelope_key, row.envelope_digest = str(row.envelope_key), key, digest
-                blobs.delete(old)
+                replace_envelope(database, blobs, number)
             return copy_blobs(named, source, target)
 
         monkeypatch.setattr(backup, "copy_blobs", replace_and_copy)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from client_sdk.errors import DigestMismatch
 from client_sdk.history import History
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
+from client_sdk.task import Task
 from client_sdk.training import client_side
 from client_sdk.training.factors import USER_FACTOR
 from protocols.catalogue import Catalogue
@@ -206,6 +207,14 @@ def test_a_task_goes_on_from_the_item_factors_of_another_and_counts_anew(
     assert "cannot start" in create(server, f"{name}-rfrec", "plain", name, recipe="rfrec", status=1)
 
 
+@contextmanager
+def two_parts(server: AggregatorProcess, invitation: str, homes: Path) -> Iterator[list[Task]]:
+    """Two clients in a plain task, whose records are in `homes`-0 and `homes`-1."""
+    with ExitStack() as stack:
+        clients = [Client(server.url, policy=PLAIN, home=f"{homes}-{index}") for index in range(2)]
+        yield [stack.enter_context(client).join(invitation=invitation) for client in clients]
+
+
 def test_a_device_goes_on_with_its_user_factor(server: AggregatorProcess, operator: Operator, tmp_path: Path) -> None:
     schedule = Schedule(rounds=1, cohort_size=2, min_clients=2)
     parameters = {"items": ITEMS, "dim": 4}
@@ -216,12 +225,7 @@ def test_a_device_goes_on_with_its_user_factor(server: AggregatorProcess, operat
             how = ("-s", "min_clients=2", "--variant", "paper", "-s", "rounds=1")
             task_id = create(server, "kept-on", "plain", "kept", *how, items=MORE)["task_id"]
         invitation = operator.invite(task_id, uses=3).invitation
-        with ExitStack() as stack:
-            clients = [
-                stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"kept-{index}"))
-                for index in range(2)
-            ]
-            parts = [client.join(invitation=invitation) for client in clients]
+        with two_parts(server, invitation, tmp_path / "kept") as parts:
             factors.append([part.part.client_state() for part in parts])
             if task_id == earlier:
                 take_part_together(parts, interactions(2))
@@ -241,12 +245,7 @@ def test_rows_may_be_appended_to_the_arrays_of_another_task(
     schedule, shapes = Schedule(rounds=1, cohort_size=2, min_clients=2), {"items": [3, 2], "bias": [2]}
     earlier = operator.create_task(task_request("arrays-0", "arrays", "plain", schedule, {"shapes": shapes})).task_id
     invitation = operator.invite(earlier, uses=2).invitation
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"arrays-{index}"))
-            for index in range(2)
-        ]
-        parts = [client.join(invitation=invitation) for client in clients]
+    with two_parts(server, invitation, tmp_path / "arrays") as parts:
         take_part_together(parts, [trained_by_one, trained_by_one])
         trained = parts[0].arrays()
     two = ("-s", "min_clients=2", "-s", "rounds=1")
@@ -271,13 +270,8 @@ def test_a_catalogue_begins_with_that_of_the_task_that_it_starts_from(
     stock, schedule = Catalogue(ids, [""] * ITEMS), Schedule(rounds=1, cohort_size=2, min_clients=2)
     request = task_request("stock", "fedmf", "plain", schedule, {"items": ITEMS, "dim": 4}, catalogue=stock)
     task = operator.create_task(request, stock)
-    with ExitStack() as stack:
-        clients = [
-            stack.enter_context(Client(server.url, policy=PLAIN, home=tmp_path / f"stock-{index}"))
-            for index in range(2)
-        ]
-        invitation = operator.invite(task.task_id, uses=2).invitation
-        take_part_together([client.join(invitation=invitation) for client in clients], [ids[:4], ids[2:7]])
+    with two_parts(server, operator.invite(task.task_id, uses=2).invitation, tmp_path / "stock") as parts:
+        take_part_together(parts, [ids[:4], ids[2:7]])
     file = tmp_path / "items.csv"
     for lines, error in (([*ids, "new"], ""), ([*ids[1:], ids[0]], "begin with"), (ids[:-1], "begin with")):
         file.write_text("id,title\n" + "".join(f"{line},\n" for line in lines))
