@@ -291,9 +291,6 @@ def _require_role(least: OperatorRole) -> Any:
 ReaderOnly, OperatorOnly, AdminOnly = _require_role("read-only"), _require_role("operator"), _require_role("admin")
 """Dependencies of routes for operators: with any role, with at least the role operator, with the role admin."""
 
-OperatorOf = Annotated[Operator, OperatorOnly]
-"""The operator, with at least the role operator."""
-
 
 def _acting(least: OperatorRole) -> Any:
     checked = _require_role(least)
