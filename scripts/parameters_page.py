@@ -69,6 +69,9 @@ def page() -> str:
         table = "It has no parameters." if model is None else _table(parameter_rows(model))
         parts += [f"### {name}", _sentence(mechanism_entry(name).source), table]
     parts += [
+        "## Combinations",
+        _COMBINATIONS,
+        _combinations(),
         "## Training settings",
         "A client chooses these itself (`training=`), unless the task sets the parameter of the same name. "
         "`rfrec` and `rfrecf` train as the task says; PriviRec trains nothing.",

@@ -87,7 +87,6 @@ def test_a_sum_without_weight_has_no_mean_and_a_client_without_interactions_take
 
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 ROWS = ("colr", "topk")
-ROW_ITEMS = 120
 
 
 def test_expected_touches_are_the_mean_of_drawn_ones() -> None:
