@@ -110,6 +110,12 @@ def test_resolved_parameters_are_the_given_ones_and_the_defaults() -> None:
         resolved_parameters("masked", {"dropout": 2})
 
 
+def test_no_sum_of_ciphertexts_is_opened_by_its_key_holder_alone() -> None:
+    for name in ("ckks", "paillier"):
+        with pytest.raises(ParameterError, match="mode"):
+            mechanism(name).plan({"mode": "public"}, LAYOUT, 8)
+
+
 def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
     layout = VectorLayout((Block("a", (Segment("v", 3, 1.0),)), Block("b", (Segment("w", 2, 1.0),))), sum_class=TRAINED)
     plan, vectors = PLAIN.plan({}, layout, 4), [np.full(3, 0.5), np.full(5, 0.25)]
