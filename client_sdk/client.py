@@ -10,7 +10,7 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncClosed, AsyncDriver, Closed, SyncDriver
 from client_sdk.api.wire import Program, Traffic
-from client_sdk.rounds.join import Account, ClientOptions, join, open_stored, own_ledger, preview
+from client_sdk.rounds.join import Account, ClientOptions, following, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.rounds.member import CertificateChoice
 from client_sdk.rounds.part import Part
@@ -95,6 +95,7 @@ class Client(_BaseClient[SyncDriver], Closed):
         seed: int | None = None,
         graph_filter: str | None = None,
         device_group: int | None = None,
+        after: str | None = None,
     ) -> Task:
         """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
 
@@ -105,12 +106,16 @@ class Client(_BaseClient[SyncDriver], Closed):
         graph_filter: name of the filter (`training.graph_filters.FILTERS`) that recommends in tasks that aggregate a
         spectrum; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
+        after: in place of an invitation, name or id of a task of which this client is a member: enrols it in the one
+        that follows, with the same certificate. Show `following(after)` to the user before.
+
+        With `Policy(follow=True)`, a stored task that is over is replaced by the one that follows it.
 
         Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the
         invitation, `ParameterError` for arguments that do not fit the task, and `ContractBroken` when the server's
         statements contradict each other.
         """
-        member = self._driver.run(join(self._account, task, invitation, certificate, device_group))
+        member = self._driver.run(join(self._account, task, invitation, certificate, device_group, after=after))
         return Task(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> Task:
@@ -127,6 +132,14 @@ class Client(_BaseClient[SyncDriver], Closed):
         Raises `PolicyRefused`, `Gone` and `Forbidden` as `join` does, and the invitation keeps its uses.
         """
         return self._driver.run(preview(self._account, invitation))
+
+    def following(self, task: str | None = None) -> TaskTerms | None:
+        """Return the terms of the task that follows `task`, checked against the policy, without enrolling; or None.
+
+        task: name or id of a task of which this client is a member. `join(after=task)` enrols it. Raises
+        `NotEnrolled`, and `PolicyRefused` also if the organiser or the data set label is another one.
+        """
+        return self._driver.run(following(self._account, task))
 
     def ledger(self, task: str | None = None) -> OwnLedger:
         """Return the released sums of `task` (name or id) with this client's data, and compare its own records."""
@@ -160,9 +173,10 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
         seed: int | None = None,
         graph_filter: str | None = None,
         device_group: int | None = None,
+        after: str | None = None,
     ) -> AsyncTask:
         """See `Client.join`."""
-        member = await self._driver.run(join(self._account, task, invitation, certificate, device_group))
+        member = await self._driver.run(join(self._account, task, invitation, certificate, device_group, after=after))
         return AsyncTask(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> AsyncTask:
@@ -172,6 +186,10 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
     async def preview(self, invitation: str) -> TaskTerms:
         """See `Client.preview`."""
         return await self._driver.run(preview(self._account, invitation))
+
+    async def following(self, task: str | None = None) -> TaskTerms | None:
+        """See `Client.following`."""
+        return await self._driver.run(following(self._account, task))
 
     async def ledger(self, task: str | None = None) -> OwnLedger:
         """See `Client.ledger`."""

@@ -190,6 +190,13 @@ def task_create(
             "starts from its model, and may have further items."
         ),
     ] = None,
+    follows: Annotated[
+        str | None,
+        Option(
+            help="Name or id of an earlier task with the same organiser, scope and data set: its members may join "
+            "without an invitation, and are asked once."
+        ),
+    ] = None,
     initial: Annotated[
         Path | None,
         Option(
@@ -233,6 +240,9 @@ def task_create(
     blobs, start, before = None, None, None
     settings = server_settings(data_dir, database_url)
     with database_in_use(data_dir, database_url) as database:
+        if follows is not None:
+            with database.read() as session:
+                planned = planned.model_copy(update={"follows": named_task(session, follows).id})
         if values is not None or start_from is not None or catalogue is not None:
             blobs = blob_store(settings, database)
         if start_from is not None and blobs is not None:

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import existing_task, task_of
 from aggregator_service.http.authentication import ActorOf, MemberOf, PrincipalOf, ReaderOnly
+from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import close_task, resume_task
 from aggregator_service.routes.common import (
     TAGGED,
@@ -32,7 +33,7 @@ from aggregator_service.tasks.deletion import delete_task
 from aggregator_service.tasks.ledger import client_ledger, privacy_view, task_ledger
 from aggregator_service.tasks.plans import row_terms
 from aggregator_service.tasks.starts import add_catalogue, check_file, check_start, check_upload, task_items
-from aggregator_service.tasks.task_views import list_tasks, plan_request, sum_view, task_view
+from aggregator_service.tasks.task_views import following_task, list_tasks, plan_request, sum_view, task_view
 from aggregator_service.uploads.receive import store_file, stream_body
 from protocols.catalogue import MAX_CATALOGUE_BYTES, longest_catalogue
 from protocols.messages import DeletedTask, LedgerPage, SumView, TaskPage, TaskRequest, TaskView
@@ -88,6 +89,19 @@ def show(services: ServicesOf, principal: PrincipalOf, task: TaskId, answer: Ans
         found = task_of(session, principal, task)
         view = task_view(session, found, services.settings.signatures, services.clock.now())
     return answer.json(view)
+
+
+@router.get("/{task}/successor", summary="Show the task that follows", responses=guarded())
+def show_successor(services: ServicesOf, principal: PrincipalOf, task: TaskId) -> TaskView:
+    """Return the last task that follows this one, directly or not: members of this one enrol in it by its id.
+
+    404 while there is none.
+    """
+    with services.database.read() as session:
+        found = following_task(session, task_of(session, principal, task))
+        if found is None:
+            raise Problem("not-found", "no task follows this one")
+        return task_view(session, found, services.settings.signatures, services.clock.now())
 
 
 @router.get("/{task}/privacy", summary="Show a task's privacy budget", responses=guarded())

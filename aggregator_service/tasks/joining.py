@@ -57,6 +57,8 @@ _OTHERS: Final = select(
 )
 """Whether a client has the subject, and the newest client's sequence."""
 _INSERT: Final = insert(cast(Table, ClientRow.__table__))
+_UNKNOWN: Final = "the invitation is unknown"
+"""Said of a task's id, too, so that nobody learns which tasks there are."""
 
 
 class Admitted(NamedTuple):
@@ -71,6 +73,7 @@ class Admitted(NamedTuple):
 def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
     """Enrol a client with its invitation; an identity that is enrolled already gets a new token.
 
+    In place of an invitation, a member of a task that another one follows names the other one by its id.
     Call `check_signature` before the transaction: it takes time in which rows would be locked.
 
     Raises `Problem`: 403 for an unknown invitation, a revoked identity or a subject that has another one, 409 conflict
@@ -78,8 +81,9 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
     last one, 410 gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
     identity_key, mailbox_key = request.keys
-    invitation = _invitation(session, request.invitation, lock=True)
-    task = lock_task(session, invitation.task_id)
+    names_task = request.invitation.startswith("t_") and session.get(TaskRow, request.invitation) is not None
+    invitation = None if names_task else _invitation(session, request.invitation, lock=True)
+    task = lock_task(session, request.invitation if invitation is None else invitation.task_id)
     known = session.scalars(
         _KNOWN, {"task": task.id, "identity_key": identity_key, "person": person_of(identity_key)}
     ).one_or_none()
@@ -89,10 +93,14 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
         return _enrol_again(session, task, known, request, mailbox_key, now)
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
+    if invitation is None:
+        _require_carried_over(session, task, request)
+        return _enrol_first(session, task, "member", request, now)
     _check_open(invitation, now)
     if invitation.used >= invitation.uses:
         raise Problem("gone", "the invitation is used up; ask the operator for another")
-    return _enrol_first(session, task, invitation, request, now)
+    session.execute(_USE, {"invitation": invitation.id})
+    return _enrol_first(session, task, invitation.role, request, now)
 
 
 def invited_task(session: Session, token: str, now: float) -> TaskRow:
@@ -111,8 +119,27 @@ def _invitation(session: Session, token: str, *, lock: bool = False) -> Row[Any]
     token_hash = hash_token(token)
     invitation = session.execute(_LOCK_INVITATION if lock else _INVITATION, {"hash": token_hash}).one_or_none()
     if invitation is None or not matches(token_hash, invitation.token_hash):
-        raise Problem("forbidden", "the invitation is unknown")
+        raise Problem("forbidden", _UNKNOWN)
     return invitation
+
+
+def _require_carried_over(session: Session, task: TaskRow, request: EnrolmentRequest) -> None:
+    """Raise `Problem` forbidden unless the identity is a member of a task that `task` follows, directly or not.
+
+    With the same mailbox key, and not revoked. The organiser's certificate is checked as of any other client.
+    """
+    identity_key, mailbox_key = request.keys
+    followed = task.schedule.get("follows")
+    while followed is not None:
+        asked = {"task": followed, "identity_key": identity_key, "person": person_of(identity_key)}
+        known = session.scalars(_KNOWN, asked).one_or_none()
+        if known is not None and known.revoked_at is not None:
+            break
+        if known is not None and known.role == "member" and known.mailbox_key == mailbox_key:
+            return
+        earlier = session.get(TaskRow, followed)
+        followed = None if earlier is None else earlier.schedule.get("follows")
+    raise Problem("forbidden", _UNKNOWN)
 
 
 def _check_open(invitation: Row[Any], now: float) -> None:
@@ -176,12 +203,10 @@ def _enrol_again(
     return _admitted(enrolled, token, version, is_new=False)
 
 
-def _enrol_first(
-    session: Session, task: TaskRow, invitation: Row[Any], request: EnrolmentRequest, now: float
-) -> Admitted:
-    certificate = certified(task, request, invitation.role, now)
+def _enrol_first(session: Session, task: TaskRow, role: str, request: EnrolmentRequest, now: float) -> Admitted:
+    certificate = certified(task, request, role, now)
     subject = None if certificate is None else subject_of(certificate)
-    group = 0 if invitation.role == "committee" else _group(task, request)
+    group = 0 if role == "committee" else _group(task, request)
     erased = erased_subject(task.organiser_scope or "", subject)
     asked = {"task": task.id, "subject": subject, "erased": erased}
     same_subject, newest = session.execute(_OTHERS, asked).one()
@@ -191,7 +216,7 @@ def _enrol_first(
             "the subject that the organiser certified is or was enrolled in this task with another identity: a subject "
             "has one identity and one role; enrol with the identity that it enrolled with first",
         )
-    client = Enrolled(new_id("c"), task.id, invitation.role, group, request.keys[0])
+    client = Enrolled(new_id("c"), task.id, cast(Role, role), group, request.keys[0])
     token = new_token("hrc")
     columns = {
         "id": client.client_id,
@@ -210,7 +235,6 @@ def _enrol_first(
         "enrolled_at": now,
         "turn": _round_robin_place(task, request),
     }
-    session.execute(_USE, {"invitation": invitation.id})
     try:
         session.execute(_INSERT, columns)
     except IntegrityError:

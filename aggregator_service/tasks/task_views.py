@@ -130,6 +130,8 @@ def create_task(
         created_at=actor.at,
         receipt_seed=os.urandom(32),
     )
+    if request.schedule.follows is not None:
+        task.revocations = followed_task(session, request).revocations
     session.add(task)
     try:
         session.flush()
@@ -137,6 +139,35 @@ def create_task(
         raise Problem("conflict", "a task with this name exists already") from None
     record(session, actor, "task created", task=task, recipe=recipe.name, mechanism=mechanism.name)
     return task
+
+
+def followed_task(session: Session, request: TaskRequest) -> TaskRow:
+    """Return the task that a requested one follows.
+
+    Raises `ParameterError` if there is none, or its members could not be carried over: their certificates are of one
+    organiser and scope, and what its sums said must count where sums over the same data do.
+    """
+    followed = session.get(TaskRow, request.schedule.follows)
+    if followed is None:
+        raise ParameterError(f"follows: there is no task with the id {request.schedule.follows!r}")
+    if _organiser(followed) != request.organiser:
+        raise ParameterError(
+            f"follows: task {followed.name!r} has another organiser or scope, so its members have no certificate for "
+            "this one: name the same, or leave follows out and invite them"
+        )
+    if followed.data_set != request.data_set:
+        raise ParameterError(
+            f"follows: task {followed.name!r} has the data_set {followed.data_set!r}: a task over its members' data "
+            "has the same"
+        )
+    return followed
+
+
+def following_task(session: Session, task: TaskRow) -> TaskRow | None:
+    """Return the last of the tasks that follow `task`, one after the other; None if none follows it."""
+    query = select(TaskRow).where(TaskRow.schedule["follows"].as_string() == task.id)
+    newest = session.scalars(query.order_by(TaskRow.created_at.desc(), TaskRow.id).limit(1)).one_or_none()
+    return None if newest is None else following_task(session, newest) or newest
 
 
 def list_tasks(session: Session, name: str | None = None) -> Sequence[TaskRow]:

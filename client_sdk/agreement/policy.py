@@ -93,6 +93,9 @@ class Policy:
     (differential privacy; see docs/privacy.md). Tasks without a block have no such number, and are not counted."""
     budget_delta: float = 1e-6
     """The delta at which `max_epsilon` holds, above 0 and below 1."""
+    follow: bool = False
+    """Whether `Client.join` enrols this client in the task that follows one that is over, if this policy allows its
+    terms, without asking. It has the same organiser and the same data set label."""
     snapshot_every: int = 10
     """This client publishes a sealed snapshot when the newest is at least so many rounds old; 0: never."""
 

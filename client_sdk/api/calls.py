@@ -91,6 +91,10 @@ class ApiCalls(ApiRequests):
         """Return one task; `NotFound` when there is none with that id."""
         return self._get(path_of_task(task_id), TaskView)
 
+    def successor(self, task_id: str) -> Program[TaskView | None]:
+        """Return the last task that follows this one; None while there is none."""
+        return or_none(self._get(path_of_task(task_id, "successor"), TaskView))
+
     def privacy(self, task_id: str) -> Program[PrivacyView]:
         """Return the promise of a task's privacy block, and what is spent of it; `NotFound` for a task without one."""
         return self._get(path_of_task(task_id, "privacy"), PrivacyView)

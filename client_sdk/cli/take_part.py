@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.markup import escape
 from typer import Option
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.retry import RetryPolicy
 from client_sdk.cli.common import AsJson, MinCohort, command_options, console, fail, picked, say, stderr, table
 from client_sdk.cli.membership import (
@@ -40,6 +42,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
+from client_sdk.errors import PolicyRefused
 from client_sdk.history import History, OnUnknown
 from client_sdk.lab.data.files import read_history, read_titles
 from client_sdk.rounds.events import Event, ModelBehind
@@ -66,6 +69,13 @@ class JoinOptions:
         str | None,
         Option(envvar="HUSHREC_INVITATION", help="Invitation from the operator; needed the first time only."),
     ] = None
+    after: Annotated[
+        str | None,
+        Option(help="In place of an invitation: a task that you are a member of; join the one that follows it."),
+    ] = None
+    follow: Annotated[
+        bool, Option("--follow", help="When the task is over, join the one that follows it without being asked.")
+    ] = False
     certificate: CertificateFile = None
     issuer: IssuerUrl = None
     scope: IssuerScope = None
@@ -110,7 +120,7 @@ class JoinOptions:
             mechanisms=Policy().mechanisms | ({"plain"} if self.allow_plain else set()),
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
             **picked(self, "min_cohort", "trust_roster", "reveal_indices", "reveal_gram", "trust_models"),
-            **picked(self, "max_measurements", "max_epsilon", "max_model_bytes"),
+            **picked(self, "max_measurements", "max_epsilon", "max_model_bytes", "follow"),
         )
 
 
@@ -132,8 +142,7 @@ def join(options: JoinOptions) -> None:
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
             terms = client.preview(options.invitation)
-            for each in exposures(terms.recipe, terms.schedule, terms.sum_plan.groups):
-                stderr.print(f"what the sums say: {each.text}", highlight=False, markup=False, soft_wrap=True)
+            _print_exposures(terms)
             asked, groups = options.device_group, terms.recipe.device_groups
             if asked is not None and asked >= groups:
                 has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
@@ -141,18 +150,49 @@ def join(options: JoinOptions) -> None:
             any_id = terms.view.catalogue_digest is not None
             read_history(options.interactions, terms.n_items, any_id=any_id, on_unknown=unknown)
         keep_identity(who, options.identity)
-        part = client.join(
-            options.task, invitation=options.invitation, certificate=certificate, device_group=options.device_group
+        if options.after is not None and (following := client.following(options.after)) is not None:
+            _print_exposures(following)
+        part: Task | None = client.join(
+            options.task,
+            invitation=options.invitation,
+            certificate=certificate,
+            device_group=options.device_group,
+            after=options.after,
         )
-        history = read_history(options.interactions, part.terms.n_items, part.catalogue(), on_unknown=unknown)
-        remember_interactions(who, part.membership, options.interactions)
-        monitor = Monitor(f"task {part.terms.name}")
-        try:
-            say(_describe_task(part, len(history)) + _left_out(history))
-            with monitor:
-                part.take_part(history, monitor, patience=options.patience)
-        finally:
-            console.print(monitor.summary())
+        while part is not None:
+            history = read_history(options.interactions, part.terms.n_items, part.catalogue(), on_unknown=unknown)
+            remember_interactions(who, part.membership, options.interactions)
+            monitor = Monitor(f"task {part.terms.name}")
+            try:
+                say(_describe_task(part, len(history)) + _left_out(history))
+                with monitor:
+                    part.take_part(history, monitor, patience=options.patience)
+            finally:
+                console.print(monitor.summary())
+            part = _following(client, part, options)
+
+
+def _following(client: Client, part: Task, options: JoinOptions) -> Task | None:
+    """Return the task that follows one that is over, if the user, asked once, or `--follow` says so."""
+    done = part.membership.task_id
+    try:
+        terms = client.following(done)
+    except PolicyRefused as error:
+        say(f"the task that follows is not joined: {error}")
+        return None
+    if terms is None or terms.view.state != "open":
+        return None
+    _print_exposures(terms)
+    question = f"Task {terms.name} follows: {terms.recipe.name} with {terms.mechanism.name}. Take part in it?"
+    if options.follow or (sys.stdin.isatty() and typer.confirm(question)):
+        return client.join(after=done)
+    say(f"task {terms.name} follows; to take part in it: hushrec join {options.url} --after {part.terms.name}")
+    return None
+
+
+def _print_exposures(terms: TaskTerms) -> None:
+    for each in exposures(terms.recipe, terms.schedule, terms.sum_plan.groups):
+        stderr.print(f"what the sums say: {each.text}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _describe_task(part: Task, items: int) -> str:

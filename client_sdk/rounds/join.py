@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,12 +20,14 @@ from client_sdk.rounds.member import CertificateChoice, Member, MembershipCheck,
 from client_sdk.store import DirectoryStore, Store, default_store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
-from protocols.codec import b64decode
+from protocols.codec import b64decode, b64encode
+from protocols.crypto.certificates import Certificate
 from protocols.errors import ParameterError
 from protocols.messages import Enrolment, IssuedCertificate, OrganiserPin, TaskView
 from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private
 
+_LOG: Final = logging.getLogger(__name__)
 _LONGEST_INVITATION: Final = 200
 """Characters of an invitation that the API accepts at most."""
 
@@ -107,6 +110,17 @@ def preview(account: Account, invitation: str) -> Program[TaskTerms]:
     return terms
 
 
+def following(account: Account, task: str | None) -> Program[TaskTerms | None]:
+    """Return the terms of the last task that follows `task`, without enrolling. See `Client.following`."""
+    view = yield from _successor(account, find_membership(account, task))
+    if view is None:
+        return None
+    terms = TaskTerms.of(view, account.policy.max_model_bytes)
+    _check_task(account, terms, "member")
+    check_budget(account.store, account.policy, terms)
+    return terms
+
+
 def own_ledger(account: Account, task: str | None) -> Program[OwnLedger]:
     """Return the released sums of `task` with this identity's data; `NotEnrolled` without a stored membership."""
     membership = find_membership(account, task)
@@ -120,19 +134,37 @@ def join(
     certificate: CertificateChoice | None = None,
     device_group: int | None = None,
     check: MembershipCheck | None = None,
+    after: str | None = None,
 ) -> Program[Member]:
-    """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
+    """Enrol with `invitation` or as a member of `after`, or load the stored membership of `task`, and check the task
+    against the policy.
 
     See `Client.join` for the arguments and the errors. check: that of another client of the task in this process, whose
     list of revocations is used; None to fetch the list.
     """
+    if invitation is not None and after is not None:
+        raise ParameterError("pass invitation= or after=, not both")
     if invitation is not None:
         _check_invitation(invitation)
     issued = None
     if certificate is not None:
         options = account.options
         issued = yield from obtain_certificate(certificate, account.identity, options.retry, options.allow_http)
-    membership, view = yield from _enrolled(account, task, invitation, issued, device_group)
+    if after is not None:
+        followed = find_membership(account, after)
+        found = yield from _successor(account, followed)
+        if found is None:
+            raise NotEnrolled(f"no task follows {followed.task_name!r} yet; to join another one, pass invitation=...")
+        membership, view = yield from _carried_over(account, followed, found, issued, device_group)
+    else:
+        membership, view = yield from _enrolled(account, task, invitation, issued, device_group)
+    if account.policy.follow and view.state != "open" and membership.role == "member":
+        try:
+            found = yield from _successor(account, membership)
+            if found is not None and found.state == "open":
+                membership, view = yield from _carried_over(account, membership, found, issued, device_group)
+        except PolicyRefused as error:
+            _LOG.warning("the task that follows %r is not joined: %s", membership.task_name, error)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
     if membership.device_group >= terms.recipe.device_groups:
         groups = terms.recipe.device_groups
@@ -241,10 +273,67 @@ def _enrolled(
     return membership, view
 
 
+def _successor(account: Account, followed: Membership) -> Program[TaskView | None]:
+    """Return the last task that follows one that this client is a member of; None while there is none.
+
+    Raises `PolicyRefused` for one whose members somebody else certifies, or whose sums would not count together with
+    those of the task that it follows.
+    """
+    view = yield from own_calls(account, followed).successor(followed.task_id)
+    if view is None:
+        return None
+    agreed = account.store.agreed(followed.task_id)
+    differs = [] if view.organiser == followed.organiser else ["organiser"]
+    if agreed is None or agreed.data_set != view.data_set:
+        differs.append("data_set")
+    if view.schedule.follows is None or differs:
+        raise PolicyRefused(
+            f"task {view.name!r} does not follow {followed.task_name!r}: it has another {' and '.join(differs)}"
+            if differs
+            else f"the terms of task {view.name!r} do not say that it follows {followed.task_name!r}",
+            remedy="Ask the operator for an invitation, and look at the terms of the task.",
+        )
+    return view
+
+
+def _carried_over(
+    account: Account,
+    followed: Membership,
+    view: TaskView,
+    issued: IssuedCertificate | None,
+    device_group: int | None,
+) -> Program[tuple[Membership, TaskView]]:
+    """Return the membership of a task that follows `followed`, stored or new, and the task as this client agreed to it.
+
+    The terms are checked against the policy before anything is sent. issued: a new certificate; None for that of
+    `followed`, which is for the same organiser and scope.
+    """
+    store = account.store
+    if any(one.task_id == view.task_id and one.url == account.calls.url for one in store.memberships()):
+        return (yield from _enrolled(account, view.task_id, None, issued, device_group))
+    terms = TaskTerms.of(view, account.policy.max_model_bytes)
+    _check_task(account, terms, "member")
+    check_budget(store, account.policy, terms)
+    if issued is None and followed.certificate is not None and followed.organiser is not None:
+        issued = IssuedCertificate(
+            scope=followed.organiser.scope,
+            certificate=b64encode(followed.certificate),
+            organiser_key=followed.organiser.key,
+            not_after=Certificate.decode(followed.certificate).not_after,
+        )
+    if device_group is None and terms.recipe.device_groups > 1:
+        device_group = followed.device_group
+    membership, view = yield from _enrol(account, view.task_id, issued, device_group)
+    _require_organiser(membership, view)
+    _agree(view, store)
+    store.keep_membership(membership)
+    return membership, view
+
+
 def _enrol(
     account: Account, invitation: str, issued: IssuedCertificate | None, device_group: int | None
 ) -> Program[tuple[Membership, TaskView]]:
-    """Enrol with an invitation, and return the membership and the task.
+    """Enrol with an invitation, or the id of a task that follows another one; return the membership and the task.
 
     An identity that enrols again gets the same client id and a new token: the server tells the number of its last
     enrolment, and the client signs the next one. It does so several times, because the answer to an enrolment may have

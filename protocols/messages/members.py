@@ -70,7 +70,12 @@ class InvitationPage(Message):
 class EnrolmentRequest(Message):
     """A client's public keys, a signature that proves possession, and its membership certificate."""
 
-    invitation: str = Field(min_length=1, max_length=200, description="The invitation as the operator gave it.")
+    invitation: str = Field(
+        min_length=1,
+        max_length=200,
+        description="The invitation as the operator gave it; or the id of a "
+        "task that follows one of which this identity is a member.",
+    )
     identity_key: Key32 = Field(description="Ed25519 public key.")
     sealing_key: SealingKeyText = Field(description="Public key of the mailbox, which keyring envelopes are sealed to.")
     signature: Signature64 = Field(

@@ -184,9 +184,10 @@ class _RaisesParameterError(type(Message)):  # type: ignore[misc]
             raise ParameterError(f"schedule: {first_fault(error, cls.model_fields)}") from None
 
 
-class Schedule(Message, metaclass=_RaisesParameterError):
+class Schedule(SparseMessage, metaclass=_RaisesParameterError):
     """The number of rounds, the clients asked in each and the deadlines. Raises `ParameterError` for invalid values."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {"follows": None}
     rounds: int = Field(
         default=100, ge=1, le=1_000_000, description="Rounds to complete; failed rounds are not counted."
     )
@@ -222,6 +223,13 @@ class Schedule(Message, metaclass=_RaisesParameterError):
         "they are over the same clients; null: `min_clients`.",
     )
     max_failed_rounds: int = Field(default=5, ge=1, le=1000, description="Failed rounds in a row that end the task.")
+    follows: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=40,
+        description="Id of the earlier task that this one follows: its members enrol without an invitation. It has the "
+        "same organiser and data_set. Left out if it follows none.",
+    )
 
     @model_validator(mode="after")
     def _check_min_clients(self) -> Self:

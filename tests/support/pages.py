@@ -71,9 +71,9 @@ def wait_for(port: int, folder: Path) -> None:
     raise AssertionError("\n".join(path.read_text() for path in folder.glob("*.log")))
 
 
-def hushrec(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Run `hushrec ARGUMENTS`; return exit code, standard output and standard error."""
-    result = CliRunner().invoke(app, list(arguments), env=environment or None)
+def hushrec(*arguments: str, input: str | None = None, **environment: str) -> tuple[int, str, str]:
+    """Run `hushrec ARGUMENTS`; return exit code, standard output and standard error. input: what is typed."""
+    result = CliRunner().invoke(app, list(arguments), input=input, env=environment or None)
     return result.exit_code, result.stdout, result.stderr
 
 
