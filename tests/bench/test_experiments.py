@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench import new_items
 from bench.experiments.rfrec import Devices
 from bench.experiments.ring_sums import RingSums, normalised, power_iteration, product_of, start_vectors
 from client_sdk.lab.data.interactions import Interactions
@@ -128,3 +130,15 @@ def test_a_device_of_several_users_trains_them_all(data: Interactions) -> None:
         devices.round(devices.able)
     assert devices.able.tolist() == [0, 1, 2, 3]
     assert (np.abs(devices.users - before).max(axis=1) > 0.01).all()
+
+
+def test_new_items_of_a_small_shop_are_in_the_first_20(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A task ran without them, and nobody has them: labels and places show them, popularity does not."""
+    small = {"members": 400, "items": 200, "styles": 4, "kinds": 5, "each": 12, "new": 10}
+    monkeypatch.setattr(new_items, "_SHOP", small)
+    bought, labels = new_items.shop(0)
+    assert (bought.n_users, bought.n_items, len(labels)) == (400, 200, 200)
+    found = new_items.measure_set("shop", tmp_path, 0)
+    assert found["popularity.hr20"] == found["none.hr20"] == 0.0
+    assert 0.0 < found["labels.hr20"] < found["two-places.hr20"]
+    assert found["two-places.seen"] == 1.0
