@@ -122,13 +122,9 @@ class _GivenElements(MaskedRound):
     spec: RoundSpec = field(kw_only=True)
     elements: Elements = field(kw_only=True)
 
-    def train(self, *_: object) -> Program[LocalResult]:
+    def contribution(self, *_: object) -> Program[tuple[LocalResult, Made]]:
         yield from ()
-        return train(self.part, self.spec, ModelState(0), _ROW)
-
-    def make(self, *_: object) -> Program[Made]:
-        yield from ()
-        return Made(Contribution([]), self.elements)
+        return train(self.part, self.spec, ModelState(0), _ROW), Made(Contribution([]), self.elements)
 
 
 @dataclass
