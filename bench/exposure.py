@@ -1,6 +1,6 @@
 """What the sums of advised tasks give away by themselves: honest parties, no privacy block, solvers that know all sums.
 
-    .venv/bin/python -m bench.exposure --data-dir DATA [--quick] [--json FILE]
+    .venv/bin/python -m bench.exposure --data-dir DATA [--quick] [--work FOLDER] [--json FILE]
 
 `<set>.<clients>.<recipe>.*`, for made-up data with short and with long lists and for MovieLens-100K, over 12, 100 and
 1,000 clients (943 of MovieLens), with the sizes and parameters that `task advise` gives, or would give for the recipe.
@@ -17,29 +17,39 @@ equation first, the row of P follows from least squares under x >= 0 (Lawson and
 x >= 0 (linear programming). Where these find nothing, it is the mean of what is likely (expectation propagation,
 `propagated`), for 200 rows together: P is symmetric, and a row that is found is put into the others. A row that is
 right everywhere holds the lists of the item's owners; an owner whose number of items no other owner has counts as read.
-The sums are the same for all clients, so nothing in them says whose a list is. `unlimited.*` repeats this with two,
-four and eight times as many vectors, which tasks with `reveal_gram` may have, and `twice` with twice as many equations
-as both bounds allow: there is something to find.
+The sums are the same for all clients, so nothing in them says whose a list is. `twice` repeats this with twice as many
+equations as both bounds allow, and `unlimited.*` with four and eight times as many vectors as are safe, which tasks
+with `reveal_gram` may have: there is something to find.
 
 *Sums of training*: who is in each sum is known. Ridge regression of the size and of the largest values of each item's
 row on who was in the sum. Cohorts take turns and are the same in every turn, as by default; everybody answers.
-`uniform` has new random cohorts in each round, and `groups3` and `groups6` have cohorts that take turns, each split
-into groups with a sum of their own, as a task with `-m groups=3` has.
+`uniform` (of short lists) has new random cohorts in each round; `groups3` and `groups6` have cohorts that take turns,
+each split into groups with a sum of their own, as a task with `-m groups=3` has; `anew3` and `anew6` draw these groups
+in each round. Where all clients are in every sum the regression has nothing to go by: the area is that of the counts,
+and no task is run.
+
+`told` is what these rows say to somebody who knows which items one client alone has: in each sum the changes of all of
+a client's items have much the same direction, that of its factors, which these items show. Each other item's changes in
+the first 200 sums are then a sum of such directions with weights of 0 or more. Who the clients are is in no sum.
+
+A finished row is kept in the folder `--work`, and not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import linprog, nnls
-from scipy.stats import rankdata
 
 from bench._report import Figure, arguments, say
 from bench.figures import run
@@ -48,7 +58,7 @@ from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation, Sampling
-from protocols.advice import IN_GROUPS, advise, parameters_for
+from protocols.advice import IN_GROUPS, Advice, advise, parameters_for
 from protocols.privacy import equations
 from protocols.privacy.equations import most_equations
 from protocols.recipes.privirec import PriviRecK
@@ -58,6 +68,8 @@ from protocols.recipes.state import state_as
 from protocols.sums.groups import split_clients
 
 Floats = NDArray[np.float64]
+Rows = dict[str, dict[str, Figure]]
+"""Row -> its figures."""
 CLIENTS: Final = (12, 100, 1000)
 SETS: Final = ("short", "long", "ml-100k")
 TRAINED: Final = ("colr", "fedmf", "scolr", "pfedclr", "rfrec")
@@ -69,8 +81,10 @@ _TOGETHER: Final = 200
 """Rows that expectation propagation solves for together."""
 _SWEEPS: Final = 24
 _KNOWN: Final = 1e8  # precision of an entry that is known
-_OTHER: Final = {"unlimited", "twice", "uniform", "groups3", "groups6"}
-"""Of figures that are not of defaults."""
+_TIMES: Final = (4, 8)
+_TOLD: Final = 200  # sums, the first ones
+_STILL: Final = 0.01
+"""Share of what a value may be off, by which a row that moves less in a sweep is solved."""
 _SECONDS: Final = 20.0  # for one linear programme, which takes less than one where it finds a row
 
 
@@ -130,12 +144,12 @@ def _spectral(train: Interactions, times: int) -> dict[str, Figure]:
         product[places] = total
     vectors = after.basis[kept] * after.singular_values
     model = np.asarray(vectors @ vectors.T, np.float64)
-    rows = Rows(has[:, kept], after.item_degrees[kept], np.array(asked), seen, widths, model, recipe)
+    rows = Seen(has[:, kept], after.item_degrees[kept], np.array(asked), seen, widths, model, recipe)
     return figures | {"read": read(rows)}
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Seen:
     """What the sums of a task say, and what is true.
 
     has: bool (clients, m). degrees: (m,). asked: Q of all sums, float64 (sums, m, K), and seen: Y = P Q of all sums
@@ -151,7 +165,7 @@ class Rows:
     recipe: PriviRecK
 
 
-def read(rows: Rows) -> float:
+def read(rows: Seen) -> float:
     """Return the share of the clients of whom a solver finds a row."""
     has, widths, p = rows.has, rows.widths, rows.recipe.parameters
     sizes = has.sum(1)
@@ -164,9 +178,13 @@ def read(rows: Rows) -> float:
     items = solvable[: min(_TOGETHER, int((widths > 0).sum()))]
     least = np.array([0.3 * weights[has[:, item]].min() for item in items])
 
+    @lru_cache(maxsize=8)
+    def asked_of(width: int) -> tuple[Floats, Floats]:
+        return independent(system[:, :, :width].transpose(0, 2, 1).reshape(-1, rows.degrees.size))
+
     def equations_of(item: int) -> tuple[Floats, Floats]:
-        own = system[:, :, : widths[item]].transpose(0, 2, 1).reshape(-1, rows.degrees.size)
-        return independent(own, rows.seen[:, item, : widths[item]].ravel() / scales[item])
+        asked, answer = asked_of(int(widths[item]))
+        return asked, answer @ (rows.seen[:, item, : widths[item]].ravel() / scales[item])
 
     right = np.zeros(items.size, bool)
     for place, item in enumerate(items[:_ROWS]):
@@ -184,12 +202,12 @@ def read(rows: Rows) -> float:
     return len(found) / len(has)
 
 
-def independent(system: Floats, seen: Floats) -> tuple[Floats, Floats]:
-    """Return equations with orthonormal rows in place of `system` x = `seen`, float64 (M, m) and (M,), without those
-    that follow from others."""
+def independent(system: Floats) -> tuple[Floats, Floats]:
+    """Return A and B, float64 (rank, m) and (rank, M): A has orthonormal rows, and A x = B y are the equations of
+    `system` x = y, float64 (M, m), without those that follow from others."""
     left, values, right = np.linalg.svd(system, full_matrices=False)
     known = values > 1e-9 * values[0]
-    return right[known], (left[:, known].T @ seen) / values[known]
+    return right[known], left[:, known].T / values[known][:, None]
 
 
 def rows_of(system: Floats, seen: Floats) -> Iterator[Floats]:
@@ -252,13 +270,13 @@ def propagated(
 
     Each row's equations, and what its entries are likely to be, are factors of one distribution, which is approximated
     by independent normals. An entry of two of the rows is one unknown, with the equations of both. Rows that are right
-    are known to the others from then on. items: which rows, int64 (rows,). systems: their equations. true: (rows, m);
-    least: how far a value may be off, float64 (rows,).
+    are known to the others from then on, and it ends where no mean moves any more. items: which rows, int64 (rows,).
+    systems: their equations. true: (rows, m); least: how far a value may be off, float64 (rows,).
     """
     start = likely.present * likely.means.mean()
     precision = 1.0 / (likely.present * np.square(likely.means).mean() - start**2 + 1e-4)
     shift, right = start * precision, np.zeros(items.size, bool)
-    seen, moved = np.full_like(start, 1e-6), np.zeros_like(start)
+    seen, moved, last = np.full_like(start, 1e-6), np.zeros_like(start), start
     for _ in range(_SWEEPS):
         precision[right], precision[:, items[right]] = _KNOWN, _KNOWN
         shift[right], shift[:, items[right]] = true[right] * _KNOWN, true[:, items[right]] * _KNOWN
@@ -276,7 +294,10 @@ def propagated(
         left = np.clip(1.0 / variance - seen, 1e-4, 1e9)
         towards = np.where(left <= 1e-4, mean * 1e-4, mean / variance - moved)
         precision, shift = (precision + left) / 2, (shift + towards) / 2
-        right |= (np.abs(mean - true) < least[:, None]).all(axis=1)
+        found = right | (np.abs(mean - true) < least[:, None]).all(axis=1)
+        if (found == right).all() and (np.abs(mean - last) < _STILL * least[:, None]).all():
+            break
+        right, last = found, mean
     return right
 
 
@@ -286,9 +307,11 @@ def _answered(system: Floats, seen: Floats, precision: Floats, shift: Floats) ->
     scaled = system * spread
     inner = scaled @ system.T
     inner[np.diag_indices_from(inner)] += 1e-9 * np.trace(inner) / len(inner) + 1e-12
-    lower = np.linalg.cholesky(inner)
-    part = np.linalg.solve(lower, scaled)
-    mean = spread * shift + part.T @ np.linalg.solve(lower, seen - system @ (spread * shift))
+    lower = cholesky(inner, lower=True, check_finite=False)
+    left = np.column_stack([scaled, seen - system @ (spread * shift)])
+    solved = solve_triangular(lower, left, lower=True, overwrite_b=True, check_finite=False)
+    part = solved[:, :-1]
+    mean = spread * shift + part.T @ solved[:, -1]
     variance = np.maximum(spread - np.square(part).sum(axis=0), 1e-12 * spread + 1e-14)
     return np.maximum(1.0 / variance - precision, 1e-6), mean / variance - shift
 
@@ -296,15 +319,55 @@ def _answered(system: Floats, seen: Floats, precision: Floats, shift: Floats) ->
 # --- sums of training -------------------------------------------------------------------------------------------------
 
 
-def trained(
-    train: Interactions, name: str, rounds: int | None, sampling: Sampling = "turns", groups: int = 1
-) -> dict[str, Figure]:
-    """Return the figures of a task of a recipe that trains; rounds: fewer than advised, for a quick run.
+Split = Callable[[NDArray[np.int64], np.random.Generator], list[NDArray[np.int32]]]
+"""Returns who of a cohort, int64 (clients,), is in which sum: places in the cohort, int32 (any,) each."""
 
-    groups: into which each cohort is split, with a sum each, of contributions that all have one length.
+
+def whole(cohort: NDArray[np.int64], _: np.random.Generator) -> list[NDArray[np.int32]]:
+    """One sum over the cohort."""
+    return [np.arange(cohort.size, dtype=np.int32)]
+
+
+def together(groups: int, cohort: NDArray[np.int64], _: np.random.Generator) -> list[NDArray[np.int32]]:
+    """So many groups, of the same clients in every turn, as tasks have."""
+    return split_clients("task", [str(user) for user in cohort], groups)
+
+
+def anew(groups: int, cohort: NDArray[np.int64], draws: np.random.Generator) -> list[NDArray[np.int32]]:
+    """So many groups, which are others in each round."""
+    return [part.astype(np.int32) for part in np.array_split(draws.permutation(cohort.size), groups)]
+
+
+WHOLE: Final[Mapping[str, Split]] = {"": whole}
+SPLITS: Final[Mapping[str, Split]] = {
+    **WHOLE,
+    **{f".groups{count}": partial(together, count) for count in (3, 6)},
+    **{f".anew{count}": partial(anew, count) for count in (3, 6)},
+}
+"""How the cohorts of a task are split into sums, by the end of the row's name; empty: as advised."""
+
+
+def sizes_of(train: Interactions) -> Advice:
+    """Return the sizes that are advised."""
+    return advise(train.n_items, train.active_users.size, train.size)
+
+
+def trained(
+    train: Interactions,
+    name: str,
+    rounds: int | None,
+    sampling: Sampling = "turns",
+    splits: Mapping[str, Split] = WHOLE,
+) -> Rows:
+    """Return the figures of a task of a recipe that trains, for each of the ways to split its cohorts into sums.
+
+    rounds: fewer than advised, for a quick run. Of cohorts that are split, contributions all have one length.
     """
-    clients, items = train.active_users.size, train.n_items
-    sizes, given = advise(items, clients, train.size), {"items": items}
+    items, sizes, has = train.n_items, sizes_of(train), has_of(train)
+    given: dict[str, Any] = {"items": items}
+    if sizes.cohort_size >= len(has):
+        alone = auc(has, popularity(has))
+        return {split: {"auc": alone, "popularity": alone, "read": 0.0} for split in splits}
     if name == "rfrec":
         given |= {"rating_min": 1.0, "rating_max": 5.0}
     made = Federation(
@@ -312,19 +375,46 @@ def trained(
     )  # fmt: skip
     totals, sent = list[Floats](), list[Floats]()
     made.recipe = watched(made.recipe, totals)
-    if groups > 1:
+    if len(splits) > 1:
         made.client_side = _Watched(made.client_side, sent)
-    who, seen = list[NDArray[np.bool_]](), list[Floats]()
+    draws = np.random.default_rng(0)
+    who: dict[str, list[NDArray[np.bool_]]] = {split: [] for split in splits}
+    seen: dict[str, list[Floats]] = {split: [] for split in splits}
     for done in made.run(min(sizes.rounds, rounds or sizes.rounds)):
         cohort = made.cohort(made.recipe.round_spec(made.task_seed, done.number))
-        if done.number >= made.recipe.main_sum:
-            for part in split_clients("task", [str(user) for user in cohort], groups):
+        for split, split_of in splits.items() if done.number >= made.recipe.main_sum else ():
+            for part in split_of(cohort, draws):
                 in_sum = np.zeros(train.n_users, bool)
                 in_sum[cohort[part]] = True
-                who.append(in_sum[train.active_users])
-                seen.append(_rows(np.sum([sent[place] for place in part], axis=0) if sent else totals[-1], items))
+                who[split].append(in_sum[train.active_users])
+                total = totals[-1] if part.size == cohort.size else np.sum([sent[place] for place in part], axis=0)
+                seen[split].append(_rows(total, items))
         sent.clear()
-    return attack(has_of(train), np.array(who, float), np.stack(seen))
+    return {split: attack(has, np.array(who[split], float), np.stack(seen[split])) for split in splits}
+
+
+def told(train: Interactions, name: str, rounds: int) -> Rows:
+    """Return the figures of a task whose sums are over everybody, for somebody who knows whose items have one owner."""
+    items, has = train.n_items, has_of(train)
+    made = Federation(train, name, parameters_for(name, {"items": items}), cohort_size=len(has), masks=False)
+    totals, changes = list[Floats](), list[NDArray[np.float32]]()
+    made.recipe = watched(made.recipe, totals)
+    for done in made.run(min(sizes_of(train).rounds, rounds)):
+        if done.number >= made.recipe.main_sum:
+            width = totals[-1].size // items
+            changes.append(totals[-1][: items * width].reshape(items, width).astype(np.float32))
+        totals.clear()
+    rows = np.concatenate(changes, axis=1)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+    owned = has & (has.sum(0) == 1)
+    known = np.flatnonzero(owned.any(1))
+    directions = np.stack([rows[owned[client]].mean(0) for client in known]).astype(np.float64)
+    lower = cholesky(directions @ directions.T + 1e-9 * np.eye(known.size), lower=True)
+    products = solve_triangular(lower, directions @ rows.T, lower=True)
+    scores = popularity(has)
+    scores[known] = np.stack([nnls(lower.T, product)[0] for product in products.T], axis=1)
+    alone = auc(has, popularity(has))
+    return {"": {"auc": auc(has, scores), "popularity": alone, "read": exact(has, scores)}}
 
 
 @dataclass(frozen=True)
@@ -355,40 +445,41 @@ def attack(has: NDArray[np.bool_], who: Floats, seen: Floats) -> dict[str, Figur
 
     has: bool (clients, items). who: (sums, clients), 1 for those in a sum. seen: (sums, items, figures).
     """
-    popular = np.log1p(has.sum(0)).astype(float) * np.ones((len(has), 1))
+    popular = popularity(has)
     alone = auc(has, popular)
     best, lists = alone, 0.0
     centred = who - who.mean(0)
-    if np.abs(centred).sum():  # otherwise every sum is over everybody, and says the same of all
-        for figure in range(seen.shape[2]):
-            values = seen[:, :, figure] - seen[:, :, figure].mean(0)
-            values /= values.std(0) + 1e-12
-            for ridge in (1.0, 10.0, 100.0):
-                gram = centred.T @ centred + ridge * np.eye(who.shape[1])
-                solved = np.linalg.solve(gram, centred.T @ values)
-                solved /= solved.std() + 1e-12
-                best = max([best, *(auc(has, popular + weight * solved) for weight in (0.1, 0.3, 1.0, 3.0))])
-                lists = max(lists, exact(has, solved), exact(has, popular + solved))
+    for figure in range(seen.shape[2]):
+        values = seen[:, :, figure] - seen[:, :, figure].mean(0)
+        values /= values.std(0) + 1e-12
+        for ridge in (1.0, 10.0, 100.0):
+            solved = centred.T @ np.linalg.solve(centred @ centred.T + ridge * np.eye(len(who)), values)
+            solved /= solved.std() + 1e-12
+            best = max([best, *(auc(has, popular + weight * solved) for weight in (0.1, 0.3, 1.0, 3.0))])
+            lists = max(lists, exact(has, solved), exact(has, popular + solved))
     return {"auc": best, "popularity": alone, "read": lists}
+
+
+def popularity(has: NDArray[np.bool_]) -> Floats:
+    """Return what the counts say of each client's items, float64 (clients, items): the same of all."""
+    return np.tile(np.log1p(has.sum(0)).astype(float), (len(has), 1))
 
 
 def auc(has: NDArray[np.bool_], scores: Floats) -> float:
     """Return the mean area under the curve of the clients' items among all others."""
     found = []
     for own, score in zip(has, scores, strict=True):
-        positives = int(own.sum())
-        if 0 < positives < own.size:
-            ranks = rankdata(score)[own].sum() - positives * (positives + 1) / 2
-            found.append(ranks / (positives * (own.size - positives)))
+        positives, others = np.sort(score[own]), np.sort(score[~own])
+        if positives.size and others.size:  # equal scores count a half
+            below = np.searchsorted(others, positives).sum() + np.searchsorted(others, positives, "right").sum()
+            found.append(below / (2 * positives.size * others.size))
     return float(np.mean(found))
 
 
 def exact(has: NDArray[np.bool_], scores: Floats) -> float:
-    """Return the share of the clients whose items are those with the highest scores, so many as they have."""
-    right = [
-        set(np.argsort(-score)[: own.sum()]) == set(np.flatnonzero(own)) for own, score in zip(has, scores, strict=True)
-    ]
-    return float(np.mean(right))
+    """Return the share of the clients whose items all have higher scores than the others."""
+    lowest, highest = np.where(has, scores, np.inf).min(1), np.where(has, -np.inf, scores).max(1)
+    return float(np.mean((lowest > highest) & has.any(1)))
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
@@ -396,36 +487,74 @@ def exact(has: NDArray[np.bool_], scores: Floats) -> float:
 
 def _cases(quick: bool) -> Iterator[tuple[str, int]]:
     for name in SETS:
-        for clients in (12, 100) if quick else CLIENTS:
+        for clients in (12, 300) if quick else CLIENTS:
             yield name, clients
+
+
+def parts_of(train: Interactions, short: bool, quick: bool) -> dict[str, Callable[[], Rows]]:
+    """Return what gives the figures of a part of the rows of a data set; its rows' names are added to the part's.
+
+    short: whether lists are short, where sums over cohorts that are drawn anew say most.
+    """
+    rounds = 4 if quick else None
+    found: dict[str, Callable[[], Rows]] = {"privirec-k": lambda: {"": spectral(train)}}
+    for recipe in (one for one in TRAINED if one != "rfrec" or train.ratings is not None):
+        more = recipe in IN_GROUPS and sizes_of(train).cohort_size < train.active_users.size
+        found[recipe] = partial(trained, train, recipe, rounds, splits=SPLITS if more else WHOLE)
+        if recipe in IN_GROUPS and not more:
+            found[f"{recipe}.told"] = partial(told, train, recipe, rounds or _TOLD)
+        if more and short:
+            found[f"{recipe}.uniform"] = partial(trained, train, recipe, rounds, "uniform")
+    if not quick:
+        found["privirec-k.twice"] = lambda: {"": spectral(train, margin=2)}
+        found |= {f"privirec-k.unlimited.{times}x": partial(_unlimited, train, times) for times in _TIMES}
+    return found
+
+
+def _unlimited(train: Interactions, times: int) -> Rows:
+    return {"": spectral(train, times)}
+
+
+def _finished(options: argparse.Namespace, name: str, rows: Callable[[], Rows]) -> Rows:
+    """Return the figures of a part, from the work folder if it is finished; quick ones are always measured."""
+    path: Path = options.work / f"{name}.json"
+    if path.exists() and not options.quick:
+        return dict(json.loads(path.read_text()))
+    say(name)
+    found = rows()
+    if not options.quick:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1))
+    return found
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for name, clients in _cases(options.quick):
         train = data_of(name, clients, options.data_dir)
-        say(f"{name}, {clients} clients")
-        found = {"privirec-k": spectral(train)}
-        for recipe in TRAINED:
-            if recipe != "rfrec" or train.ratings is not None:
-                found[recipe] = trained(train, recipe, 4 if options.quick else None)
-            if recipe in IN_GROUPS and clients == max(CLIENTS):
-                found[f"{recipe}.uniform"] = trained(train, recipe, None, "uniform")
-                for groups in (3, 6):
-                    found[f"{recipe}.groups{groups}"] = trained(train, recipe, None, groups=groups)
-        if not options.quick:
-            found |= {f"privirec-k.unlimited.{times}x": spectral(train, times) for times in (2, 4, 8)}
-            found["privirec-k.twice"] = spectral(train, margin=2)
-        figures |= {f"{name}.{clients}.{one}.{key}": value for one, own in found.items() for key, value in own.items()}
-    defaults = {key: value for key, value in figures.items() if not _OTHER.intersection(key.split("."))}
-    figures["read"] = max(float(value or 0) for key, value in defaults.items() if key.endswith(".read"))
-    areas = [key.removesuffix(".auc") for key in defaults if key.endswith(".auc")]
-    gains = [float(figures[f"{key}.auc"] or 0) - float(figures[f"{key}.popularity"] or 0) for key in areas]
-    figures["auc_above_popularity"] = max(gains)
-    return figures
+        for part, rows in parts_of(train, name == "short", options.quick).items():
+            found = _finished(options, f"{name}.{clients}.{part}", rows)
+            figures |= {
+                f"{name}.{clients}.{part}{row}.{key}": v for row, own in found.items() for key, v in own.items()
+            }
+    return figures | _of_defaults(figures)
+
+
+def _of_defaults(figures: Mapping[str, Figure]) -> dict[str, Figure]:
+    """Return the largest figures of the rows of defaults, whose keys have four parts."""
+    own = {key: float(value or 0) for key, value in figures.items() if key.count(".") == 3}
+    areas = [key.removesuffix(".auc") for key in own if key.endswith(".auc")]
+    return {
+        "read": max(value for key, value in own.items() if key.endswith(".read")),
+        "told": max(float(figures[key] or 0) for key in figures if key.endswith(".told.read")),
+        "auc_above_popularity": max(own[f"{key}.auc"] - own[f"{key}.popularity"] for key in areas),
+    }
 
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
     parser.add_argument("--data-dir", type=Path, help="folder of data sets (default: data)")
+    parser.add_argument(
+        "--work", type=Path, default=Path("bench/results/local/exposure"), help="folder of finished rows"
+    )
     run("exposure", parser, measure)

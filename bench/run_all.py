@@ -79,7 +79,7 @@ EXPERIMENTS: Final = ("privacy", "privirec_service", "quality", "rating_quality"
 BESIDE_FLOWER: Final = frozenset({"arrays", "masked"})
 ON_DATA: Final = frozenset({"exposure", "next_item", "robust"})
 """Benchmarks that need data sets, as all experiments do."""
-RESUMED: Final = frozenset({"fidelity", "privacy", "quality", "rating_quality", "robust"})
+RESUMED: Final = frozenset({"exposure", "fidelity", "privacy", "quality", "rating_quality", "robust"})
 """Scripts that keep finished runs in a folder, and do not repeat them."""
 AT_ONCE: Final = 2
 """Quick runs at the same time, whose times mean nothing."""

@@ -1,4 +1,4 @@
-"""What the sums of a task say: the bound on equations, items with few owners, and solvers that find rows beyond it."""
+"""What the sums of a task say: the bound on equations, and items with few owners."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.exposure import data_of, has_of, spectral, trained
 from client_sdk.lab.data.interactions import Interactions
-from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation
 from client_sdk.training.privirec import components_of
-from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
 from protocols.exposure import check_equations, exposures
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
-from protocols.privacy.equations import ENTRIES, most_equations
+from protocols.privacy.equations import ENTRIES
 from protocols.recipes.base import Local, Recipe
 from protocols.recipes.private import with_privacy
 from protocols.recipes.privirec import PriviRecK
@@ -255,65 +252,6 @@ def test_the_sum_of_validation_is_no_equation_in_what_a_member_has() -> None:
     assert (third.kind, third.sums, third.values, third.equations, third.smallest_group) == ("repeated", 1, 33, 0, 1)
     assert not third.determined and "1 sum of the same data over" in third.text
     assert "how well each setting of the filter ranks what members kept out" in third.text
-
-
-def linked(train: Interactions, given: dict[str, Any]) -> tuple[float, float]:
-    """Which share of item pairs the model of a task tells right whether anybody has both, and of how many users it
-    tells a pair that only they have with the number of their items."""
-    users, items = train.active_users.size, train.n_items
-    parameters = parameters_for("privirec-k", {"items": items, **given}, clients=users)
-    federation = Federation(train, "privirec-k", parameters, cohort_size=users, masks=False)
-    assert isinstance(federation.recipe, PriviRecK)
-    list(federation.run(federation.recipe.steps))
-    state, b = state_as(federation.state, PriviRecState), federation.recipe.parameters.degree_exponent
-    has, scale = has_of(train), np.maximum(train.item_degrees(), 1.0) ** b
-    found = np.zeros((items, items))
-    if state.basis.size:  # a task over too few members ends before it has vectors
-        found = (state.basis * state.singular_values.astype(float) ** 2) @ state.basis.T * np.outer(scale, scale)
-    together, pairs = has.T.astype(int) @ has, np.triu(np.ones((items, items), bool), 1)
-    told = ((found > 0.02) == (together > 0))[pairs].mean()
-    sizes = np.rint(np.maximum(found, 1e-9) ** -2.0)  # of a pair that one user has, whose value is n^-2a, a = 1/4
-    known = 0
-    for own in map(np.flatnonzero, has):
-        alone = (pairs & (together == 1))[np.ix_(own, own)]
-        known += bool((sizes[np.ix_(own, own)][alone] == own.size).any())
-    return float(told), known / users
-
-
-@pytest.mark.parametrize(("users", "items"), [(12, 600), (100, 800), (400, 600)])
-def test_attack_the_default_s_sums_link_no_members_of_sets_of_these_sizes(users: int, items: int) -> None:
-    train = synthetic(SyntheticConfig(users=users, items=items, positives=50, skew=0.8, seed=2))
-    told, known = linked(train, {})
-    assert told < 0.99 and known < 0.5
-
-
-def test_attack_the_sums_of_an_advised_task_say_the_item_item_matrix() -> None:
-    """They do not; sums of as many columns as members do, to which a task and its members have to consent."""
-    train = synthetic(SyntheticConfig(users=150, items=200, positives=25, skew=0.8, seed=2))
-    told, known = linked(train, {})
-    assert told < 0.99 and known < 0.5
-    told, known = linked(train, {"components": 60, "min_owners": 1, "reveal_gram": True})
-    assert told > 0.99 and known > 0.5
-
-
-def test_the_solver_reads_lists_beyond_the_bound_and_none_within_it() -> None:
-    train = data_of("short", 300, None)
-    assert most_equations(1000, 300) == 37
-    within = spectral(train)
-    assert within["read"] == 0 and 0 < float(within["equations"] or 0) <= float(within["safe"] or 0)
-    assert spectral(train, margin=2)["read"] == 0, "nor with twice the equations of both bounds"
-    beyond = spectral(train, 8)
-    assert float(beyond["read"] or 0) > 0.02
-
-
-def test_attack_small_groups_say_more_of_who_has_what_than_cohorts_that_take_turns() -> None:
-    """So `task advise` prints turns, and no task has small groups unless its operator says so. Groups that are drawn
-    anew in each round would say 0.947, and cohorts that take turns say hardly more than counts."""
-    few = data_of("short", 400, None)
-    turns, in_groups = trained(few, "colr", 60), trained(few, "colr", 60, groups=3)
-    assert float(turns["auc"] or 0) <= float(turns["popularity"] or 0) + 0.02
-    assert float(turns["auc"] or 0) + 0.02 < float(in_groups["auc"] or 0) < float(turns["auc"] or 0) + 0.06
-    assert turns["read"] == 0
 
 
 def test_sums_over_cohorts_or_groups_that_change_are_said_to_say_much() -> None:
