@@ -37,6 +37,13 @@ def test_a_batch_allows_half_the_share_of_dropouts_of_a_full_cohort_or_is_one(
     assert len(batch) == min(members, most) or allowed >= of_most / 2 - 1e-12
 
 
+@given(MEMBERS, MOST)
+def test_cohorts_never_overlap_where_a_sum_needs_at_most_a_third_of_one(members: int, most: int) -> None:
+    least = most // 3
+    batches = [asked(places_in_turn(members, turn, most, least)) for turn in range(-(-members // most))]
+    assert sorted(sum(batches, [])) == list(range(members))
+
+
 @given(st.integers(1, 300), st.integers(2, 60))
 def test_cohorts_that_follow_each_other_ask_everybody_equally_often(members: int, most: int) -> None:
     turns = [asked(places_after(members, turn, most)) for turn in range(members)]
