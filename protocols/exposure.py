@@ -78,6 +78,10 @@ _SAYS: Final = {
     "trained": "every client answers a new model with fresh random draws; cohorts take turns, so that many sums say in "
     "part what is true of a cohort, and little more of one client; those of a server that lies about the model say all",
 }
+_MAY_OVERLAP: Final = (
+    f"{_SAYS['trained']}; where members are too few for cohorts that such sums need, cohorts overlap, and their sums "
+    "say more"
+)
 _DRAWN_ANEW: Final = (
     "every client answers a new model with fresh random draws; over cohorts that are others in each round, "
     "many sums say much of what it has, and those of a server that lies about the model say all"
@@ -110,7 +114,9 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
             )
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule == "trained":
-            says = _DRAWN_ANEW if schedule.sampling == "uniform" else _IN_GROUPS if split > 1 else ""
+            overlap = 3 * schedule.min_clients > schedule.cohort_size  # where members are few: `places_in_turn`
+            says = _MAY_OVERLAP if overlap else ""
+            says = _DRAWN_ANEW if schedule.sampling == "uniform" else _IN_GROUPS if split > 1 else says
         elif layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
         one = Exposure(rule, (after - index) * split, layout.length, equations, safe, *clients, group, noise, says)

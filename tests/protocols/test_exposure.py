@@ -257,7 +257,8 @@ def test_the_sum_of_validation_is_no_equation_in_what_a_member_has() -> None:
 def test_sums_over_cohorts_or_groups_that_change_are_said_to_say_much() -> None:
     colr = recipe("colr", {"items": 200})
     anew = SCHEDULE.model_copy(update={"sampling": "uniform"})
-    assert "what is true of a cohort" in exposures(colr, SCHEDULE)[-1].text
+    turns, few = (exposures(colr, SCHEDULE.model_copy(update={"min_clients": one}))[-1].text for one in (33, 34))
+    assert "what is true of a cohort" in turns and "overlap" not in turns and "cohorts overlap" in few
     for groups in (1, 2):
         assert "say much of what it has" in exposures(colr, anew, groups)[-1].text
     assert "what is true of a group" in exposures(colr, SCHEDULE, 2)[-1].text
