@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.access.audit_trail import Actor, record
 from aggregator_service.problems import Problem
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.round_rows import find_round, lock_name
 from aggregator_service.storage.schema import ClientRow, OperatorRow, RoundRow, TaskRow
 from protocols.messages import OperatorPage, OperatorRequest, OperatorRole, OperatorToken, OperatorView, Role
@@ -137,15 +138,18 @@ _CLIENT_WITH: Final = (
 )
 
 
-def find_principal(session: Session, token_hash: str, now: float) -> tuple[Enrolled, int] | Operator | None:
+def find_principal(database: Database, token_hash: str, now: float) -> tuple[Enrolled, int] | Operator | None:
     """Return whose token has this SHA-256 (hex): a client with the version of its task, an operator, or None.
 
     now: seconds since the epoch. Raises `Problem` unauthenticated if an operator's token has expired.
     """
-    found = session.execute(_CLIENT_WITH, {"token_hash": token_hash}).first()
-    if found is not None and matches(token_hash, found.token_hash):
-        return Enrolled(found.id, found.task_id, found.role, found.device_group, found.identity_key), found.version
-    return find_operator(session, token_hash, now)
+    for client_id, task_id, role, group, identity_key, stored, version in database.rows(
+        _CLIENT_WITH, {"token_hash": token_hash}
+    ):
+        if matches(token_hash, stored):
+            return Enrolled(client_id, task_id, cast(Role, role), group, identity_key), version
+    with database.read() as session:
+        return find_operator(session, token_hash, now)
 
 
 def find_operator(session: Session, token_hash: str, now: float) -> Operator | None:

@@ -138,12 +138,11 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
 
 
 def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
-    with services.database.read() as session:
-        try:
-            return find_principal(session, token_hash, services.clock.now())
-        except Problem:  # it has expired
-            services.clocks.refuse_too_far()
-            raise
+    try:
+        return find_principal(services.database, token_hash, services.clock.now())
+    except Problem:  # it has expired
+        services.clocks.refuse_too_far()
+        raise
 
 
 # --- signatures (RFC 9421) --------------------------------------------------------------------------------------------

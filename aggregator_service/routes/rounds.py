@@ -52,7 +52,7 @@ from aggregator_service.storage.round_rows import (
     lock_task,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
-from aggregator_service.storage.stage_rows import awaited_message, takes_part
+from aggregator_service.storage.stage_rows import awaited_message, of_one, takes_part
 from aggregator_service.tasks.receipts import round_receipt
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
@@ -162,9 +162,8 @@ def _looked_up(database: Database, cached_round: CachedRound, client_id: str) ->
     """Return the status of a client, after a look whether another server has stored what the round awaits from it."""
     _, round_, _ = cached_round.stages()
     awaited = awaited_message(round_)
-    with database.read() as session:
-        if awaited is not None and takes_part(session, round_.id, awaited, client_id):
-            cached_round.add_delivery(Delivery(round_.task_id, round_.id, awaited, client_id))
+    if awaited is not None and database.rows(of_one(awaited), {"round": round_.id, "client": client_id}):
+        cached_round.add_delivery(Delivery(round_.task_id, round_.id, awaited, client_id))
     return cached_round.status(client_id)
 
 

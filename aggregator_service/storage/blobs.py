@@ -117,6 +117,14 @@ class Pack(Protocol):
         """Give back what the pack holds in this process. The blob stays."""
 
 
+class Piece(NamedTuple):
+    """A part of the blob `key`."""
+
+    key: str
+    start: int
+    length: int
+
+
 class BlobStore(Protocol):
     """A store of blobs. Every method raises `BlobsUnavailableError` when the store cannot be used at the moment.
 
@@ -151,10 +159,10 @@ class BlobStore(Protocol):
     def chunks(self, key: str, digest: str) -> Iterator[bytes]:
         """Iterate over the bytes in pieces, in constant memory. Raises as `view`, before the first piece."""
 
-    def piece(self, key: str, start: int, length: int) -> bytes:
-        """Return `length` bytes of a blob from `start` on, which are not verified: they can be anything.
+    def pieces(self, places: Sequence[Piece]) -> list[bytes]:
+        """Return parts of blobs, in the order of `places`, which are not verified: they can be anything.
 
-        Raises `BlobDamagedError` when it does not exist or is too short.
+        Raises `BlobDamagedError` when a blob does not exist or is too short.
         """
 
     def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:

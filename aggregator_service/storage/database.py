@@ -12,11 +12,11 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import islice
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
 from sqlalchemy import (
     URL,
@@ -24,6 +24,8 @@ from sqlalchemy import (
     CursorResult,
     ExceptionContext,
     Executable,
+    Row,
+    Select,
     Table,
     bindparam,
     event,
@@ -60,6 +62,7 @@ DATABASE_GONE: Final = (OperationalError, InterfaceError, TimeoutError)
 """Raised when the database does not answer in time: try again later."""
 
 Result = TypeVar("Result")
+Columns = TypeVarTuple("Columns")
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ class Database:
         self._dialect, self._url = dialect_of(url)
         self.engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self.engine)
+        self._reading_once = self._dialect.single_readers(self.engine)
         self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
@@ -134,6 +138,11 @@ class Database:
         """Return a read-only session that sees one state of the database."""
         with Session(self._reading, expire_on_commit=False) as session:
             yield session
+
+    def rows(self, statement: Select[*Columns], parameters: Mapping[str, Any]) -> Sequence[Row[*Columns]]:
+        """Return the rows that one statement finds, in less time than a session of `read` takes."""
+        with self._reading_once.connect() as connection:
+            return connection.execute(statement, parameters).all()
 
     @contextmanager
     def write(self) -> Iterator[Session]:

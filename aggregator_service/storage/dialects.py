@@ -47,6 +47,10 @@ class Dialect:
         """Return the engine for read-only transactions that see one state of the database."""
         return engine
 
+    def single_readers(self, engine: Engine) -> Engine:
+        """Return the engine for single statements that read."""
+        return self.readers(engine)
+
     def writers(self, engine: Engine) -> Engine:
         """Return the engine for transactions that write."""
         raise NotImplementedError

@@ -18,6 +18,7 @@ from aggregator_service.storage.blobs import (
     BlobDamagedError,
     BlobMissingError,
     BlobsUnavailableError,
+    Piece,
     check_id,
     check_key,
     map_open_file,
@@ -132,7 +133,10 @@ class DirectoryBlobs:
             while chunk := file.read(CHUNK):
                 yield chunk
 
-    def piece(self, key: str, start: int, length: int) -> bytes:
+    def pieces(self, places: Sequence[Piece]) -> list[bytes]:
+        return [self._piece(*place) for place in places]
+
+    def _piece(self, key: str, start: int, length: int) -> bytes:
         with self._open_blob(key) as file:
             body = os.pread(file.fileno(), length, start)
         if len(body) < length:

@@ -97,6 +97,10 @@ class Postgres(Dialect):
     def readers(self, engine: Engine) -> Engine:
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
+    def single_readers(self, engine: Engine) -> Engine:
+        """See `Dialect.single_readers`. BEGIN and ROLLBACK would cost as much as the statement between them."""
+        return engine.execution_options(isolation_level="AUTOCOMMIT")
+
     def writers(self, engine: Engine) -> Engine:
         """See `Dialect.writers`. At READ COMMITTED a transaction that waited for a row sees its committed change."""
         return engine.execution_options(isolation_level="READ COMMITTED")

@@ -95,6 +95,11 @@ def did_part(part: StagePart) -> ColumnElement[bool]:
     return _ONE[part].exists()
 
 
+def of_one(part: StagePart) -> Select[str]:
+    """Return a query, with the parameters `round` and `client`, that finds the client if it did `part`."""
+    return _ONE[part]
+
+
 def takes_part(session: Session, round_id: int, part: StagePart, client_id: str) -> bool:
     """Whether a client did `part`."""
     return session.execute(_ONE[part], {"round": round_id, "client": client_id}).first() is not None

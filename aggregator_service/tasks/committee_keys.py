@@ -25,7 +25,7 @@ from aggregator_service.storage.schema import (
     StageMessageRow,
     TaskRow,
 )
-from aggregator_service.tasks.joining import is_certified
+from aggregator_service.tasks.joining import is_certified, organiser_of
 from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ParameterError
@@ -155,7 +155,7 @@ def _checked_key(task: TaskRow, number: int, client: ClientRow, document: bytes,
     own = (client.id, client.identity_key, client.mailbox_key, client.certificate or NO_CERTIFICATE)
     if (key.member_id, key.identity_key, key.mailbox_key, key.certificate) != own:
         raise Problem("bad-request", "the key carries another id, other keys or another certificate than the member's")
-    if not is_certified(task, client, key.certificate, now):
+    if not is_certified(organiser_of(task), *own[1:], client.role, now):
         raise Problem("forbidden", "the member's certificate has expired or was revoked: renew it first")
     return key
 
@@ -174,7 +174,14 @@ def _able_keys(session: Session, task: TaskRow, number: int, now: float) -> list
     return [
         row
         for row, client in published_keys(session, task.id, number)
-        if is_certified(task, client, CommitteeKey.decode(row.body).certificate, now)
+        if is_certified(
+            organiser_of(task),
+            client.identity_key,
+            client.mailbox_key,
+            CommitteeKey.decode(row.body).certificate,
+            client.role,
+            now,
+        )
     ]
 
 

@@ -270,7 +270,7 @@ def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -
     body = request.certificate_bytes
     if body is None:
         raise Problem("forbidden", "this task needs a membership certificate from its organiser")
-    _check_certificate(task, *request.keys, body, role, now)
+    _check_certificate(organiser_of(task), *request.keys, body, role, now)
     return body
 
 
@@ -294,7 +294,7 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
     client = session.get_one(ClientRow, client_id, populate_existing=True)
     if task.organiser_key is None:
         raise Problem("conflict", "this task has no organiser, so its members have no certificates")
-    _check_certificate(task, client.identity_key, client.mailbox_key, body, client.role, now)
+    _check_certificate(organiser_of(task), client.identity_key, client.mailbox_key, body, client.role, now)
     require_same_subject(client, body)
     if (
         client.certificate is not None
@@ -307,31 +307,47 @@ def renew_certificate(session: Session, task_id: str, client_id: str, body: byte
 
 def holds_certificate(task: TaskRow, client: ClientRow, now: float) -> bool:
     """Return whether a client may be in a roster now: its certificate has not expired and is not revoked."""
-    return is_certified(task, client, client.certificate or b"", now)
+    keys = client.identity_key, client.mailbox_key
+    return is_certified(organiser_of(task), *keys, client.certificate or b"", client.role, now)
 
 
-def is_certified(task: TaskRow, client: ClientRow, certificate: bytes, now: float) -> bool:
-    """Return whether `certificate` is valid now for a client's keys and role; True in a task without an organiser."""
-    if task.organiser_key is None:
+class Organiser(NamedTuple):
+    """Who certifies the members of a task: key and scope, None in a task without one, and the newest revocations."""
+
+    key: bytes | None
+    scope: str | None
+    revocations: bytes | None
+
+
+def organiser_of(task: TaskRow) -> Organiser:
+    """Return who certifies the members of a task."""
+    return Organiser(task.organiser_key, task.organiser_scope, task.revocations)
+
+
+def is_certified(
+    organiser: Organiser, identity_key: bytes, mailbox_key: bytes, certificate: bytes, role: str, now: float
+) -> bool:
+    """Return whether `certificate` is valid now for these keys and this role; True without an organiser."""
+    if organiser.key is None:
         return True
     try:
-        _check_certificate(task, client.identity_key, client.mailbox_key, certificate, client.role, now)
+        _check_certificate(organiser, identity_key, mailbox_key, certificate, role, now)
     except Problem:
         return False
     return True
 
 
 def _check_certificate(
-    task: TaskRow, identity_key: bytes, mailbox_key: bytes, body: bytes, role: str, now: float
+    organiser: Organiser, identity_key: bytes, mailbox_key: bytes, body: bytes, role: str, now: float
 ) -> None:
     """Raise `Problem` forbidden unless the certificate `body` is valid for these keys and this role."""
-    organiser, scope = task.organiser_key or b"", task.organiser_scope or ""
+    key, scope, revocations = organiser.key or b"", organiser.scope or "", organiser.revocations
     try:
         certificate = Certificate.decode(body)
-        check_certificate(organiser, scope, identity_key, mailbox_key, certificate, now)
+        check_certificate(key, scope, identity_key, mailbox_key, certificate, now)
         if certificate.role != role:
             raise CertificateError(f"the membership certificate is for the role {certificate.role}, not {role}")
-        if task.revocations is not None and RevocationList.decode(task.revocations).covers(certificate):
+        if revocations is not None and RevocationList.decode(revocations).covers(certificate):
             raise CertificateError("the membership certificate was revoked by the organiser")
     except (CertificateError, CodecError) as error:
         raise Problem("forbidden", str(error)) from error

@@ -13,7 +13,6 @@ from typing import Final
 from fastapi import Request
 from pydantic_core import to_json
 from sqlalchemy import bindparam, select
-from sqlalchemy.orm import load_only
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
@@ -26,7 +25,7 @@ from aggregator_service.storage.blobs import forget_pages
 from aggregator_service.storage.round_rows import find_contribution
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import prerequisite, takes_part, upload_progress
-from aggregator_service.tasks.joining import holds_certificate
+from aggregator_service.tasks.joining import Organiser, is_certified
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import exact
 from protocols.crypto.aggregate_chain import AGGREGATE_CHAIN
@@ -169,11 +168,10 @@ async def _admit_cached(
 
 _LOG: Final = logging.getLogger(__name__)
 _CERTIFIED: Final = (
-    select(ClientRow, TaskRow)
+    select(ClientRow.identity_key, ClientRow.mailbox_key, ClientRow.certificate, ClientRow.role)
+    .add_columns(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations)
     .join(TaskRow, TaskRow.id == ClientRow.task_id)
     .where(ClientRow.id == bindparam("client"))
-    .options(load_only(ClientRow.identity_key, ClientRow.mailbox_key, ClientRow.certificate, ClientRow.role))
-    .options(load_only(TaskRow.organiser_key, TaskRow.organiser_scope, TaskRow.revocations))
 )
 """A client, and what its certificate is checked with."""
 
@@ -236,20 +234,14 @@ def _check_ticket(services: Services, admission: Admission, body: memoryview) ->
         committee = committee_of(services.database, task_id, admission.round.number)
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more contributions") from None
-    with services.database.read() as session:
-        client, task = session.execute(_CERTIFIED, {"client": client_id}).one()
-        if not holds_certificate(task, client, services.clock.now()):
-            raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
-    statement = check_upload(
-        committee,
-        client_id,
-        client.identity_key,
-        client.mailbox_key,
-        client.certificate or NO_CERTIFICATE,
-        body[:size],
-        _digest(body, size),
+    [(identity_key, mailbox_key, certificate, role, *organiser)] = services.database.rows(
+        _CERTIFIED, {"client": client_id}
     )
-    return statement.encode()
+    organiser_key, scope, revocations = organiser
+    own = identity_key, mailbox_key, certificate or NO_CERTIFICATE
+    if not is_certified(Organiser(organiser_key, scope, revocations), *own, role, services.clock.now()):
+        raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
+    return check_upload(committee, client_id, *own, body[:size], _digest(body, size)).encode()
 
 
 def _digest(body: memoryview, start: int) -> bytes:

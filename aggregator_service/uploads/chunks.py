@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError, new_key
+from aggregator_service.storage.blobs import BlobDamagedError, Piece, new_key
 from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.storage.stage_rows import drop_chunks, stored_chunks, upload_progress
@@ -118,7 +118,7 @@ def _join(services: Services, admission: Admission, last: Chunk) -> str:
     with last.path.open("r+b") as file:
         for chunk in chunks:
             for start in range(0, chunk.bytes, _PIECE):
-                piece = services.blobs.piece(chunk.blob_key, start, min(_PIECE, chunk.bytes - start))
+                [piece] = services.blobs.pieces([Piece(chunk.blob_key, start, min(_PIECE, chunk.bytes - start))])
                 state.update(piece)
                 file.write(piece)
         while piece := file.read(_PIECE):

@@ -6,11 +6,11 @@ And what the committee of a one-shot round downloads: statements and sealed shar
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
+from math import inf
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
@@ -27,7 +27,7 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot import committee_of, oneshot_context, proposed_survivors
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError
+from aggregator_service.storage.blobs import BlobDamagedError, Piece
 from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
@@ -59,7 +59,8 @@ from protocols.sums.oneshot.wire import Statement, body_digest
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-_PAGE: Final = 500
+_PAGE: Final = 256
+"""Contributions that are read at a time, and whose parts are sent together: each part costs a thread and a write."""
 _HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
 """Bytes of a ticket before its first share."""
 
@@ -439,8 +440,8 @@ def statements(services: Services, member: Enrolled, number: int) -> Download:
     with services.database.read() as session:
         round_, survivors = _proposal(session, member, number)
         _, length = statement_bytes(session, round_.id)
-    pieces = (row.statement for row in _stated(services, round_.id, survivors))
-    return Download(survivors.hex(), length, pieces)
+    pages = _stated(services, round_.id, survivors)
+    return Download(survivors.hex(), length, (b"".join(row.statement for row in page) for page in pages))
 
 
 def sealed_shares(
@@ -456,8 +457,8 @@ def sealed_shares(
         left, _ = statement_bytes(session, round_.id, after)
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
     place, count = _place(services, member, number), left if most is None else min(most, left)
-    stated = islice(_stated(services, round_.id, survivors, after), count)
-    pieces = (_sealed(services, plan, place, row) for row in stated)
+    pages = _stated(services, round_.id, survivors, after, count)
+    pieces = (b"".join(_sealed(services, plan, place, page)) for page in pages)
     return Download(survivors.hex(), count * plan.sealed_bytes, pieces)
 
 
@@ -473,9 +474,8 @@ def check_shares(services: Services, member: Enrolled, number: int, named: BadSh
             return
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
     place, clients = _place(services, member, number), frozenset(named.clients)
-    for row in _stated(services, round_.id, survivors):
-        if row.client_id in clients:
-            _sealed(services, plan, place, row)
+    for page in _stated(services, round_.id, survivors):
+        _sealed(services, plan, place, [row for row in page if row.client_id in clients])
 
 
 def _round_of(session: Session, member: Enrolled, number: int) -> RoundRow:
@@ -502,23 +502,33 @@ def _place(services: Services, member: Enrolled, number: int) -> int:
         raise Problem("not-found", "the round is over") from None
 
 
-def _stated(services: Services, round_id: int, survivors: bytes, after: str = "") -> Iterator[StatedContribution]:
-    """Iterate over the contributions of the proposed set, from the one after `after` on.
+def _stated(
+    services: Services, round_id: int, survivors: bytes, after: str = "", most: int | None = None
+) -> Iterator[list[StatedContribution]]:
+    """Iterate over pages of the contributions of the proposed set, from the one after `after` on, `most` in all.
 
     Ends early when another set is proposed meanwhile.
     """
-    last: str | None = after
-    while last is not None:
+    last, left = after, inf if most is None else most
+    while left:
+        limit = int(min(left, _PAGE))
         with services.database.read() as session:
             same = proposed_survivors(session, round_id) == survivors
-            page = stated_contributions(session, round_id, last, _PAGE) if same else []
-        yield from page
-        last = page[-1].client_id if len(page) == _PAGE else None
+            page = stated_contributions(session, round_id, last, limit) if same else []
+        if page:
+            yield page
+            last = page[-1].client_id
+        left = left - limit if len(page) == limit else 0
 
 
-def _sealed(services: Services, plan: OneshotPlan, place: int, row: StatedContribution) -> bytes:
-    """Return a sealed share from the stored upload. Raises `BlobDamagedError` unless it is what the client signed."""
-    share = services.blobs.piece(row.key, row.start + _HEAD + place * plan.sealed_bytes, plan.sealed_bytes)
-    if body_digest(share) != Statement.read(plan, Reader(row.statement)).share_digests[place]:
-        raise BlobDamagedError(f"a sealed share in the blob {row.key} does not match its digest")
-    return share
+def _sealed(services: Services, plan: OneshotPlan, place: int, rows: Sequence[StatedContribution]) -> Sequence[bytes]:
+    """Return a member's sealed shares from stored uploads.
+
+    Raises `BlobDamagedError` unless they are what the clients signed.
+    """
+    first = _HEAD + place * plan.sealed_bytes
+    shares = services.blobs.pieces([Piece(row.key, row.start + first, plan.sealed_bytes) for row in rows])
+    for row, share in zip(rows, shares, strict=True):
+        if body_digest(share) != Statement.read(plan, Reader(row.statement)).share_digests[place]:
+            raise BlobDamagedError(f"a sealed share in the blob {row.key} does not match its digest")
+    return shares

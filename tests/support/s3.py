@@ -22,13 +22,15 @@ from tests.support.server import free_port
 BUCKET = "hushrec-tests"
 _SECRET = "secret-key-of-the-tests"
 _START_SECONDS = 60.0
+_VOLUME = 128
+"""Megabytes of one of its files."""
 
 
 class S3Server:
-    """A server, its settings and its objects below `folder`."""
+    """A server, its settings and its objects below `folder`. megabytes: of objects that it takes at most."""
 
-    def __init__(self, program: str, folder: Path) -> None:
-        self._program, self._folder = program, folder
+    def __init__(self, program: str, folder: Path, megabytes: int = 1024) -> None:
+        self._program, self._folder, self._megabytes = program, folder, megabytes
         self._process: subprocess.Popen[bytes] | None = None
         names = ("s3.port", "s3.port.grpc", "master.port", "master.port.grpc", "volume.port", "volume.port.grpc")
         self._ports = {name: free_port() for name in (*names, "filer.port", "filer.port.grpc")}
@@ -61,8 +63,8 @@ class S3Server:
             "s3.port.iceberg": 0,
             "s3.port.lance": 0,
             "master.telemetry": "false",
-            "master.volumeSizeLimitMB": 128,
-            "volume.max": 8,
+            "master.volumeSizeLimitMB": _VOLUME,
+            "volume.max": -(-self._megabytes // _VOLUME),
             "filer.localSocket": self._folder / "filer.sock",
             "s3.localSocket": self._folder / "s3.sock",
         }

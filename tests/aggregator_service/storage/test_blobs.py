@@ -18,7 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError, new_key, task_of_key
+from aggregator_service.storage.blobs import (
+    BlobDamagedError,
+    BlobStore,
+    BlobsUnavailableError,
+    Piece,
+    new_key,
+    task_of_key,
+)
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import open_store
 
@@ -73,16 +80,16 @@ def test_a_blob_of_which_only_the_length_is_known(blobs: BlobStore) -> None:
     blobs.put(KEY, body)
     blobs.read_into(KEY, room[:size])
     assert room == body + b"\0"
-    assert [blobs.piece(KEY, start, 5) for start in (10, size - 5)] == [body[10:15], body[-5:]]
+    assert blobs.pieces([Piece(KEY, start, 5) for start in (10, size - 5)]) == [body[10:15], body[-5:]]
     empty = new_key("partials", "empty")
     blobs.put(empty, b"")
     blobs.read_into(empty, room[:0])
     refused: list[tuple[Callable[[], object], str]] = [
         (lambda: blobs.read_into(KEY, room[: size - 1]), f"{KEY} does not have {size - 1} bytes"),
         (lambda: blobs.read_into(KEY, room), f"{KEY} does not have {size + 1} bytes"),
-        (lambda: blobs.piece(KEY, size - 4, 5), f"fewer than {size + 1} bytes"),
+        (lambda: blobs.pieces([Piece(KEY, size - 4, 5)]), f"fewer than {size + 1} bytes"),
         (lambda: blobs.read_into(missing, room), "does not exist"),
-        (lambda: blobs.piece(missing, 0, 5), "does not exist"),
+        (lambda: blobs.pieces([Piece(missing, 0, 5)]), "does not exist"),
     ]
     for act, error in refused:
         with pytest.raises(BlobDamagedError, match=error):

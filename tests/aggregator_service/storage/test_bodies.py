@@ -16,6 +16,7 @@ from aggregator_service.storage.blobs import (
     TAG_BYTES,
     BlobDamagedError,
     BodyTagger,
+    Piece,
     RecentBlobs,
     matches_tag,
     new_key,
@@ -93,9 +94,9 @@ def test_uploads_are_tagged_until_their_round_is_over(tmp_path: Path) -> None:
         assert len(rows) == 2
         for row in rows:
             assert row.blob_start is not None
-            assert matches_tag(stored.blobs.piece(row.blob_key, row.blob_start, row.bytes), row.tag)
+            assert matches_tag(*stored.blobs.pieces([Piece(row.blob_key, row.blob_start, row.bytes)]), row.tag)
         assert {row.blob_key for row in rows} == {rows[0].blob_key}  # one pack
-        damaged = bytearray(stored.blobs.piece(rows[0].blob_key, 0, sum(row.bytes for row in rows)))
+        damaged = bytearray(*stored.blobs.pieces([Piece(rows[0].blob_key, 0, sum(row.bytes for row in rows))]))
         damaged[-1] ^= 1
         stored.blobs.put(str(rows[0].blob_key), bytes(damaged))
         assert last.put(1, last.contribution(1, 3.0)).status_code == 201

@@ -13,7 +13,7 @@ import pytest
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds.outages import LONGEST_GAP
-from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, new_key
+from aggregator_service.storage.blobs import BlobMissingError, BlobStore, OtherStoreError, Piece, new_key
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.stores import bind_store, open_store
@@ -62,7 +62,11 @@ def test_a_store_in_its_place_has_lost_no_blob(sqlite: Database, place: Callable
     location, scratch = place(), tmp_path / "scratch"
     bound = bind_store(sqlite, open_store(location, scratch))
     key, room = new_key("contributions", "t_1", 1), memoryview(bytearray(1))
-    for act in (lambda: bound.read_into(key, room), lambda: bound.view(key, "0" * 64), lambda: bound.piece(key, 0, 1)):
+    for act in (
+        lambda: bound.read_into(key, room),
+        lambda: bound.view(key, "0" * 64),
+        lambda: bound.pieces([Piece(key, 0, 1)]),
+    ):
         with pytest.raises(BlobMissingError, match="does not exist"):
             act()
     other = open_store(location, scratch).bound("0" * 32)
@@ -71,7 +75,7 @@ def test_a_store_in_its_place_has_lost_no_blob(sqlite: Database, place: Callable
         other.prepare,
         lambda: other.read_into(key, room),
         lambda: other.view(key, "0" * 64),
-        lambda: other.piece(key, 0, 1),
+        lambda: other.pieces([Piece(key, 0, 1)]),
         *([lambda: other.put(key, b"abc")] if isinstance(other, DirectoryBlobs) else []),
     ):
         with pytest.raises(OtherStoreError):

@@ -18,6 +18,7 @@ from aggregator_service.storage.blobs import (
     BlobStore,
     BlobsUnavailableError,
     Part,
+    Piece,
     new_key,
     read_content,
     task_of_key,
@@ -72,7 +73,7 @@ def test_bodies_that_arrive_together_share_a_blob(blobs: BlobStore) -> None:
         (other,) = append_all(packs, [b"of another round"], number=2)
         assert other.key not in {place.key for place in places}
     for place, body in zip(places, bodies, strict=True):
-        middle = blobs.piece(place.key, place.start + 10, 5)
+        [middle] = blobs.pieces([Piece(place.key, place.start + 10, 5)])
         assert middle == body[10:15]
     last = places[-1]
     with pytest.raises(BlobDamagedError, match="bytes"):
