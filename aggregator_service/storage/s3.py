@@ -14,6 +14,7 @@ import re
 import tempfile
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,7 @@ _MARKER: Final = "hushrec-store"
 """Object with the id of the store. An empty bucket or a wrong prefix lacks it: it does not look like lost blobs."""
 _PART: Final = 8 * 1024 * 1024
 _PARTS_AT_ONCE: Final = 2
-_PIECES_AT_ONCE: Final = 16
+_BLOBS_AT_ONCE: Final = 16
 _DELETED_AT_ONCE: Final = 1000
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 
@@ -183,27 +184,36 @@ class S3Blobs:
         yield from obstore.get(self._store(), check_key(key), options=options).stream(min_chunk_size=CHUNK)
 
     def pieces(self, places: Sequence[Piece]) -> list[bytes]:
-        """See `BlobStore.pieces`. Requests wait together: one alone costs three times the processor time."""
+        """See `BlobStore.pieces`. Pieces of one blob are asked for together: one alone takes twice the time or more."""
+        of_blob = defaultdict[str, list[int]](list)
+        for index, place in enumerate(places):
+            of_blob[place.key].append(index)
+        found = dict[int, bytes]()
 
-        async def fetch(store: S3Store, turns: asyncio.Semaphore, place: Piece) -> bytes:
-            key, start, length = place
+        async def fetch(turns: asyncio.Semaphore, key: str, indices: Sequence[int]) -> None:
+            starts = [places[index].start for index in indices]
+            lengths = [places[index].length for index in indices]
             async with turns:
                 with self._reading(key):
-                    body = bytes(await obstore.get_range_async(store, check_key(key), start=start, length=length))
-            if len(body) < length:
-                raise BlobDamagedError(f"the blob {key} has fewer than {start + length} bytes")
-            return body
+                    bodies = await obstore.get_ranges_async(
+                        self._store(), check_key(key), starts=starts, lengths=lengths, coalesce=0
+                    )
+            for index, body in zip(indices, map(bytes, bodies), strict=True):
+                if len(body) < places[index].length:
+                    raise BlobDamagedError(f"the blob {key} has fewer than {sum(places[index][1:])} bytes")
+                found[index] = body
 
-        async def fetch_all() -> list[bytes]:
-            store, turns = self._store(), asyncio.Semaphore(_PIECES_AT_ONCE)
+        async def fetch_all() -> None:
+            turns = asyncio.Semaphore(_BLOBS_AT_ONCE)
             async with asyncio.TaskGroup() as group:
-                fetches = [group.create_task(fetch(store, turns, place)) for place in places]
-            return [one.result() for one in fetches]
+                for key, indices in of_blob.items():
+                    group.create_task(fetch(turns, key, indices))
 
         try:
-            return asyncio.run(fetch_all())
+            asyncio.run(fetch_all())
         except* (BlobDamagedError, BlobsUnavailableError) as errors:
             raise errors.exceptions[0] from None
+        return [found[index] for index in range(len(places))]
 
     def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
         filled = 0
