@@ -1,7 +1,7 @@
 """One-shot rounds of many clients over two replicas, PostgreSQL and S3, one replica killed in the middle.
 
     .venv/bin/python -m bench.large_round [--quick] [--clients 1000 10000] [--shard 10000] [--replicas 1 2]
-        [--sqlite] [--json FILE]
+        [--sqlite] [--plot FILE] [--json FILE]
 
 Clients are simulated at the wire: their rows are inserted, and their requests (the round, the committee's keys, the
 contribution) are made before they are sent, over 16 connections. What the servers check is real: certificates,
@@ -17,7 +17,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
@@ -382,6 +382,43 @@ def _is_exact(server: AggregatorProcess, task: str, plan: OneshotPlan, uploads: 
     return bool((np.rint(total) == uploads.total).all())
 
 
+# --- The plot
+
+
+def plot(found: Mapping[str, Figure]) -> str:
+    """An SVG of what a client costs the servers in rounds of each size, beside the floor; both axes are logarithmic."""
+    sizes = sorted(int(name[1:].split(".")[0]) for name in found if name.endswith(".clients"))
+    across = np.linspace(90, 420, len(sizes)) if len(sizes) > 1 else [255]
+    lines = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 300" font-family="sans-serif" font-size="13">',
+        '<rect width="640" height="300" fill="white"/>',
+        '<text x="20" y="16">ms of the servers\' processor time a client, two servers, one killed</text>',
+    ]
+
+    def height(value: float) -> float:
+        return 250 - 90 * (np.log2(value) / 2)
+
+    for value in (1, 2, 4, 8, 16, 32):
+        y = height(value)
+        lines.append(f'<path d="M60 {y:.0f}H425" stroke="#ddd"/><text x="30" y="{y + 4:.0f}">{value}</text>')
+    for x, size in zip(across, sizes, strict=True):
+        lines.append(f'<text x="{x:.0f}" y="285" text-anchor="middle">{size:,} clients</text>')
+    for key, colour, what in _CURVES:
+        points = [(x, height(float(found[f"n{size}.{key}"] or 1))) for x, size in zip(across, sizes, strict=True)]
+        path = "L".join(f"{x:.0f} {y:.0f}" for x, y in points)
+        lines.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        lines += [f'<circle cx="{x:.0f}" cy="{y:.0f}" r="4" fill="{colour}"/>' for x, y in points]
+        lines.append(f'<text x="440" y="{points[-1][1] + 4:.0f}" fill="{colour}">{what}</text>')
+    return "\n".join([*lines, "</svg>", ""])
+
+
+_CURVES: Final = (
+    ("server_cpu_ms_per_client", "#b3261e", "whole round"),
+    ("upload_cpu_ms_per_client", "#1f5fa8", "while clients send"),
+    ("floor_ms", "#666666", "plain FastAPI, same bytes"),
+)
+
+
 # ---
 
 
@@ -395,6 +432,8 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
         floor = {f"{name}.floor_ms": least_ms(int(found[f"{name}.upload_bytes"] or 0))}
         both = found | floor
         figures |= both | {f"{name}.floor_ratio": ratio(both, f"{name}.upload_cpu_ms_per_client", f"{name}.floor_ms")}
+    if options.plot is not None:
+        options.plot.write_text(plot(figures), encoding="utf-8")
     return figures
 
 
@@ -416,6 +455,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", default=[1_000, 10_000], metavar="N", help=_CLIENTS)
     parser.add_argument("--shard", type=int, default=10_000, metavar="N", help="clients of a group")
     parser.add_argument("--replicas", type=int, default=2, metavar="N", help="of two, the leader is killed")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of the sizes, SVG")
     parser.add_argument("--sqlite", action="store_true", help="one server on SQLite and a directory")
     return parser
 

@@ -59,7 +59,7 @@ from protocols.sums.oneshot.wire import Statement, body_digest
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-_PAGE: Final = 1_024
+_PAGE: Final = 256
 """Contributions that are read at a time, and whose parts are sent together: each part costs a thread and a write."""
 _HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
 """Bytes of a ticket before its first share."""
