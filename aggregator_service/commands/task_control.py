@@ -129,7 +129,8 @@ def task_advise(
         typer.echo(
             f"  one member that lies owns the model; in {split.groups} groups it spoils little "
             f"(-m groups={split.groups} -s cohort_size={split.clients} -s min_clients={split.min_clients}), but the "
-            "sums of small groups say more of what each client has (docs/security.md#what-sums-give-away)"
+            "sums of groups say more of what each client has: an area under the curve 0.02 above that of counts with "
+            "500 clients in each, 0.03 with 333, 0.05 with 200 (docs/security.md#what-sums-give-away)"
         )
     elif privacy is not None and works is not None:
         typer.echo(

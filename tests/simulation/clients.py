@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -32,7 +32,7 @@ from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from tests.simulation.machine import Disk
-from tests.simulation.plan import MEMBERS, SPLIT, Job, Plan
+from tests.simulation.plan import BEYOND, LIE_PARTS, MEMBERS, SPLIT, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, can_step, handout_for, next_step
 from tests.support.world import an_operator, client_row, request_json
@@ -61,8 +61,8 @@ class Client:
     """One client and its state in the current round. It never dies, but may stop sending.
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
-    asks the server. garbage: whether it seals random bytes instead of shares. lies: the rounds in which it
-    adds a value that no honest contributions add up to. signed: the sets of survivors that it
+    asks the server. garbage: whether it seals random bytes instead of shares. lies: by round, what it adds to its
+    last value: `BEYOND` for what no honest contributions add up to. signed: the sets of survivors that it
     agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
     its contribution states of the sums before the round; None: nothing.
     """
@@ -79,7 +79,7 @@ class Client:
     retry_at: float = 0.0
     state: Any = None
     garbage: bool = False
-    lies: frozenset[int] = frozenset()
+    lies: Mapping[int, int] = field(default_factory=dict)
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
     chain: str | None = None
@@ -154,11 +154,15 @@ class Client:
         return body
 
     def _lie(self, state: Any, inbox: bytes, number: int) -> tuple[Any, bytes]:
-        """Contribute the client's vector with half the ring added to its last value: a sum far beyond n clips."""
-        plan = state.context.plan
-        blocks = plan.layout.split(vector(plan.layout, number, self.index))
-        elements = encode(plan, whole_route(plan.layout), blocks)
-        elements[-1] += elements.dtype.type(1 << (plan.bits - 1))
+        """Contribute the client's vector with more in its last value: `BEYOND` adds half the ring."""
+        plan, lie = state.context.plan, self.lies[number]
+        own, more = vector(plan.layout, number, self.index), np.zeros(plan.layout.length)
+        more[-1] = lie / LIE_PARTS  # within a client's bounds, which the sum of the parts need not be
+        elements, part = (encode(plan, whole_route(plan.layout), plan.layout.split(one)) for one in (own, more))
+        if lie == BEYOND:
+            elements[-1] += elements.dtype.type(1 << (plan.bits - 1))
+        else:
+            elements += part * elements.dtype.type(LIE_PARTS)
         return client.contribute(client.open_inbox(state, inbox), elements)
 
     def _sign(self, roster: Roster, survivors: bytes, sum_index: int) -> None:

@@ -1,8 +1,9 @@
 """The invariants of every schedule, whatever fails, checked at each release and at the end:
 
 1. The released sum is exactly the sum of the survivors' contributions, and holds none of a client that lies about its
-   values. With groups that holds for each sum, but for one with a liar, which is left out. (All are whole numbers below
-   2^24, so that float32, float64 and the masked ring hold each sum exactly.)
+   values. With groups that holds for each sum, but for one with a liar: it is left out where it is beyond all bounds,
+   and else no row of what is used is farther from the median of all groups than its limit. (All are whole numbers
+   below 2^24, so that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
 3. No sum over fewer than `min_clients` clients is released, nor that of a group.
 4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.
@@ -34,10 +35,12 @@ from sqlalchemy import select
 from aggregator_service.storage.round_rows import has_fixed_survivors, list_rounds
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
+from protocols.sums.base import SumPlan
+from protocols.sums.groups import GroupSums
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from tests.simulation.clients import PLACES, View, device_group_of, vector
 from tests.simulation.machine import Disk
-from tests.simulation.plan import Plan
+from tests.simulation.plan import BEYOND, Plan
 
 
 @dataclass
@@ -85,7 +88,22 @@ class Ledger:
             counts = [count for _, count in sums]
             self._broken(3, row, f"{counts} in the sums, {row.survivors} stated, the floor is {self.plan.floor}")
 
+        self._check_used(task, row)
         self._check_apart(task, row, survivors)
+
+    def _check_used(self, task: TaskRow, row: RoundRow) -> None:
+        """Check what the rule makes of the sums of groups: no row of the mean is beyond its limit, whoever lies."""
+        plan = plan_round(task, row).sum_plan
+        if plan.groups == 1:
+            return
+        found = self._groups(plan, row)
+        means = [total / count for total, count in zip(found.sums, found.clients, strict=True) if total is not None]
+        centre, start = np.median(means, axis=0), 0
+        for used in found.used.values():
+            part = slice(start, start := start + used.total.size)
+            off = (used.total / sum(found.clients) - centre[part]).reshape(used.limits.size, -1)
+            if len(means) > 2 and (np.linalg.norm(off, axis=1) > used.limits * (1.0 + 1e-6) + 1e-9).any():
+                self._broken(1, row, f"the used mean is {off} from the median, the limits are {used.limits}")
 
     def _check_sum(self, task: TaskRow, row: RoundRow, total: NDArray[np.float64], count: int) -> frozenset[int]:
         """Check one sum that was released, of `count` clients, and return who is in it."""
@@ -94,7 +112,10 @@ class Ledger:
         if max(times) > 1:
             self._broken(2, row, f"contributions counted {times} times")
         of_it = [vector(plan_round(task, row).sum_plan.layout, row.number, index) for index in sorted(survivors)]
-        if not of_it or not np.array_equal(total, np.sum(of_it, axis=0)):
+        expected = np.sum(of_it, axis=0) if of_it else np.zeros(total.size)
+        if self.plan.lying.get(row.number) in survivors:
+            expected[-1] += self.plan.lies.get(row.number, BEYOND)
+        if not of_it or not np.array_equal(total, expected):
             self._broken(1, row, f"the sum {total} is not that of the contributions of {sorted(survivors)}")
         unknown = {index for index in survivors if (row.number, index) not in self.sent}
         if unknown:
@@ -173,10 +194,14 @@ class Ledger:
         body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
         plan, digest = plan_round(task, row), hashlib.sha256(body).hexdigest()
         if plan.sum_plan.groups > 1:
-            found = MASKED.open_groups(MaskedPlan.of(plan.sum_plan), body, row.survivors)
+            found = self._groups(plan.sum_plan, row)
             return list(zip(found.sums, found.clients, strict=True)), digest
         opened = plan.mechanism.open(plan.sum_plan, body, row.survivors, None)
         return [(np.asarray(opened, dtype=np.float64), row.survivors)], digest
+
+    def _groups(self, plan: SumPlan, row: RoundRow) -> GroupSums:
+        body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
+        return MASKED.open_groups(MaskedPlan.of(plan), body, row.survivors)
 
     def _rounds(self, task_id: str) -> list[tuple[TaskRow, RoundRow]]:
         with self.disk.database.read() as session:

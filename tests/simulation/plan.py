@@ -37,6 +37,10 @@ _WINDOWS: Final = ("database unavailable", "disk full", "store unavailable")
 _LONGEST: Final = 40
 _LIES: Final = 0.3
 """Share of the masked rounds in which a client lies about its values, if it is asked."""
+BEYOND: Final = 0
+LIE_PARTS: Final = 4
+WITHIN: Final = (4, 40, 12_000)
+"""What a liar adds that its group can have: as much as honest values differ, more, and more than its own bound."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,8 @@ class Plan:
 
     processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
     nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
-    garbage: clients that seal random bytes instead of shares, in every round. lying: by round, a client that adds a
-    value beyond all bounds to a masked sum.
+    garbage: clients that seal random bytes instead of shares, in every round. lying: by round, a client that lies about
+    its last value in a masked sum. lies: by round, what it adds; none for a value beyond all bounds.
     """
 
     seed: int
@@ -144,6 +148,7 @@ class Plan:
     faults: tuple[Fault, ...] = ()
     garbage: frozenset[int] = frozenset()
     lying: Mapping[int, int] = field(default_factory=dict)
+    lies: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def inline_bytes(self) -> int:
@@ -173,14 +178,16 @@ class Plan:
         for (number, client), part in sorted(self.silent.items()):
             yield f"  round {number}: client {client} is silent from {part!r} on"
         yield from (f"  client {client} seals random bytes" for client in sorted(self.garbage))
-        yield from (f"  round {number}: client {client} lies" for number, client in sorted(self.lying.items()))
+        for number, client in sorted(self.lying.items()):
+            yield f"  round {number}: client {client} adds {self.lies.get(number) or 'half the ring'} to its last value"
         for (number, client), pieces in sorted(self.chunks.items()):
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
         yield from (f"  {fault}" for fault in self.faults)
 
     def smaller(self) -> Iterator[Plan]:
         """Yield the plans that lack one thing of this one."""
-        ordinary: dict[str, Any] = {"silent": {}, "garbage": frozenset(), "lying": {}, "chunks": {}, "processes": 1}
+        ordinary: dict[str, Any] = {"silent": {}, "garbage": frozenset(), "chunks": {}, "processes": 1}
+        ordinary |= {"lying": {}, "lies": {}}
         yield from (replace(self, **{name: value}) for name, value in ordinary.items() if vars(self)[name] != value)
         for fault in self.faults:
             yield replace(self, faults=tuple(one for one in self.faults if one is not fault))
@@ -198,14 +205,16 @@ def draw_plan(seed: int) -> Plan:
     sends = plan.rounds * plan.cohort * len(plan.parts)
     drawn = () if seed % 8 == 7 else tuple(islice(draw_faults(choose, sends), choose.randint(1, 10)))
     chosen = tuple(sorted(drawn, key=lambda one: (one.at, one.kind)))
-    garbage, lying = frozenset[int](), dict[int, int]()
+    garbage, lying, lies = frozenset[int](), dict[int, int](), dict[int, int]()
     if plan.masked:
         for number in range(1, 4):
             leaving = choose.sample(range(plan.members), choose.choice([0, 0, 3, 4]))  # too many for the thresholds
             silent |= {(number, client): "unmask" for client in leaving}
         garbage = frozenset(choose.sample(range(plan.members), choose.choice([0, 0, 1])))
         lying = {number: choose.randrange(plan.members) for number in range(1, 4) if choose.random() < _LIES}
-    return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage, lying=lying)
+    if plan.job == "split":
+        lies = {number: lie for number in lying if (lie := choose.choice((BEYOND, *WITHIN))) != BEYOND}
+    return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage, lying=lying, lies=lies)
 
 
 def _draw_task(seed: int, choose: random.Random) -> Plan:

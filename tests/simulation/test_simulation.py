@@ -23,9 +23,9 @@ from aggregator_service.rounds import cohorts, opening, transactions
 from aggregator_service.rounds.advance import RoundAdvancer
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.uploads import new_contributions
-from protocols.sums import possible
+from protocols.sums import groups, possible
 from protocols.sums.ring import RingPlan
-from tests.simulation.plan import FAULTS, Job, draw_plan
+from tests.simulation.plan import FAULTS, WITHIN, Job, Plan, draw_plan
 from tests.simulation.process import Process
 from tests.simulation.runner import Play, failure
 from tests.simulation.world import playing
@@ -157,3 +157,18 @@ def test_a_missing_defence_breaks_an_invariant(play: Play, monkeypatch: pytest.M
     found = (failure(play, draw_plan(seed)) for seed in range(first, first + _ENOUGH))
     starts = tuple(f"invariant {number}:" for number in invariants)
     assert any(line.startswith(starts) for error in found for line in error.splitlines())
+
+
+def test_a_liar_within_what_its_group_can_have_moves_no_row_beyond_its_limit(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the two parts of the rule the invariant breaks."""
+    plans = [
+        Plan(7, "split", 12, 3, 2, batch=3, processes=1, lying={1: 2, 2: 5}, lies={1: lie, 2: lie}) for lie in WITHIN
+    ]
+    for plan in plans:
+        assert failure(play, plan) == ""
+        assert play(plan).ledger.ended == {1: "complete", 2: "complete"}
+    rewrite(monkeypatch, groups._kept, {"distances <= tau * median * CLIP_SLACK": "distances >= 0"})
+    rewrite(monkeypatch, groups.use_groups, {"if over.size:": "if False:"})
+    assert "invariant 1: round 1: the used mean" in failure(play, plans[-1])

@@ -30,7 +30,7 @@ from tests.simulation.clients import (
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
 from tests.simulation.network import Network
-from tests.simulation.plan import Fault, FaultInjector, Plan, draw_plan
+from tests.simulation.plan import BEYOND, Fault, FaultInjector, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 from tests.support.clock import ManualClock
@@ -64,13 +64,13 @@ class World:
         self.injector = FaultInjector(self.plan.faults, self._note)
         self._choose = random.Random(self.plan.seed * 2 + 1)
         keys = random.Random(f"keys of {self.plan.seed}").randbytes
-        lying = self.plan.lying
+        lying, lies = self.plan.lying, self.plan.lies
         self._clients = [
             Client(
                 index,
                 keys,
                 garbage=index in self.plan.garbage,
-                lies=frozenset(number for number, liar in lying.items() if liar == index),
+                lies={number: lies.get(number, BEYOND) for number, liar in lying.items() if liar == index},
             )
             for index in range(PLACES)
         ]
