@@ -116,7 +116,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
         (transactions.enforce_min_difference, {"retire_if_too_similar(session, task, round_)": "None"}),
     ]),
     "a cohort is drawn from all groups": (5, {10}, [
-        (cohorts.draw_cohort, {"ClientRow.device_group == device_group,": ""}),
+        (cohorts.draw_cohort, {"ClientRow.device_group == plan.recipe.device_group_of(sum_index),": ""}),
     ]),
     "the same bytes again are refused as a conflict": (0, {8}, [
         (new_contributions.already_stored, {"stored.digest != digest": "True"}),
