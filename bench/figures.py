@@ -128,6 +128,7 @@ figure(
 )  # fmt: skip
 _TRACED: Final = ("ml-100k", "long", "short")
 figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
+figure("exposure.told", "", "<= 0", "the same by sums of training, told which items one client alone has")
 figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
 figure(
     "next_item.ml-100k.next.over_central",
