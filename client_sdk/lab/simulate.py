@@ -40,7 +40,7 @@ from protocols.recipes.evaluation_curve import MODEL_ROUND
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import recipe as make_recipe
-from protocols.recipes.registry import recipe_entry
+from protocols.recipes.registry import recipe_entry, recipes
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
 from protocols.sums.registry import mechanism_entry
@@ -169,7 +169,7 @@ RoundListener = Callable[[SimulatedRound, int, Point | None], None]
 
 def predicts_ratings(recipe: str) -> bool:
     """Return whether a recipe predicts ratings instead of ranking items."""
-    return recipe != "auto" and recipe_entry(recipe).ratings
+    return recipe in recipes() and recipe_entry(recipe).ratings
 
 
 def simulate(split: Split, request: SimulationRequest, progress: RoundListener | None = None) -> SimulationResult:
