@@ -247,9 +247,9 @@ SAFE: Final = "validated"
 UNLIMITED: Final = "unlimited"
 OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
     2: (0.34, 0.88),
-    4: (0.48, 0.91),
-    8: (0.64, 0.92),
-    16: (0.75, 0.95),
+    4: (0.47, 0.91),
+    8: (0.63, 0.92),
+    16: (0.74, 0.95),
     32: (0.79, 0.97),
     SAFE: (0.79, 0.98),
     UNLIMITED: (0.88, 1.0),
