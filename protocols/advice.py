@@ -384,8 +384,9 @@ def spectrum_for(
 def _why_not(found: int, safe: int, clients: int, budget: int) -> str:
     """Return why `privirec-k` is not advised, where its mechanism could carry it."""
     if found > safe or safe < _FEWEST_COMPONENTS:
+        vectors = "1 vector" if safe == 1 else f"{safe} vectors"
         return (
-            f"sums of privirec-k over {clients:,} clients may have {safe} vectors, or they give single clients' items "
+            f"sums of privirec-k over {clients:,} clients may have {vectors}, or they give single clients' items "
             f"away, and with fewer than {_FEWEST_COMPONENTS} colr ranked as well or better; sums over so few clients "
             "hide little: gather more, or add a privacy block"
         )

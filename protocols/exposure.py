@@ -72,11 +72,15 @@ class Exposure:
 
 
 _KINDS: Final = {"once": "of counts", "repeated": "of the same data", "trained": "of training"}
+_LAST_OF_TRAINED: Final = (
+    "those who know an item that one client alone has see in part which others go with it, with few clients all of "
+    "them; the sums of a server that lies about the model say all"
+)
 _SAYS: Final = {
     "once": "each says how many have an item, also where that is one client, but not who",
     "repeated": "the clients in two of them are the same, or differ by many",
     "trained": "every client answers a new model with fresh random draws; cohorts take turns, so that many sums say in "
-    "part what is true of a cohort, and little more of one client; those of a server that lies about the model say all",
+    f"part what is true of a cohort; {_LAST_OF_TRAINED}",
 }
 _MAY_OVERLAP: Final = (
     f"{_SAYS['trained']}; where members are too few for cohorts that such sums need, cohorts overlap, and their sums "
@@ -84,12 +88,12 @@ _MAY_OVERLAP: Final = (
 )
 _DRAWN_ANEW: Final = (
     "every client answers a new model with fresh random draws; over cohorts that are others in each round, "
-    "many sums say much of what it has, and those of a server that lies about the model say all"
+    f"many sums say much of what it has; {_LAST_OF_TRAINED}"
 )
 _IN_GROUPS: Final = (
     "every client answers a new model with fresh random draws; the same clients are together in a group in every turn, "
-    "and many sums say in part what is true of a group: the fewer are in it, the more of one client; those of a server "
-    "that lies about the model say all"
+    "and many sums say in part what is true of a group: the fewer are in it, the more of one client; "
+    f"{_LAST_OF_TRAINED}"
 )
 
 

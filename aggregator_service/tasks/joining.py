@@ -6,7 +6,6 @@ enrolment, at renewal, and before a roster is made. The organiser's list of revo
 
 from __future__ import annotations
 
-import logging
 import secrets
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,8 +34,6 @@ from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import person_of, repeatable_place, verifies
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
-
-_LOG = logging.getLogger(__name__)
 
 # Thousands of clients may enrol at once: these statements are made once, and use columns instead of mapped objects.
 _INVITATIONS: Final = cast(Table, InvitationRow.__table__)
