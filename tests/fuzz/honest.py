@@ -175,7 +175,7 @@ def oneshot(world: World, name: str, rest: bool) -> None:
 
 
 def certified(world: World, name: str, rest: bool) -> None:
-    """A task with an organiser: an enrolment with a certificate and one without, a renewal, a revocation."""
+    """A task with an organiser: enrolments with a certificate and without, a renewal, a revocation, a next task."""
     organiser, scope = Ed25519PrivateKey.generate(), "fuzzed"
     pin = OrganiserPin(key=b64encode(organiser.public_key().public_bytes_raw()), scope=scope)
     task, http = world.api.create_task(name, cohort=2, organiser=pin, **_DAYS), world.api.http
@@ -191,6 +191,8 @@ def certified(world: World, name: str, rest: bool) -> None:
         _done(member.deliver("members/me/certificate", certificate))
         _done(world.api.put(f"{task.path}/revocations", revoke(organiser, scope, [2], 1_800_000_000).encode()))
         member.found("revocations")
+        world.api.create_task(f"{name}-later", cohort=2, organiser=pin, follows=task.id, **_DAYS)
+        member.found("successor")
 
 
 def operators(world: World, name: str, rest: bool) -> None:

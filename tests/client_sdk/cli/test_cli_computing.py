@@ -59,7 +59,7 @@ def test_a_plan_shows_every_recipe_with_both_costs_in_a_table_and_in_its_documen
     code, out, err = hushrec("privacy", "plan", *MILLION)
     assert (code, err) == (0, "")
     found = rows(out)
-    assert found["sums of one client, at most"] == ["5", "7", "7", "7"]
+    assert found["sums of one client, at most"] == ["5", "4", "4", "4"]
     assert found["epsilon"] == ["4"] * 4
     words = " ".join(out.split())
     assert "also those who know that it took part" in words

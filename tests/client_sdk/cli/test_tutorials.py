@@ -341,9 +341,17 @@ def test_the_guides_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
             phones = operator.create_task(
                 task_request("phones", "colr", "oneshot", None, names["parameters"], organiser=pin)
             )
+            again = names["schedule"].model_copy(update={"follows": operator.task("movies").task_id})
+            films = names["catalogue"]
+            later = task_request("films", "colr", "ckks", again, names["parameters"], organiser=pin, catalogue=films)
+            operator.create_task(later, films)
             names["committee_invitation"] = operator.invite(phones.task_id, role="committee").invitation
         for name in ("committee", "fleet"):
             run(name, names)
+        asked: list[str] = []
+        names["ask_user"] = lambda question: not asked.append(question)
+        run("following", names)
+        assert asked == ["Take part in films?"] and names["task"].terms.name == "films"
     assert not unused
     assert "403 forbidden" in capsys.readouterr().out
     assert names["user_factors"].shape == (8, 8)
