@@ -32,6 +32,7 @@ from aggregator_service.storage.stage_rows import (
     prerequisite,
     takes_part,
 )
+from aggregator_service.tasks.committee_keys import encoded_keys
 from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.layout import Route
@@ -139,7 +140,8 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
         lambda part: takes_part(session, round_.id, part, client_id),
         lambda: plan_round(task, round_).contribution_bytes(round_spec(round_), client_id),
     )
-    return view.model_copy(update=vars(status))
+    keys = encoded_keys(session, round_) if status.is_awaited else None
+    return view.model_copy(update=vars(status) | {"committee_keys": keys})
 
 
 def round_etag(task: TaskRow, view: RoundView) -> str:
@@ -168,6 +170,8 @@ class _RoundData:
     plan: TaskPlan
     spec: RoundSpec
     clients: Mapping[str, set[str]]
+    committee_keys: str | None
+    """As in `RoundView`."""
 
 
 class CachedRound:
@@ -286,6 +290,8 @@ class CachedRound:
         data = self._require_round()
         awaited = awaited_message(data.row)
         update: dict[str, Any] = dict(vars(status))
+        if status.is_awaited:
+            update["committee_keys"] = data.committee_keys
         update["received"] = len(data.clients["contribute"])
         if data.row.committee and awaited is not None and awaited != "contribute":
             update["answered"] = len(data.clients[awaited])
@@ -322,4 +328,5 @@ def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) ->
         plan=plan_round(task, round_),
         spec=round_spec(round_),
         clients={part: set(session.scalars(clients_with(round_.id, part))) for part in needed},
+        committee_keys=encoded_keys(session, round_) if awaited is not None else None,
     )

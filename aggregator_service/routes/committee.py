@@ -7,9 +7,8 @@ from typing import Annotated, Final
 from fastapi import Query
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 
-from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
+from aggregator_service.access.principals import member_of, round_of, task_of
 from aggregator_service.http.authentication import CommitteeMemberOf, MemberOf, PrincipalOf, committee_member
 from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
@@ -28,15 +27,12 @@ from aggregator_service.routes.common import (
     stored_once,
 )
 from aggregator_service.services import ServicesOf
-from aggregator_service.storage.database import Database
-from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stage_rows import takes_part
-from aggregator_service.tasks.committee_keys import committee_keys, committee_view, store_committee_key
+from aggregator_service.tasks.committee_keys import committee_view, store_committee_key
 from aggregator_service.uploads.messages import check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
-from protocols.sums.oneshot.committee import join_keys
-from protocols.sums.oneshot.wire import LONGEST_KEY, body_digest
+from protocols.sums.oneshot.wire import LONGEST_KEY
 
 _STREAMED: Final = binary_response("Successful Response", "not-in-cohort")
 _SHORTER: Final = "A shorter body means that the set changed, or that the storage failed: ask again."
@@ -83,38 +79,6 @@ async def put_key(
         return store_committee_key(session, task, number, member.client_id, document, services.clock.now())
 
     return await raw.store(write, most=LONGEST_KEY)
-
-
-@rounds_router.get(
-    "/committee",
-    summary="Fetch the committee's keys",
-    **binary_response("The encoded keys in order of the members' ids, each after its length (uint16, little)."),
-)
-async def committee(
-    services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
-) -> Response:
-    """Return the keys of a round's committee; 404 for a round without one, and when later rounds have replaced it."""
-
-    async def read() -> tuple[bytes, str]:
-        return await run_in_threadpool(_committee, services.database, principal, task, number)
-
-    if isinstance(principal, Enrolled):  # all clients of a cohort ask at the same time
-        cached_round = await services.task_cache.current_round(member_of(principal, task).task_id)
-        if cached_round is not None and cached_round.has(number, principal.client_id, "asked"):
-            return answer.bytes(*await cached_round.once("committee", read))
-    return answer.bytes(*await read())
-
-
-def _committee(database: Database, principal: Principal, task_id: str, number: int) -> tuple[bytes, str]:
-    """Return the keys of a round's committee, and their SHA-256 (hex)."""
-    with database.read() as session:
-        task_of(session, principal, task_id)
-        round_ = find_round(session, task_id, number)
-        keys = [] if round_ is None else committee_keys(session, round_.id)
-    if not keys:
-        raise Problem("not-found", "there is no such round with a committee, or its keys are no longer kept")
-    body = join_keys(keys)
-    return body, body_digest(body).hex()
 
 
 @rounds_router.get("/statements", summary="Fetch the survivors' statements", **_STREAMED)

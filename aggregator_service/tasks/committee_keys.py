@@ -27,11 +27,12 @@ from aggregator_service.storage.schema import (
 )
 from aggregator_service.tasks.joining import is_certified, organiser_of
 from aggregator_service.tasks.plans import plan_task, row_terms
+from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import CommitteeMemberView, CommitteeView
 from protocols.messages.stages import COMMITTEE_KEYS_AHEAD
-from protocols.sums.oneshot.committee import check_committee_key
+from protocols.sums.oneshot.committee import check_committee_key, join_keys
 from protocols.sums.oneshot.wire import CommitteeKey
 
 
@@ -58,6 +59,11 @@ def committee_keys(session: Session, round_id: int) -> list[bytes]:
     """Return the encoded keys of a round's committee, in order of the members' ids; empty once they are deleted."""
     rows = session.scalars(select(CommitteeKeyRow).where(CommitteeKeyRow.round_id == round_id))
     return [row.body for row in sorted(rows, key=lambda row: row.client_id)]
+
+
+def encoded_keys(session: Session, round_: RoundRow) -> str | None:
+    """Return the keys of a round's committee as `RoundView` shows them; None for a round without one."""
+    return b64encode(join_keys(committee_keys(session, round_.id))) if round_.committee else None
 
 
 def delete_keys_before(session: Session, task_id: str, number: int) -> None:

@@ -59,7 +59,7 @@ _LONGEST_ENVELOPE: Final = 1 << 20
 _LONGEST_TASKS: Final = 1 << 24
 """Longest list of tasks, or of the rounds of one member, in bytes: the API has no pages of them."""
 
-Handout = Literal["roster", "inbox", "survivors", "committee", "confirmations"]
+Handout = Literal["roster", "inbox", "survivors", "confirmations"]
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ class MemberRound:
             if secret is None:
                 raise RefusalError(f"no key of round {view.number} is stored here: it was deleted, or made elsewhere")
             context = oneshot_context(self.member.terms, view, (yield from self._model_digest(view)))
-            committee = yield from committee_of(self.member, context)
+            committee = yield from committee_of(self.member, context, view)
             policy = self.member.policy.for_oneshot_rounds(self.member.terms.schedule)
             signing_key = self.member.identity.signing_key
             self._ready = stages.join(committee, self.member.client_id, signing_key, secret, policy)

@@ -147,7 +147,7 @@ def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
         from protocols.sums.oneshot.plan import OneshotPlan
 
         oneshot = OneshotPlan.of(plan)
-        return oneshot.ticket_bytes, oneshot.committee * (_COMMITTEE_KEY + _CLIENT_ID)
+        return oneshot.ticket_bytes, -(-oneshot.committee * (_COMMITTEE_KEY + _CLIENT_ID) * 4 // 3)  # base64url
     if plan.mechanism != "masked":
         return 0, 0
     from protocols.sums.masked import wire

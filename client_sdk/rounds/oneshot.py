@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
-from client_sdk.errors import Conflict, NotFound, RoundLost
 from client_sdk.history import History
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Progress, RoundReport
@@ -20,11 +19,12 @@ from client_sdk.rounds.part import Part
 from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.states import member_tag
+from protocols.codec import b64decode
 from protocols.errors import AlreadySummed, CodecError, ParameterError, RefusalError
 from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
-from protocols.sums.oneshot.committee import Committee, longest_keys, make_committee, split_keys
+from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 
 
@@ -39,7 +39,8 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     caught_up = yield from own.catch_up()
     with own.timed("catch_up"):
         context = oneshot_context(member.terms, view, part.model_digest(own.spec, caught_up.state))
-        committee = yield from own.metered(committee_of(member, context))
+        committee = yield from committee_of(member, context, view)
+        own.traffic.down += len(view.committee_keys or "")
         remember_committee(member.store, committee)
     local, made = yield from own.contribution(caught_up)
     own_key, policy = member.identity.signing_key, member.policy.for_oneshot_rounds(member.terms.schedule)
@@ -50,7 +51,7 @@ def take_oneshot_part(part: Part, view: RoundView, history: History, progress: P
     return own.report(caught_up, local, made, len(upload))
 
 
-# --- fetching the committee of a one-shot round and checking it ------------------------------------------------------
+# --- checking the committee of a one-shot round -----------------------------------------------------------------------
 
 
 def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> OneshotContext:
@@ -67,19 +68,15 @@ def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> O
         raise RefusalError(str(error)) from error
 
 
-def committee_of(member: Member, context: OneshotContext) -> Program[Committee]:
-    """Fetch and check the committee of a round; see `make_committee` for the checks.
+def committee_of(member: Member, context: OneshotContext, view: RoundView) -> Program[Committee]:
+    """Check the committee of the round `view`, which awaits this member; see `make_committee` for the checks.
 
-    Raises `RefusalError` for a committee that cannot be accepted, and `RoundLost` when the round is over.
+    Raises `RefusalError` for a committee that cannot be accepted.
     """
-    number, longest = context.round_number, longest_keys(context.plan.committee)
     try:
-        body = yield from member.calls.stage_body(context.task_id, number, "committee", longest)
-        keys = split_keys(body)
-    except (NotFound, Conflict) as error:
-        raise RoundLost(f"the committee of round {number} cannot be fetched: {error}") from error
+        keys = split_keys(b64decode(view.committee_keys or ""))
     except CodecError as error:
-        raise RefusalError(f"the server returned no valid committee for round {number}: {error}") from error
+        raise RefusalError(f"the server names no valid committee for round {view.number}: {error}") from error
     return (yield from work(lambda: make_committee(context, keys, lambda key: member.check(key, "committee"))))
 
 

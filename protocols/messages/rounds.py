@@ -13,9 +13,10 @@ from protocols.messages.stages import RoundState
 LONGEST_STAGE: Final = 604_800  # upper limit on the deadline of a stage, in seconds: one week
 
 
-class RoundView(Message):
+class RoundView(SparseMessage):
     """One round. Fields about the client that sent the request are null for operators."""
 
+    left_out: ClassVar[Mapping[str, Any]] = {"committee_keys": None}
     task_id: str
     number: int = Field(ge=1)
     step: int = Field(
@@ -80,6 +81,11 @@ class RoundView(Message):
     contribution_bytes: int | None = Field(
         default=None,
         description="Length in bytes that this client's upload must have (oneshot: ticket and contribution).",
+    )
+    committee_keys: str | None = Field(
+        default=None,
+        description="The encoded keys of the round's committee (oneshot), in order of the members' ids, each after its "
+        "length (uint16, little-endian), base64url; left out unless the round awaits a message of this client.",
     )
 
 

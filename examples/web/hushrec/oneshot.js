@@ -33,7 +33,7 @@ export function decodeKey(body) {
   return key;
 }
 
-/** The keys in the body of .../rounds/{n}/committee. */
+/** The keys of a committee, each behind its length: what `committee_keys` of a round stands for. */
 export function decodeKeys(body) {
   const reader = new Reader(body);
   const keys = [];

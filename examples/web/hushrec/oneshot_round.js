@@ -1,16 +1,13 @@
 /** One client in one one-shot round: fetch the model, check the committee, train, seal, send one message. */
 
 import { modelDigest } from "./canonical.js";
-import { toHex } from "./codec.js";
+import { fromBase64Url, toHex } from "./codec.js";
 import { AlreadySummedError, RefusalError } from "./errors.js";
 import { GAUSSIAN_TABLE } from "./gaussian_table.js";
 import { fetchModel } from "./model.js";
 import { binding, contribute, decodeKeys, makeCommittee } from "./oneshot.js";
 import { deliver, localWork, membershipCheck, randomBytes, requireData } from "./round_work.js";
-import { SEALING_KEY_BYTES } from "./sealing.js";
 import { readRound } from "./terms.js";
-
-const LONGEST_KEY = 2 + 1 + 64 + 2 * 32 + 81 + SEALING_KEY_BYTES + 64;
 
 /**
  * Remembers the committee for this step. Of those that got shares of the same data before, at most 2t - c - corrupt - 1
@@ -44,9 +41,8 @@ export async function takeOneshotPart(client, view, liked, tell, signal) {
   const context = { ...round.plan, task: terms.id, round: round.number, step: round.step, cohort: round.cohort };
   context.modelDigest = await modelDigest(terms.bound, round.step, digest);
   const bound = await binding(context);
-  const path = `/v1/tasks/${terms.id}/rounds/${round.number}/committee`;
-  const body = await api.bytes(path, "committee's keys", { signal, most: round.plan.committee * LONGEST_KEY });
-  const committee = await makeCommittee(context, bound, decodeKeys(body), membershipCheck(client, ["committee"]));
+  const keys = decodeKeys(fromBase64Url(view.committee_keys ?? ""));
+  const committee = await makeCommittee(context, bound, keys, membershipCheck(client, ["committee"]));
   await rememberCommittee(store, committee, round);
   tell("training");
   const work = await localWork(client, round, state, liked);

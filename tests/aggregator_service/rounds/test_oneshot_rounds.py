@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from protocols.codec import b64decode
 from protocols.crypto.keys import person_of
 from protocols.messages.receipts import RoundReceipt
-from protocols.sums.oneshot.committee import signed_sum
+from protocols.sums.oneshot.committee import signed_sum, split_keys
 from tests.support.api import Api, TestTask, checked, refusal, slug
 from tests.support.oneshot import (
     OneshotClient,
@@ -66,9 +67,17 @@ def test_clients_and_members_see_only_their_own_part_and_uploads_are_refused(api
         view = one.view(1)
         return tuple(view[name] for name in names)
 
+    def shown(*some: OneshotClient | OneshotMember) -> list[bool]:
+        """Who of these sees the committee's keys; by both ways to ask for the round it is the same."""
+        found = [["committee_keys" in one.get(f"rounds/{of}").json() for one in some] for of in (1, "current")]
+        assert found[0] == found[1]
+        return found[0]
+
     asked = "in_cohort", "in_committee", "expected"
     assert (seen(members[0], *asked), seen(clients[0], *asked)) == ((False, True, False), (True, False, True))
     assert (task.round(1)["cohort"], task.now()["members"]) == (COHORT, COHORT)
+    keys = split_keys(b64decode(clients[0].view(1)["committee_keys"]))
+    assert [key.encode() for key in keys] == [one.keys[1] for one in sorted(members, key=lambda one: one.client_id)]
     plan = clients[0].committee(1).context.plan
     length = plan.ticket_bytes + plan.body_bytes
     assert seen(clients[0], "contribution_bytes") == (length,)
@@ -87,11 +96,13 @@ def test_clients_and_members_see_only_their_own_part_and_uploads_are_refused(api
         assert slug(clients[0].send(1, sent)) == why
     assert [clients[0].send(1, body).status_code for _ in range(2)] == [201, 200]
     assert refusal(clients[0].take(1)) == (409, "contribution-conflict")
+    assert shown(*clients[:2], members[0]) == [False, True, False]
     contribute(clients[1:5])
     task.expire(1)
     task.wait_round(1, "confirming")
     assert refusal(clients[5].send(1, late.encode())) == (409, "round-closed")
     assert seen(clients[0], "expected") == (False,)
+    assert shown(clients[5], members[0]) == [False, True] and "committee_keys" not in task.round(1)
     assert seen(members[0], "expected", "delivered", "answered") == (True, False, 0)
     assert members[1].get(f"rounds/1/shares/{members[0].client_id}").status_code == 403
     assert members[0].confirm(1).status_code == 201
@@ -99,6 +110,7 @@ def test_clients_and_members_see_only_their_own_part_and_uploads_are_refused(api
     polled = members[0].get("rounds/current").json()
     assert (polled["delivered"], polled["answered"], polled["in_committee"]) == (True, 1, True)
     assert members[1].get("rounds/current").json()["delivered"] is False
+    assert shown(*members[:2]) == [False, True]
 
 
 def test_two_gone_members_stop_the_task_until_they_are_back(api: Api) -> None:

@@ -20,7 +20,7 @@ from client_sdk.rounds.member import Member, MembershipCheck, request_for
 from client_sdk.store import Store
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
-from protocols.codec import b64decode
+from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import CertifiedRole
 from protocols.layout import whole_route
 from protocols.messages import BadShares, RoundView
@@ -177,12 +177,14 @@ class LyingServer:
         sent = self.confirmations if state == "confirming" else self.shares
         awaited = state == "confirming" or (state == "unmasking" and member in self.confirmations)
         proposed = self.statements(member) if self.uploads else []
+        keys = [key.encode() for key in self.committee.members] if awaited else []
         return self.view.model_copy(
             update={
                 "in_committee": member in self.keys.get(self.view.number, {}),
                 "expected": awaited,
                 "delivered": member in sent,
                 "survivors_digest": survivors_digest(proposed).hex() if proposed else None,
+                "committee_keys": b64encode(b"".join(len(key).to_bytes(2, "little") + key for key in keys)) or None,
             }
         )
 
@@ -196,9 +198,6 @@ class LyingServer:
         base = f"/rounds/{self.view.number}"
         if path in ("/rounds/current", base):
             return _json(self.seen_by(member))
-        if path == f"{base}/committee":
-            keys = (key.encode() for key in self.committee.members)
-            return _bytes(b"".join(len(key).to_bytes(2, "little") + key for key in keys))
         if path == f"{base}/statements":
             return _bytes(b"".join(statement.encode() for statement in self.statements(member)))
         if path == f"{base}/shares/{member}":

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_sdk.lab.traffic import Link, TaskTraffic, published_traffic, wire_traffic
+from protocols.codec import b64encode
 from protocols.errors import BudgetError, ParameterError
 from protocols.recipes.base import Recipe
 from protocols.recipes.registry import recipe
@@ -74,7 +75,7 @@ def test_the_lengths_of_a_mechanism_are_those_of_its_plan() -> None:
     added = OneshotPlan.of(oneshot.plan({}, colr(4).layout(), 60))  # with the sealed shares and the committee
     key = CommitteeKey("c_" + 20 * "0", bytes(32), bytes(32), bytes(81), bytes(1216), bytes(64))
     model = added.aggregate_bytes
-    down = model + len(join_keys([key.encode()] * 5))
+    down = model + len(b64encode(join_keys([key.encode()] * 5)))
     assert wire_traffic(colr(4), oneshot, {}, 60, 1) == TaskTraffic(
         1, added.ticket_bytes + added.body_bytes, down, model
     )

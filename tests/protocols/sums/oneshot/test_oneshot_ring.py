@@ -19,7 +19,6 @@ from protocols.layout import Segment
 from protocols.sums.oneshot.committee import (
     join_confirmations,
     join_keys,
-    longest_keys,
     split_confirmations,
     split_keys,
     split_statements,
@@ -42,6 +41,7 @@ from protocols.sums.oneshot.polynomials import (
     uniform_residues,
 )
 from protocols.sums.oneshot.server import kept_from_opening
+from protocols.sums.oneshot.wire import LONGEST_KEY
 from protocols.sums.ring_security import DEGREES, LOG_Q_CAPS
 from tests.protocols.sums.conformance import one_block
 from tests.protocols.sums.oneshot.rounds import Round, counting_random, small_plan, unpacked_sum
@@ -277,7 +277,7 @@ def test_what_the_server_hands_out_is_read_back_and_has_one_form(played: Round) 
     bodies = (join_keys(key.encode() for key in keys), b"".join(statement.encode() for statement in statements))
     signatures = join_confirmations(played.members[::-1], confirmed)
     assert tuple(split_keys(bodies[0])) == keys
-    assert len(join_keys(replace(key, member_id="m" * LONGEST_ID).encode() for key in keys)) == longest_keys(len(keys))
+    assert {len(replace(key, member_id="m" * LONGEST_ID).encode()) for key in keys} == {LONGEST_KEY}
     assert list(split_statements(plan, bodies[1], len(statements))) == statements
     assert signatures.startswith(bytes(64)) and split_confirmations(played.committee, signatures) == confirmed
     for refuse in (
