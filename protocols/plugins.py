@@ -107,7 +107,8 @@ class Registry(Generic[E]):
         """
         known = self.places()
         if name not in known:
-            raise ParameterError(f"unknown {self._kind}: choose one of {', '.join(known)}, not {name!r}")
+            # without the name: a server's answer repeats nothing of a request
+            raise ParameterError(f"unknown {self._kind}: choose one of {', '.join(known)}")
         found = load(known[name])
         if not isinstance(found, self._entry) or found.name != name:
             raise ParameterError(f"{known[name]} is no entry of a {self._kind} called {name!r}")
